@@ -1,0 +1,54 @@
+# Two commands for a newcomer:
+#   make run     installs what it needs into .venv and tunes a small GPT by really training it
+#   make test    installs and runs everything that checks the project
+# Both are safe to run again; installing is skipped while pyproject.toml is unchanged.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
+
+.PHONY: run test check format table clean
+
+run: $(VENV)/megatron
+	@echo "── tuning $(JOB)"
+	$(BIN)/autoscout tune $(JOB) --no-tui
+
+test: $(VENV)/dev check
+	@echo "── pytest"
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev
+	@echo "── ruff, pyright, import-linter"
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Worst, default and best of the tiny jobs, measured anew: the table of docs/measured.md.
+table: $(VENV)/megatron
+	$(BIN)/python -m tests.tools.measured_table
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU.
+$(VENV)/megatron: $(VENV)/base
+	@echo "── installing torch and megatron-core into $(VENV) (about a minute)"
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[megatron]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/megatron
+	@echo "── installing the development tools into $(VENV)"
+	$(BIN)/python -m pip install --quiet --editable '.[megatron,dev]'
+	@touch $@
+
+$(VENV)/base: pyproject.toml
+	@echo "── creating $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

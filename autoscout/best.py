@@ -1,0 +1,160 @@
+"""The best configuration beside the expert default, from what the knowledge base holds."""
+
+import statistics
+from pathlib import Path
+
+import msgspec
+
+from autoscout.objective import cost, to_metric
+from autoscout.rivals.expert import expert_default
+from autoscout.session import session_folder
+from autoscout.space.graph import Space
+from kb import journal as journals
+from kb import store
+from kb.journal import AnyEvent, Confirmed, SessionStarted
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """All correct measurements of one configuration: median of the objective's metric, and their spread."""
+
+    name: str
+    configuration: dict[str, Value]
+    value: float
+    lowest: float
+    highest: float
+    measurements: int
+    metrics: dict[str, float]
+
+
+class KnobChange(msgspec.Struct, frozen=True):
+    knob: str
+    default: Value | None
+    best: Value | None
+    meaning: str
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    metric: str
+    context: str
+    environment: dict[str, str]
+    sessions: list[str]
+    best: Measured
+    default: Measured | None
+    worst: Measured | None
+    gain: float | None  # cost of the default / cost of the best
+    low: float | None  # 95 % interval, where the two were re-measured in turns
+    high: float | None
+    evidence: str
+    changes: list[KnobChange]
+
+
+def best_of_session(kb: Path, session: str) -> Best:
+    path = session_folder(kb, session) / "journal.jsonl"
+    past = journals.events(path)
+    started = past[0] if past else None
+    if not isinstance(started, SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session", 2)
+    rows = [(session, m) for m in _measurements(past)]
+    return _best(started.job, started.default, rows, _confirmed(past))
+
+
+def best_of_job(kb: Path, job: Job) -> Best:
+    """Over all sessions of the job on the hardware and versions that measured it last."""
+    rows = store.measurements(kb, job=job.id)
+    if not rows:
+        raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
+    context = rows[-1][1].context
+    rows = [(session, m) for session, m in rows if m.context == context]
+    confirmed = None
+    for session in dict.fromkeys(session for session, _ in reversed(rows)):
+        path = store.sessions_folder(kb) / session / "journal.jsonl"
+        if path.is_file() and (confirmed := _confirmed(journals.events(path))):
+            break
+    return _best(job, expert_default(Space.of_job(job)), rows, confirmed)
+
+
+def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]], confirmed: Confirmed | None) -> Best:
+    groups: dict[str, list[Measurement]] = {}
+    for _, m in rows:
+        groups.setdefault(m.configuration.id, []).append(m)
+    costs = {
+        key: [c for m in group if (c := cost(job.objective, m)) is not None]
+        for key, group in groups.items()
+        if not any(m.status == "wrong" for m in group)
+    }
+    medians = {key: statistics.median(values) for key, values in costs.items() if values}
+    if not medians:
+        raise AutoscoutError(f"no configuration of {job.name} has run correctly yet", 3)
+    if confirmed is not None and confirmed.winner.id in medians:
+        winner = confirmed.winner.id
+    else:
+        winner = min(medians, key=medians.__getitem__)
+        confirmed = None
+    space = Space.of_job(job)
+    base = medians.get(default.id)
+    gain = base / medians[winner] if base is not None else None
+    if confirmed is not None and confirmed.gain is not None:
+        gain = confirmed.gain
+    best_configuration = groups[winner][0].configuration
+    return Best(
+        job=job.name,
+        metric=job.objective.metric,
+        context=rows[-1][1].context,
+        environment=rows[-1][1].environment,
+        sessions=list(dict.fromkeys(session for session, _ in rows)),
+        best=_measured(job, groups[winner]),
+        default=_measured(job, groups[default.id]) if base is not None else None,
+        worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
+        gain=gain,
+        low=confirmed.low if confirmed else None,
+        high=confirmed.high if confirmed else None,
+        evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
+        changes=_changes(space, default, best_configuration),
+    )
+
+
+def _measured(job: Job, group: list[Measurement]) -> Measured:
+    good = sorted((m for m in group if cost(job.objective, m) is not None), key=lambda m: cost(job.objective, m) or 0.0)
+    values = [to_metric(job.objective, c) for m in good if (c := cost(job.objective, m)) is not None]
+    return Measured(
+        name=good[0].name,
+        configuration=good[0].configuration.knobs,
+        value=statistics.median(values),
+        lowest=min(values),
+        highest=max(values),
+        measurements=len(values),
+        metrics=good[len(good) // 2].metrics,
+    )
+
+
+def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
+    seen = f"best of {configurations} measured configurations"
+    if confirmed is None:
+        return f"{seen}; measured {repeats} times, not yet re-measured in turns with the default"
+    if confirmed.name == confirmed.default_name:
+        return f"{seen}; no finalist beat the expert default when they were re-measured"
+    if confirmed.low is None or confirmed.high is None:
+        return f"{seen}; re-measured once beside the default"
+    distinct = "" if confirmed.low > 1 else ", which is within noise of the default"
+    return (
+        f"{seen}; re-measured {confirmed.pairs} times in turns with the default: "
+        f"{confirmed.gain:.2f}× (95 % interval {confirmed.low:.2f}–{confirmed.high:.2f}×){distinct}"
+    )
+
+
+def _changes(space: Space, default: Configuration, best: Configuration) -> list[KnobChange]:
+    return [
+        KnobChange(knob.name, default.knobs.get(knob.name), best.knobs.get(knob.name), knob.meaning)
+        for knob in space.knobs
+        if default.knobs.get(knob.name) != best.knobs.get(knob.name)
+    ]
+
+
+def _measurements(past: list[AnyEvent]) -> list[Measurement]:
+    return [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
+
+
+def _confirmed(past: list[AnyEvent]) -> Confirmed | None:
+    return next((e for e in reversed(past) if isinstance(e, Confirmed)), None)

@@ -1,0 +1,177 @@
+"""The paper's synthesizer and fidelity controller (§3.3): every configuration that the search asks for is
+answered by what is known, by the simulators, or by an experiment — in that order of cost, and with the reason
+in the journal.
+
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. While fidelity is "simulated", every τ-th iteration one
+configuration is profiled too; when the MAPE of the last checks exceeds ε, or nothing better has been predicted
+for a while, everything after that is profiled.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from autoscout.objective import cost
+from autoscout.search.orchestrator import Hyper
+from autoscout.simulate.ensemble import Ensemble, fit
+from autoscout.simulate.guard import Guard
+from autoscout.space.attributes import device_counts
+from autoscout.space.graph import Space
+from autoscout.tape import Tape
+from kb.journal import Answered, Checked, FidelitySwitched, Simulated
+from kb.records import Configuration, Fidelity, Job, Measurement
+
+FidelityMode = Literal["adaptive", "profile", "simulate"]
+Profile = Callable[[Configuration, str], Measurement]
+Judge = Callable[[Measurement], Measurement]
+
+
+class Evaluator:
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        tape: Tape,
+        profile: Profile,
+        judge: Judge,
+        remembered: list[tuple[str, Measurement]],
+        mode: FidelityMode,
+        hyper: Hyper,
+        context: str,
+    ) -> None:
+        """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
+        session's reference; `remembered`: (session, measurement) of this
+        job, hardware and versions from the KB, oldest first."""
+        self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
+        self._profile, self._judge = profile, judge
+        self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
+        self._training = [m for _, m in remembered if cost(job.objective, m) is not None]
+        self.done: dict[str, Measurement] = {}  # profiled or answered in this session
+        self.mode = mode
+        self._guard = Guard(hyper.epsilon, hyper.window)
+        self._ensemble: Ensemble | None = None if mode == "profile" else self._fit()
+        self.fidelity: Fidelity = "simulated" if self._ensemble else "profiled"
+        self._best_predicted = float("inf")
+        self._stale_iterations = 0
+
+    def evaluate(self, configurations: list[Configuration], step: int) -> tuple[list[Measurement], bool]:
+        """Measurements in the order asked, and whether fidelity switched to profiling afterwards."""
+        measurements = [self._one(c) for c in configurations]
+        if self.fidelity == "profiled":
+            return measurements, False
+        switched = self._simulated_long_enough(measurements, step)
+        if not switched and step % self.hyper.tau == 0:
+            measurements, switched = self._check(measurements, step)
+        return measurements, switched
+
+    def know(self, measurement: Measurement) -> None:
+        self.done[measurement.configuration.id] = measurement
+        if cost(self.job.objective, measurement) is not None:
+            self._training.append(measurement)
+
+    def _one(self, configuration: Configuration) -> Measurement:
+        if known := self.done.get(configuration.id):
+            return known
+        if answered := self._answer(configuration):
+            self.know(answered)
+            return answered
+        if simulated := self._simulate(configuration):
+            return simulated
+        return self._run(configuration, "search")
+
+    def _run(self, configuration: Configuration, purpose: str) -> Measurement:
+        measurement = self._profile(configuration, purpose)
+        self.know(measurement)
+        return measurement
+
+    def _answer(self, configuration: Configuration) -> Measurement | None:
+        """From the KB: never measured twice for the same job, hardware and versions."""
+        if recorded := self.tape.recorded(Answered, configuration):
+            return recorded.measurement
+        if self.tape.replaying or configuration.id not in self._known:
+            return None
+        session, measurement = self._known[configuration.id]
+        return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
+
+    def _simulate(self, configuration: Configuration) -> Measurement | None:
+        if self.fidelity == "profiled" or self._ensemble is None:
+            return None
+        name = self.space.name(configuration)
+        event = self.tape.recorded(Simulated, configuration)
+        if event is None:
+            predicted, members = self._ensemble.predict(configuration)
+            event = Simulated(configuration=configuration, name=name, predicted=predicted, members=members)
+            self.tape.emit(event)
+        return Measurement(
+            configuration=configuration,
+            name=name,
+            context=self.context,
+            status="ok",
+            fidelity="simulated",
+            metrics={self.job.objective.metric: event.predicted},
+        )
+
+    def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
+        """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
+        simulated = [m for m in measurements if m.fidelity == "simulated"]
+        if not simulated or self._ensemble is None:
+            return measurements, False
+        chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
+        metric = self.job.objective.metric
+        predicted = chosen.metrics[metric]
+        real = self._run(chosen.configuration, "check")
+        measured = real.metrics.get(metric) if real.status == "ok" else None
+        mape = self._guard.check(predicted, measured) if measured else self._guard.mape
+        self.tape.emit(
+            Checked(
+                step=step,
+                name=chosen.name,
+                predicted=predicted,
+                measured=measured,
+                mape=mape,
+                epsilon=self.hyper.epsilon,
+                weights=self._ensemble.weights,
+            )
+        )
+        measurements = [real if m is chosen else m for m in measurements]
+        if not self._guard.trusted and self.mode == "adaptive":
+            why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
+            return measurements, self._switch(step, why)
+        self._ensemble = self._fit() or self._ensemble
+        return measurements, False
+
+    def _simulated_long_enough(self, measurements: list[Measurement], step: int) -> bool:
+        """Nothing better predicted for `simulated_patience` iterations: the simulators have said what they know."""
+        costs = [cost(self.job.objective, m) for m in measurements]
+        least = min((c for c in costs if c is not None), default=float("inf"))
+        self._stale_iterations = 0 if least < self._best_predicted else self._stale_iterations + 1
+        self._best_predicted = min(self._best_predicted, least)
+        if self._stale_iterations < self.hyper.simulated_patience:
+            return False
+        return self._switch(step, "the simulators predict nothing better any more")
+
+    def _switch(self, step: int, why: str) -> bool:
+        self.fidelity = "profiled"
+        self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
+        return True
+
+    def _fit(self) -> Ensemble | None:
+        metric = self.job.objective.metric
+        rows = [m for m in self._training if metric in m.metrics]
+        counts = device_counts(self.job)
+        return fit([m.configuration for m in rows], [m.metrics[metric] for m in rows], counts)
+
+
+def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
+    """One measurement a configuration: of several correct ones the median, else the latest. A run that was
+    killed or failed for an unknown reason is no answer: it may be tried once more."""
+    by_id: dict[str, list[tuple[str, Measurement]]] = {}
+    for session, m in remembered:
+        if m.status not in ("error", "killed"):
+            by_id.setdefault(m.configuration.id, []).append((session, m))
+    chosen = []
+    for rows in by_id.values():
+        metric = job.objective.metric
+        good = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
+        all_good = len(good) == len(rows)
+        chosen.append(good[len(good) // 2] if all_good else next(r for r in reversed(rows) if r[1].status != "ok"))
+    return chosen

@@ -1,0 +1,141 @@
+"""Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
+
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.objective import constraint
+from autoscout.presets import device_memory_gib, devices, models
+from autoscout.space.graph import nearest_name
+from kb.records import AutoscoutError, Budget, Job
+
+TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
+
+
+def load_job(path: str | Path) -> Job:
+    """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot read this job file ({error.strerror})", 2) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{path}: not valid TOML: {error}", 2) from error
+    if isinstance(model := data.get("model"), dict) and "preset" in model:
+        data["model"] = {**_preset(path, model["preset"]), **model}
+    _check_keys(path, data, Job, "")
+    try:
+        job = msgspec.convert(data, Job)
+    except msgspec.ValidationError as error:
+        raise AutoscoutError(f"{path}: {_in_words(error)}", 2) from error
+    try:
+        problem = next(_problems(job), None)
+    except AutoscoutError as error:
+        problem = str(error)
+    if problem:
+        raise AutoscoutError(f"{path}: {problem}", 2)
+    if job.launch.recorded and not Path(job.launch.recorded).is_absolute():
+        recorded = str((path.parent / job.launch.recorded).resolve())
+        job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, recorded=recorded))
+    return job
+
+
+def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
+    """The job with another budget. Errors: AutoscoutError (exit 2) for one that allows nothing."""
+    budget = Budget(profiles=job.budget.profiles if profiles is None else profiles, wall=wall or job.budget.wall)
+    if budget.profiles < 1:
+        raise AutoscoutError(f"--profiles {budget.profiles} allows no experiment; give at least 1", 2)
+    if seconds(budget.wall) <= 0:
+        raise AutoscoutError(f"--wall {budget.wall} allows no experiment", 2)
+    return msgspec.structs.replace(job, budget=budget)
+
+
+def seconds(duration: str) -> float:
+    """ "90s", "20m", "1.5h" → seconds; "" → infinity."""
+    if not duration:
+        return float("inf")
+    match = _DURATION.match(duration)
+    if not match:
+        raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m or 1.5h", 2)
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _preset(path: Path, name: Any) -> dict[str, Any]:
+    presets = models()
+    if name not in presets:
+        raise AutoscoutError(f"{path}: model.preset = {name!r}{nearest_name(str(name), presets)}", 2)
+    return presets[name]
+
+
+def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
+    """msgspec stops at an unknown key too, but cannot say which known one is nearest."""
+    if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is list and isinstance(data, list):
+        for i, item in enumerate(data):
+            _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
+        return
+    hints = typing.get_type_hints(kind)
+    for key, value in data.items():
+        full = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise AutoscoutError(f"{path}: the key {full}{nearest_name(key, hints)}", 2)
+        _check_keys(path, value, hints[key], full)
+
+
+def _in_words(error: msgspec.ValidationError) -> str:
+    """ "Expected `int`, got `str` - at `$.model.layers`" → "model.layers: expected `int`, got `str`"."""
+    message, _, where = str(error).partition(" - at ")
+    key = where.strip("`").removeprefix("$.").removeprefix("$")
+    return f"{key + ': ' if key else ''}{message[0].lower()}{message[1:]}"
+
+
+def _problems(job: Job) -> typing.Iterator[str]:
+    model, objective = job.model, job.objective
+    yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    yield from _not_positive("traffic", job.traffic, ("seq_len", "global_batch"))
+    yield from _not_positive("budget", job.budget, ("profiles",))
+    yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
+    if job.launch.iterations < 2:
+        yield "launch.iterations must be at least 2: one iteration has no spread"
+    if job.launch.warmup < 1:
+        yield "launch.warmup must be at least 1: the first iteration is never typical"
+    if model.hidden % model.heads and not model.head_dim:
+        yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
+    if model.experts and model.topk > model.experts:
+        yield f"model.topk {model.topk} is more than model.experts {model.experts}"
+    if model.experts and model.bias:
+        yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+    if not job.cluster.nodes:
+        yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
+    for i, node in enumerate(job.cluster.nodes):
+        if node.count < 1:
+            yield f"cluster.nodes[{i}].count must be at least 1"
+        if not node.memory_gib and device_memory_gib(node.device) is None:
+            known = nearest_name(node.device, devices())
+            yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
+    if len({node.device == "cpu" for node in job.cluster.nodes}) == 2:
+        yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
+    if bool(objective.minimize) == bool(objective.maximize):
+        yield "objective needs exactly one of minimize and maximize"
+    for metric in [objective.metric, *(constraint(text)[0] for text in objective.constraints)]:
+        if metric not in TRAINING_METRICS:
+            yield f"objective speaks of '{metric}'{nearest_name(metric, TRAINING_METRICS)}"
+    if job.task == "serve":
+        yield "task = 'serve' needs a serving target; target = 'megatron' trains"
+    if job.launch.launcher == "replay" and not job.launch.recorded:
+        yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
+    if seconds(job.budget.wall) <= 0:
+        yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
+    for name in names:
+        if getattr(struct, name) <= 0:
+            yield f"{where}.{name} = {getattr(struct, name)} must be more than 0"

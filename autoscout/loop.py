@@ -1,0 +1,288 @@
+"""The one loop: ask → evaluate → tell → … → confirm, every step into the journal.
+
+What the session does around it (folders, locks, warm start, resuming) is session.py's.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from autoscout import confirm
+from autoscout.evaluate import Evaluator, FidelityMode
+from autoscout.job import seconds
+from autoscout.objective import cost, to_metric
+from autoscout.profile import guard, results
+from autoscout.profile.runner import Profiler
+from autoscout.search.orchestrator import Hyper
+from autoscout.search.strategy import Strategy, strategy
+from autoscout.space.graph import Space
+from autoscout.tape import Tape
+from kb import store
+from kb.journal import (
+    BestFound,
+    Confirmed,
+    ExperimentEnded,
+    ExperimentStarted,
+    SearchEnded,
+    SessionEnded,
+    SessionStarted,
+)
+from kb.records import AutoscoutError, Configuration, Measurement
+
+_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_SEARCH_PURPOSES = ("search", "check")
+
+
+class Interrupted(Exception):
+    """The person asked to stop; everything that finished is kept."""
+
+
+class Stop:
+    """How often the person asked to stop: once ends after the running experiment, twice ends it too."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.now: Callable[[], None] = lambda: None
+
+    def ask(self) -> None:
+        self.asked += 1
+        if self.asked >= 2:
+            self.now()
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    session: str
+    reason: str
+    experiments: int
+    confirmed: Confirmed | None
+    engine_ms_mean: float
+    engine_ms_max: float
+
+
+class Loop:
+    """The state of one running session."""
+
+    def __init__(
+        self,
+        started: SessionStarted,
+        space: Space,
+        profiler: Profiler,
+        kb: Path,
+        folder: Path,
+        tape: Tape,
+        on_note: Callable[[str], None],
+        stop: Stop,
+        elapsed_s: float,
+    ) -> None:
+        self.started, self.job, self.space, self.profiler = started, started.job, space, profiler
+        self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
+        self.hyper = msgspec.convert(started.hyper, Hyper)
+        self.reference: Measurement | None = None
+        self.best: float | None = None  # cost
+        self.experiments = 0  # all that were run
+        self.searched = 0  # those that count towards the budget
+        self.stale = 0  # of those, since the best improved by 1 %
+        self.experiment_s = 0.0  # wall time inside experiments, not the engine's
+        self.engine_ms: list[float] = []
+        self.deadline = time.monotonic() + seconds(self.job.budget.wall) - elapsed_s
+        remembered = []
+        if started.kb_mark:
+            remembered = store.measurements(kb, job=self.job.id, context=started.context, up_to=started.kb_mark)
+        self.evaluator = Evaluator(
+            self.job,
+            space,
+            tape,
+            self.profile,
+            self.judge,
+            remembered,
+            msgspec.convert(started.fidelity, FidelityMode),
+            self.hyper,
+            started.context,
+        )
+        stop.now = profiler.interrupt
+
+    def run(self) -> Result:
+        try:
+            reason = self._search()
+            confirmed = self._confirm()
+        except Interrupted:
+            self._end("interrupted")
+            raise
+        except AutoscoutError:
+            with contextlib.suppress(AutoscoutError):
+                self._end("failed")
+            raise
+        mean, peak = self._end(reason)
+        return Result(
+            session=self.started.session,
+            reason=reason,
+            experiments=self.experiments,
+            confirmed=confirmed,
+            engine_ms_mean=mean,
+            engine_ms_max=peak,
+        )
+
+    def profile_alone(self, configuration: Configuration) -> Measurement:
+        try:
+            return self.profile(configuration, "profile")
+        finally:
+            self._end("profiled")
+
+    def _search(self) -> str:
+        s = self.started
+        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper)
+        step = 0
+        while True:
+            began, inside = time.perf_counter(), self.experiment_s
+            batch = chosen.ask()
+            for event in chosen.drain():
+                self.tape.emit(event)
+            if not batch:
+                return self._search_ended("exhausted")
+            step += 1
+            try:
+                measurements, switched = self.evaluator.evaluate(batch, step)
+            except _BudgetSpent as spent:
+                return spent.reason
+            if switched:
+                if s.fidelity == "simulate":
+                    return self._search_ended("converged")
+                chosen.switch_to_profiling()
+            chosen.tell(measurements)
+            for measurement in measurements:
+                self._note_best(measurement)
+            self.engine_ms.append((time.perf_counter() - began - (self.experiment_s - inside)) * 1000)
+
+    def _search_ended(self, reason: str) -> str:
+        recorded = self.tape.recorded(SearchEnded)
+        return (recorded or self.tape.emit(SearchEnded(reason=reason))).reason
+
+    def profile(self, configuration: Configuration, purpose: str) -> Measurement:
+        """One experiment, or what the tape recorded of it. Raises _BudgetSpent before one that may not start."""
+        searching = purpose in _SEARCH_PURPOSES
+        if searching:
+            self._check_budget()
+        if self.stop.asked:
+            raise Interrupted
+        self.experiments += 1
+        number, name = self.experiments, self.space.name(configuration)
+        folder = f"experiments/{number:04d}"
+        self.tape.emit(
+            ExperimentStarted(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder),
+            write=True,
+        )
+        ended = self.tape.recorded(ExperimentEnded, configuration)
+        if ended is None:
+            measurement = self._run_or_adopt(configuration, name, self.folder / folder)
+            ended = self.tape.emit(
+                ExperimentEnded(number=number, purpose=purpose, measurement=self.judge(measurement)),
+                sync=True,
+            )
+            if self.experiments % _INGEST_EVERY == 0:
+                self._ingest()
+        measurement = ended.measurement
+        if self.reference is None and measurement.status == "ok":
+            self.reference = measurement
+        if searching:
+            self.searched += 1
+            self.stale += 1
+            self._note_best(measurement)
+        return measurement
+
+    def judge(self, measurement: Measurement) -> Measurement:
+        """Against the losses and gradient norms of the session's reference: the first correct run."""
+        if measurement.status != "ok":
+            return measurement
+        if self.reference is None:
+            self.reference = measurement
+        return guard.judge(self.reference, measurement, self.job.model.dtype)
+
+    def _run_or_adopt(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
+        began = time.perf_counter()
+        measurement = results.collect(folder)
+        if measurement is None or measurement.configuration.id != configuration.id:
+            measurement = self.profiler.run(configuration, name, folder)
+        self.experiment_s += time.perf_counter() - began
+        if self.stop.asked >= 2 and measurement.status == "killed":
+            raise Interrupted
+        return measurement
+
+    def _check_budget(self) -> None:
+        recorded = self.tape.recorded(SearchEnded)
+        if recorded is not None:
+            raise _BudgetSpent(recorded.reason)
+        reason = ""
+        if self.searched >= self.job.budget.profiles:
+            reason = "budget"
+        elif self.stale >= self.hyper.patience:
+            reason = "converged"
+        elif time.monotonic() > self.deadline and not self.tape.replaying:
+            reason = "wall"
+        if reason:
+            self.tape.emit(SearchEnded(reason=reason))
+            raise _BudgetSpent(reason)
+
+    def _note_best(self, measurement: Measurement) -> None:
+        c = cost(self.job.objective, measurement)
+        if measurement.fidelity == "simulated" or c is None or (self.best is not None and c >= self.best):
+            return
+        if self.best is None or c < 0.99 * self.best:
+            self.stale = 0
+        self.best = c
+        self.tape.emit(
+            BestFound(
+                configuration=measurement.configuration,
+                name=measurement.name,
+                value=to_metric(self.job.objective, c),
+                experiments=self.searched,
+            )
+        )
+
+    def _confirm(self) -> Confirmed:
+        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run."""
+        finalists = confirm.finalists(self.job, list(self.evaluator.done.values()), self.started.default)
+        if not finalists:
+            raise AutoscoutError(self._nothing_worked(), 3)
+        if not self.tape.replaying:
+            self.on_note(f"re-measuring {len(finalists)} configurations {self.job.launch.repeats} times in turns")
+        rounds = [
+            [self.profile(c, "confirm") for c in order] for order in confirm.rounds(finalists, self.job.launch.repeats)
+        ]
+        confirmed = confirm.verdict(self.job, self.space, rounds, self.started.default)
+        if confirmed is None:
+            raise AutoscoutError("no finalist could be measured again; see `autoscout sessions` for their failures", 3)
+        return self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
+
+    def _nothing_worked(self) -> str:
+        failures: dict[str, int] = {}
+        for m in self.evaluator.done.values():
+            failures[m.status] = failures.get(m.status, 0) + 1
+        told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
+        example = next((m.evidence for m in self.evaluator.done.values() if m.evidence), "")
+        return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
+
+    def _end(self, reason: str) -> tuple[float, float]:
+        mean = sum(self.engine_ms) / len(self.engine_ms) if self.engine_ms else 0.0
+        peak = max(self.engine_ms, default=0.0)
+        if not self.tape.replaying:
+            self.tape.emit(
+                SessionEnded(reason=reason, experiments=self.experiments, engine_ms_mean=mean, engine_ms_max=peak),
+                sync=True,
+            )
+        self._ingest()
+        return mean, peak
+
+    def _ingest(self) -> None:
+        try:
+            store.ingest(self.kb, self.folder / "journal.jsonl")
+        except AutoscoutError as error:
+            self.on_note(f"not in the knowledge base yet, the journal keeps it: {error}")
+
+
+class _BudgetSpent(Exception):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason

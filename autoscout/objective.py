@@ -1,0 +1,40 @@
+"""From a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
+
+import operator
+import re
+
+from kb.records import AutoscoutError, Measurement, Objective
+
+_CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*([0-9.eE+-]+)\s*$")
+_COMPARE = {"<=": operator.le, ">=": operator.ge}
+
+
+def constraint(text: str) -> tuple[str, str, float]:
+    """ "peak_memory_gib <= 78" → (metric, operator, bound)."""
+    match = _CONSTRAINT.match(text)
+    if not match:
+        raise AutoscoutError(f"'{text}' is not a constraint; write for example peak_memory_gib <= 78", 2)
+    return match[1], match[2], float(match[3])
+
+
+def cost(objective: Objective, measurement: Measurement) -> float | None:
+    """The metric (minimize) or its inverse (maximize); None for failures and broken constraints.
+
+    A simulated measurement only has the objective's metric: constraints are judged on what is known.
+    """
+    value = measurement.metrics.get(objective.metric)
+    if measurement.status != "ok" or value is None or value <= 0:
+        return None
+    for text in objective.constraints:
+        metric, compare, bound = constraint(text)
+        if metric in measurement.metrics and not _COMPARE[compare](measurement.metrics[metric], bound):
+            return None
+    return from_metric(objective, value)
+
+
+def from_metric(objective: Objective, value: float) -> float:
+    return value if objective.minimize else 1.0 / value
+
+
+def to_metric(objective: Objective, cost: float) -> float:
+    return cost if objective.minimize else 1.0 / cost

@@ -1,0 +1,125 @@
+"""One experiment: launch, watch, collect or classify, and leave nothing running."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from autoscout.profile import environment, failures, megatron, results
+from autoscout.profile.failures import Outcome
+from autoscout.profile.replay import Replay
+from autoscout.profile.torchrun import Torchrun, torchrun_command
+from autoscout.profile.warm import Warm
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
+
+
+class Profiler(Protocol):
+    """What a session needs. One experiment at a time."""
+
+    def environment(self) -> dict[str, str]: ...
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Launcher(Protocol):
+    """Starts the ranks of one experiment and waits for their end."""
+
+    def start(self) -> None: ...
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def profiler_for(job: Job) -> Profiler:
+    """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
+    kind = megatron.launcher(job)
+    if kind == "replay":
+        return Replay(job)
+    return MegatronProfiler(job, Warm(job) if kind == "warm" else Torchrun(job))
+
+
+def launch_line(job: Job, configuration: Configuration, experiment: Path) -> str:
+    """The shell command that runs one experiment by itself."""
+    python = environment.target_python(job)
+    return shlex.join(torchrun_command(python, experiment, megatron.world_size(configuration)))
+
+
+class MegatronProfiler:
+    """Profiles configurations by really training with Megatron-core."""
+
+    def __init__(self, job: Job, launcher: Launcher) -> None:
+        self._job = job
+        self._launcher = launcher
+        self._environment: dict[str, str] = {}
+
+    def environment(self) -> dict[str, str]:
+        """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
+        if not self._environment:
+            self._environment = environment.describe(self._job)
+        return self._environment
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """Runs one experiment in `folder`, which is emptied of an earlier attempt.
+
+        Failures are returned as measurements; after interrupt() the status is "killed".
+        Errors: AutoscoutError when the configuration cannot be an experiment at all (no mbs) or the folder
+        cannot be written.
+        """
+        ranks = megatron.world_size(configuration)
+        worker = megatron.worker_config(self._job, configuration)
+        try:
+            about = results.About(
+                configuration=configuration,
+                name=name,
+                context=environment.context_of(self._job, self.environment()),
+                environment=self.environment(),
+                ranks=ranks,
+                started=time.time(),
+            )
+        except AutoscoutError as error:  # the target does not run at all
+            return _failed(configuration, name, "error", str(error))
+        self._launcher.start()
+        started = time.time()
+        try:
+            experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
+        except OSError as error:
+            raise AutoscoutError(f"{folder}: cannot write the experiment's files ({error.strerror})") from error
+        kills = failures.oom_kills()
+        outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s)
+        cost = time.time() - started
+        measurement = results.collect(folder)
+        if measurement is None:
+            kills = failures.oom_kills() - kills
+            status, evidence = failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
+            measurement = _failed(configuration, name, status, evidence)
+        return msgspec.structs.replace(
+            measurement,
+            context=about.context,
+            environment=about.environment,
+            cost_s=cost,
+            device_s=cost * ranks,
+            at=started + cost,
+        )
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running; safe in a signal handler and from any thread."""
+        self._launcher.interrupt()
+
+    def close(self) -> None:
+        """Ends every process that is still held."""
+        self._launcher.close()
+
+
+def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:
+    return Measurement(
+        configuration=configuration, name=name, context="", status=status, evidence=evidence, at=time.time()
+    )

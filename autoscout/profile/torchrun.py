@@ -1,0 +1,87 @@
+"""The fresh launcher: torchrun starts new processes for every experiment, as a user's own job would."""
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from autoscout.profile import environment, processes
+from autoscout.profile.failures import Outcome
+from kb.records import Job
+
+_TICK_S = 0.05
+_GRACE_S = 5.0
+# torchrun's "Root Cause (first observed failure)" block: the ranks that ended afterwards are its doing.
+_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+
+
+def torchrun_command(python: list[str], experiment: Path, ranks: int) -> list[str]:
+    """What starts an experiment's ranks; a person can run it too, with any experiment.json."""
+    return [
+        *python,
+        *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *(str(processes.WORKER / "train.py"), str(experiment)),
+    ]
+
+
+class Torchrun:
+    """Runs one experiment at a time in a process tree of its own, and leaves nothing of it running.
+
+    When this process is killed, the kernel kills torchrun and then the ranks; in containers, where that
+    does not reach, the ranks end because their stdin, a pipe that we hold, closes.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._python = environment.target_python(job)
+        self._stopping = False
+
+    def start(self) -> None:
+        """Gets ready for one experiment."""
+        self._stopping = False
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
+        """Runs the experiment to its end; start() must have been called."""
+        command = [*torchrun_command(self._python, experiment.resolve(), ranks), "--leash"]
+        log = experiment.with_name("launcher.log")
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                processes.leashed(command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            timed_out = self._wait(process, timeout_s)
+            code = process.poll()
+        finally:
+            processes.end(process, _GRACE_S)
+            if process.stdin is not None:
+                process.stdin.close()
+        said = log.read_text(errors="replace")
+        cause = _ROOT_CAUSE.search(said)
+        stopped = self._stopping and code is None
+        return Outcome(
+            codes={int(cause[1]): int(cause[2])} if cause and code else {},
+            timed_out=timed_out,
+            stopped=stopped,
+            launcher_code=code,
+            said=said.strip()[-1000:],
+        )
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Nothing stays between experiments."""
+
+    def _wait(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+        """Waits for the end, the limit or interrupt(); whether it was the limit."""
+        deadline = time.monotonic() + timeout_s
+        while process.poll() is None and not self._stopping:
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(_TICK_S)
+        return False

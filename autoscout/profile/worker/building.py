@@ -1,0 +1,136 @@
+"""Builds what Megatron trains: process groups, model chunks, DDP and the optimizer, from experiment.json."""
+
+import datetime
+import os
+from typing import Any
+
+import torch
+import weights
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_ACTIVATIONS = {"gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
+
+
+def make_groups(config: dict[str, Any]) -> torch.device:
+    """Joins the process group and splits it; returns this rank's device."""
+    on_cpu = config["device"] == "cpu"
+    timeout = datetime.timedelta(seconds=config["group_timeout_s"])
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if not on_cpu:
+        torch.cuda.set_device(device)
+    torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
+    minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta
+    parallel_state.initialize_model_parallel(**config["groups"], distributed_timeout_minutes=minutes)
+    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    return device
+
+
+def transformer_config(config: dict[str, Any]) -> TransformerConfig:
+    """Megatron's own checks run here. Errors: whatever it raises for what it refuses."""
+    replicas = parallel_state.get_data_parallel_world_size()
+    if config["global_batch"] % (config["micro_batch"] * replicas):
+        raise ValueError(
+            f"global batch size ({config['global_batch']}) is not divisible by micro batch size "
+            f"({config['micro_batch']}) times data parallel size ({replicas})"
+        )
+    arguments = dict(config["transformer"])
+    arguments["activation_func"] = _ACTIVATIONS[arguments["activation_func"]]
+    dtype = _DTYPES[config["dtype"]]
+    for name in ("init_method", "output_layer_init_method", "embedding_init_method"):
+        arguments[name] = lambda weight: None  # the weights come from weights.py
+    return TransformerConfig(**arguments, params_dtype=dtype, pipeline_dtype=dtype, bf16=config["dtype"] == "bf16")
+
+
+def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device) -> tuple[list[Any], Any]:
+    """(model chunks in DDP, optimizer). More than one chunk only with virtual pipeline stages."""
+    virtual = shape.virtual_pipeline_model_parallel_size
+    stages = [None] if virtual is None else range(virtual)
+    chunks = [_chunk(config, shape, device, stage) for stage in stages]
+    wrapped: list[Any] = [
+        DistributedDataParallel(
+            shape,
+            DistributedDataParallelConfig(**config["ddp"]),
+            Float16Module(shape, chunk) if shape.bf16 else chunk,
+            disable_bucketing=number > 0,  # as Megatron-LM: only the first chunk's communication is exposed
+        )
+        for number, chunk in enumerate(chunks)
+    ]
+    optimizer = get_megatron_optimizer(OptimizerConfig(**config["optimizer"], bf16=shape.bf16), wrapped)
+    _connect(shape, config, wrapped, optimizer)
+    return wrapped, optimizer
+
+
+def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.device, stage: int | None) -> Any:
+    chunk = GPTModel(
+        shape,
+        _layer_spec(config, shape),
+        vocab_size=config["vocab"],
+        max_sequence_length=config["seq_len"],
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        share_embeddings_and_output_weights=config["tied"],
+        position_embedding_type=config["position"],
+        vp_stage=stage,
+    ).to(device)
+    weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, config["tied"])
+    return chunk
+
+
+def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
+    experts = shape.num_moe_experts
+    if config["transformer_engine"]:
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+            num_experts=experts, moe_grouped_gemm=experts is not None
+        )
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts, normalization=shape.normalization)
+    if shape.context_parallel_size > 1:
+        from cp_attention import ContextParallelAttention
+
+        spec.submodules.self_attention.submodules.core_attention = ContextParallelAttention
+    return spec
+
+
+def _connect(shape: TransformerConfig, config: dict[str, Any], chunks: list[Any], optimizer: Any) -> None:
+    """The hooks by which the schedule starts and ends communication, as Megatron-LM's train() sets them."""
+
+    def for_chunks(hooks: list[Any]) -> Any:
+        return hooks[0] if len(hooks) == 1 else hooks
+
+    shape.grad_scale_func = optimizer.scale_loss
+    shape.finalize_model_grads_func = finalize_model_grads
+    if config["ddp"]["overlap_grad_reduce"]:
+        shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
+        shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])
+
+
+def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None:
+    """Transformer Engine's buffers for overlapping tensor-parallel communication with GEMMs.
+
+    Errors: RuntimeError when the target has no Transformer Engine.
+    """
+    try:
+        from transformer_engine.pytorch import module as te_module
+    except ImportError as error:
+        raise RuntimeError(
+            "tp_comm_overlap needs Transformer Engine: install it in the target's interpreter and set "
+            "launch.transformer_engine, or fix tp_comm_overlap to false"
+        ) from error
+    from megatron.core.utils import is_te_min_version
+
+    rows = config["seq_len"] * config["micro_batch"] // shape.context_parallel_size
+    arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": config["user_buffers"]}
+    if is_te_min_version("2.7.0"):
+        arguments["quantization_modes"] = [te_module.base.UserBufferQuantizationMode.NONE]
+    else:
+        arguments["use_fp8"] = False
+    te_module.base.initialize_ub(shape=[rows, shape.hidden_size], tp_size=shape.tensor_model_parallel_size, **arguments)

@@ -1,0 +1,108 @@
+"""Lets Megatron-core 0.16 train on CPUs with gloo: it has no CPU mode and calls torch.cuda directly.
+
+`before_megatron` replaces parts of torch and must run before the first import of megatron.core;
+`after_megatron` replaces parts of Megatron; `without_transformer_engine` repairs its local layers
+and is also right on GPUs. What each piece prevents is said beside it.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+class _NoStream:
+    """Stands for CUDA streams and events: on a CPU everything is already in order."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    wait_stream = wait_event = record = wait = synchronize = _nothing
+
+    def record_event(self, event: Any = None) -> "_NoStream":
+        return event or _NoStream()
+
+
+def before_megatron() -> None:
+    cuda: Any = torch.cuda
+    # Used about 60 times as `device=…`.
+    cuda.current_device = lambda: _CPU
+    # Peer-to-peer communication and the timers synchronize.
+    cuda.synchronize = lambda *args, **kwargs: None
+    # The MoE dispatchers and DDP create side streams.
+    cuda.Stream = cuda.Event = _NoStream
+    cuda.current_stream = cuda.default_stream = lambda *args, **kwargs: _NoStream()
+    cuda.stream = lambda stream: contextlib.nullcontext()
+    # Megatron's RNG tracker saves and restores the CUDA generator.
+    cuda.manual_seed = torch.default_generator.manual_seed
+    cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+    # Profiling ranges.
+    cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
+
+    tensor: Any = torch.Tensor
+    tensor.cuda = lambda self, *args, **kwargs: self
+    tensor.record_stream = lambda self, stream: None
+    # The optimizers accept parameters by type name only: "torch.cuda.FloatTensor".
+    plain_type = tensor.type
+
+    def cuda_type(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dtype is not None:
+            return plain_type(self, dtype, *args, **kwargs)
+        return plain_type(self).replace("torch.", "torch.cuda.")
+
+    tensor.type = cuda_type
+
+    # `device="cuda"` and `pin_memory=True` are written out in schedules, optimizers and masks.
+    for name in ("tensor", "zeros", "ones", "empty", "full", "arange"):
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _on_cpu(factory: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "cuda" in str(kwargs.get("device", "")):
+            kwargs["device"] = _CPU
+        kwargs.pop("pin_memory", None)
+        return factory(*args, **kwargs)
+
+    return make
+
+
+def after_megatron() -> None:
+    from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    # Queued for a CUDA start that never comes: without this the RNG tracker silently does nothing.
+    random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+
+    # The dispatcher wants split sizes as numbers, and Megatron converts CUDA tensors only.
+    def to_host(value: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return value.numpy() if as_numpy and torch.is_tensor(value) else value
+
+    moe_utils.maybe_move_tensor_to_cpu = to_host
+    token_dispatcher.maybe_move_tensor_to_cpu = to_host
+
+
+def without_transformer_engine() -> None:
+    from megatron.core.transformer import torch_norm
+    from megatron.core.transformer.moe import moe_utils
+
+    # Imported inside a `try` without a fallback: NameError in every MoE router otherwise.
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+    # Torch's norms are refused with sequence parallelism. They work when their gradients are summed
+    # over the tensor-parallel ranks, which Megatron does for parameters that are marked so.
+    def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        module = kind(hidden_size, eps=eps)
+        for parameter in module.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return module
+
+    torch_norm.WrappedTorchNorm.__new__ = norm

@@ -1,0 +1,50 @@
+"""Says what the target is, as one JSON line: versions of what is installed, and the devices.
+
+probe.py cpu|cuda      (without importing torch on CPUs, where that is not needed)
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+
+_PACKAGES = ("torch", "megatron-core", "transformer-engine")
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cpu() -> dict[str, str]:
+    model = platform.machine()
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {"device": model, "devices": str(len(os.sched_getaffinity(0)))}
+
+
+def cuda() -> dict[str, str]:
+    import torch
+
+    count = torch.cuda.device_count()
+    names = sorted({torch.cuda.get_device_name(number) for number in range(count)})
+    found = {"device": " + ".join(names), "devices": str(count), "cuda": str(torch.version.cuda)}
+    if count:
+        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return found
+
+
+if __name__ == "__main__":
+    found = versions()
+    if "torch" in found:
+        found |= cpu() if sys.argv[1] == "cpu" else cuda()
+    print(json.dumps(found))

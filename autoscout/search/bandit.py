@@ -1,0 +1,46 @@
+"""The orchestrator's bandit (paper §3.3, equation 1).
+
+    a_t = argmax_a [ Q_a / N_a + C(t) √( ln N_total / N_a ) ],   C(t) = C₀ γᵗ
+
+Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and its decay.
+"""
+
+import math
+
+ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
+
+
+class UCB1:
+    def __init__(self, c0: float, gamma: float) -> None:
+        self.c0 = c0
+        self.gamma = gamma
+        self.q = dict.fromkeys(ARMS, 0.0)
+        self.n = dict.fromkeys(ARMS, 0.0)
+
+    def index(self, t: int) -> dict[str, float]:
+        """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
+        total = max(sum(self.n.values()), 1.0)
+        c = self.c0 * self.gamma**t
+        return {
+            a: self.q[a] / self.n[a] + c * math.sqrt(max(math.log(total), 0.0) / self.n[a]) if self.n[a] else math.inf
+            for a in ARMS
+        }
+
+    def select(self, t: int) -> str:
+        index = self.index(t)
+        return max(ARMS, key=index.__getitem__)
+
+    def update(self, arm: str, reward: float) -> None:
+        self.q[arm] += reward
+        self.n[arm] += 1
+
+    def weaken(self, pulls: float) -> None:
+        """Statistics become a weak prior worth at most `pulls` pulls an arm; means stay (fidelity switch)."""
+        for arm in ARMS:
+            if self.n[arm] > pulls:
+                self.q[arm] *= pulls / self.n[arm]
+                self.n[arm] = pulls
+
+    def state(self) -> dict[str, list[float]]:
+        """Arm → [pulls, mean reward]."""
+        return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in ARMS}

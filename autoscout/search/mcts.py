@@ -1,0 +1,100 @@
+"""The sparse optimizer (paper §3.2): Monte Carlo tree search over structures, by one ordering of the knobs.
+
+A node is a partial structure: the rows of the space's table that agree with it. Its children are the values
+that the next knob of the ordering takes in those rows, so every path ends on a valid structure, inactive
+knobs and forced values make no level, and any ordering is a tree over the same leaves. A node is worth the
+best reward below it, not the mean: the search is for one configuration, not for a good average.
+"""
+
+import math
+
+import numpy as np
+
+from autoscout.space.graph import Space
+
+
+class Node:
+    __slots__ = ("best", "branches", "children", "rows", "visits")
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+        self.visits = 0
+        self.best = 0.0  # largest reward below
+        self.branches: tuple[int, list[int]] | None = None  # column it branches on, codes of the branches
+        self.children: dict[int, Node] = {}
+
+
+class Tree:
+    def __init__(self, space: Space, ordering: list[str], c_uct: float) -> None:
+        """`ordering`: all sparse knobs, most important first. `c_uct`: exploration of UCT."""
+        self.ordering = ordering
+        self.c_uct = c_uct
+        self._table = space.structures
+        column = {knob.name: i for i, knob in enumerate(space.sparse)}
+        self._columns = [column[name] for name in ordering]
+        self.root = Node(np.arange(len(self._table)))
+
+    def propose(self, closed: np.ndarray, rng: np.random.Generator, like: int | None = None) -> int | None:
+        """Selection, expansion, rollout: a row of the table that is not `closed` (bool per row), None if all are.
+
+        The rollout completes the partial structure with a valid, open one below it: one that differs from the
+        row `like` in as few knobs as possible, so that what the tree changed is what is measured; uniformly
+        where `like` is not given.
+        """
+        if closed.all():
+            return None
+        node = self.root
+        while len(node.rows) > 1:
+            column, codes = self._branches(node)
+            options = [c for c in codes if not closed[self._below(node, column, c)].all()]
+            fresh = [c for c in options if c not in node.children or node.children[c].visits == 0]
+            if fresh:
+                node = self._child(node, column, fresh[int(rng.integers(len(fresh)))])
+                break
+            node = node.children[max(options, key=lambda c, n=node: self._uct(n, n.children[c]))]
+        open_rows = node.rows[~closed[node.rows]]
+        if like is not None:
+            differing = (self._table[open_rows] != self._table[like]).sum(axis=1)
+            open_rows = open_rows[differing == differing.min()]
+        return int(open_rows[int(rng.integers(len(open_rows)))])
+
+    def update(self, row: int, reward: float) -> None:
+        """Backpropagation along the path to `row`, which grows by at most one node."""
+        node = self.root
+        while True:
+            node.visits += 1
+            node.best = max(node.best, reward)
+            if len(node.rows) == 1:
+                return
+            column, _ = self._branches(node)
+            code = int(self._table[row, column])
+            known = code in node.children
+            node = self._child(node, column, code)
+            if not known or node.visits == 0:
+                node.visits += 1
+                node.best = max(node.best, reward)
+                return
+
+    def _uct(self, parent: Node, child: Node) -> float:
+        return child.best + self.c_uct * math.sqrt(math.log(parent.visits) / child.visits)
+
+    def _branches(self, node: Node) -> tuple[int, list[int]]:
+        """The first knob of the ordering on which the node's rows differ, and its codes."""
+        if node.branches is None:
+            for column in self._columns:
+                codes = np.unique(self._table[node.rows, column])
+                if len(codes) > 1:
+                    node.branches = column, [int(c) for c in codes]
+                    break
+        assert node.branches is not None, "two rows of the table are equal"
+        return node.branches
+
+    def _below(self, node: Node, column: int, code: int) -> np.ndarray:
+        if code in node.children:
+            return node.children[code].rows
+        return node.rows[self._table[node.rows, column] == code]
+
+    def _child(self, node: Node, column: int, code: int) -> Node:
+        if code not in node.children:
+            node.children[code] = Node(self._below(node, column, code))
+        return node.children[code]

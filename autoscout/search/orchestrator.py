@@ -1,0 +1,267 @@
+"""Algorithm 1 of the AutoScout paper: the orchestrator over a sparse and a dense optimizer.
+
+Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)),
+c a cost (lower is better, None: failed), Δ the relative improvement that an arm brought. Hyper-parameters that
+the paper leaves open are those of `Hyper`, with the reason for each default.
+"""
+
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.search.bandit import UCB1
+from autoscout.search.dense import DenseOptimizer
+from autoscout.search.mcts import Tree
+from autoscout.search.tournament import orderings, tournament
+from autoscout.space.graph import Point, Space, Structure
+from kb.journal import Decided, Event, Rewarded, TournamentRanked
+from kb.records import Configuration
+
+
+class Hyper(msgspec.Struct, frozen=True, kw_only=True):
+    k: int = 4  # tree orderings in the tournament: the paper's K = 5 halves to 6-7 evaluations, 4 likewise
+    c_uct: float = 0.05  # rewards of good structures lie within a few hundredths of each other, see `_reward`
+    near: float = 0.8  # share of rollouts that complete a proposal like the base, the others at random
+    c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
+    gamma: float = 0.95  # halves the exploration about every 14 iterations
+    control_limit: float = 1.15  # a control this much slower than the base tells nothing about it
+    patience: int = 30  # experiments without 1 % improvement after which the search has converged
+    tau: int = 5  # iterations between two checks of the simulators
+    epsilon: float = 0.15  # MAPE above which the simulators are no longer believed
+    window: int = 5  # checks that the MAPE is averaged over
+    top_k: int = 4  # simulated favourites that are profiled first after the switch
+    prior_pulls: float = 2.0  # what bandit statistics from simulation are worth after the switch
+    simulated_patience: int = 100  # simulated iterations without improvement, then profiling takes over
+
+
+Costs = list[float | None]
+Asking = Generator[list[Configuration], Costs, None]
+
+
+class Algorithm1:
+    """The search as a coroutine: `run()` yields configurations to evaluate and is sent their costs.
+
+    `events` collects what was decided and why, for whoever drives it. `switched` is set by the driver when
+    evaluation went over from simulators to profiling.
+    """
+
+    def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
+        self.space = space
+        self.default = default
+        self.hyper = hyper
+        self.rng = np.random.default_rng(seed)
+        self.events: list[Event] = []
+        self.step = 0
+        self.costs: dict[str, float | None] = {}  # by configuration id, whatever the fidelity
+        self.simulated: dict[str, tuple[float, Configuration]] = {}
+        self.reference: float | None = None  # the first cost that came, scale of the tree's rewards
+        self.closed = np.zeros(len(space.structures), dtype=bool)
+        self.best: tuple[float, Configuration] | None = None
+        self.orderings = orderings(space, hyper.k, seeded, self.rng)
+        self.switched = False
+
+    def run(self) -> Asking:
+        space, hyper = self.space, self.hyper
+        s_base, x_base = space.split(self.default)
+        yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the expert default, to compare with")
+
+        # Phase 0: tournament warm-start (line 5)
+        tree = yield from self._tournament(x_base)
+
+        # Phase 1: initialization (lines 7-12)
+        bandit = UCB1(hyper.c0, hyper.gamma)
+        dense = DenseOptimizer(space)
+        s_base, x_base = space.split(self.best[1]) if self.best else (s_base, x_base)
+        s_cand, why = self._next_structure(tree, s_base)
+        x_cand = self._next_point(dense, s_base, x_base)
+        arm = "SPARSE"
+
+        # Phase 2: iterative coordinated optimization (lines 14-27)
+        while True:
+            grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
+            values = {f"ucb_{a}": u for a, u in bandit.index(self.step).items() if np.isfinite(u)}
+            c_bb, c_bc, c_cb, c_cc = costs = yield from self._evaluate("search", arm, grid, why, values)
+            delta_sparse = _mean_improvement([(c_bb, c_cb), (c_bc, c_cc)])
+            delta_dense = _mean_improvement([(c_bb, c_bc), (c_cb, c_cc)])
+            if arm == "SPARSE":
+                self._teach(tree, s_cand, _least([c_cb, c_cc]))
+            else:
+                dense.update(delta_dense > 0)
+            bandit.update(arm, max(0.0, delta_sparse if arm == "SPARSE" else delta_dense))
+            self._log_rewards(costs, delta_sparse, delta_dense, bandit)
+
+            (s_base, x_base), (s_control, x_control) = self._advance(grid, costs)
+            if self.switched:
+                self.switched = False
+                bandit.weaken(hyper.prior_pulls)
+                yield from self._reprofile_top_k()
+                if self.best:
+                    s_base, x_base = space.split(self.best[1])
+            arm = bandit.select(self.step)
+            s_cand, x_cand, why = s_control, x_control, "coordinate step"
+            if arm == "DENSE":
+                x_cand = self._next_point(dense, s_base, x_base)
+                if x_cand == x_base:
+                    arm, x_cand = "SPARSE", x_control  # every point next to the base is known
+            if arm == "SPARSE":
+                s_cand, why = self._next_structure(tree, s_base)
+            if all(space.configuration(s, x).id in self.costs for s in (s_base, s_cand) for x in (x_base, x_cand)):
+                fresh = self._fresh()
+                if fresh is None:
+                    return
+                (s_cand, x_cand), arm, why = (
+                    space.split(fresh),
+                    "SPARSE",
+                    "nothing new next to the base: a random one",
+                )
+
+    def _tournament(self, x: Point) -> Generator[list[Configuration], Costs, Tree]:
+        trees = [Tree(self.space, ordering, self.hyper.c_uct) for ordering in self.orderings]
+        for tree in trees:
+            self._teach(tree, self.space.split(self.default)[0], self.costs[self.default.id])
+        contest = tournament(trees, self.rng, self.closed, self.space.row(self.space.split(self.default)[0]))
+        try:
+            tree, row = next(contest)
+            while True:
+                why = f"tree that branches on {' → '.join(tree.ordering[:3])} …"
+                s = self.space.structure(row)
+                (c,) = yield from self._evaluate("tournament", "SPARSE", [(s, x)], why)
+                tree, row = contest.send(self._reward(c))
+        except StopIteration as end:
+            winner, rounds = end.value
+        for r in rounds:
+            self.events.append(TournamentRanked(round=r.number, orderings=r.orderings, rewards=r.rewards, kept=r.kept))
+        return winner
+
+    def _evaluate(
+        self,
+        phase: str,
+        arm: str,
+        cells: list[tuple[Structure, Point]],
+        why: str,
+        values: dict[str, float] | None = None,
+    ) -> Generator[list[Configuration], Costs, Costs]:
+        """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): the costs of the cells, in their order."""
+        configurations = [self.space.configuration(s, x) for s, x in cells]
+        distinct = list({c.id: c for c in configurations}.values())
+        self.step += 1
+        names = [self.space.name(c) for c in distinct]
+        self.events.append(
+            Decided(
+                step=self.step,
+                phase=phase,
+                arm=arm,
+                configurations=distinct,
+                names=names,
+                why=why,
+                values=values or {},
+            )
+        )
+        costs = yield distinct
+        for configuration, cost in zip(distinct, costs, strict=True):
+            self.costs[configuration.id] = cost
+            row = self.space.row(self.space.split(configuration)[0])
+            if row is not None:
+                self.closed[row] = True
+            if cost is not None:
+                self.reference = self.reference or cost
+                if self.best is None or cost < self.best[0]:
+                    self.best = cost, configuration
+        return [self.costs[c.id] for c in configurations]
+
+    def _teach(self, tree: Tree, s: Structure, cost: float | None) -> None:
+        row = self.space.row(s)
+        if row is not None:
+            tree.update(row, self._reward(cost))
+
+    def _next_structure(self, tree: Tree, s_base: Structure) -> tuple[Structure, str]:
+        """NEXTSPARSEPAIR: the candidate that the winning tree proposes."""
+        like = self.space.row(s_base) if self.rng.random() < self.hyper.near else None
+        row = tree.propose(self.closed, self.rng, like)
+        if row is None:
+            return s_base, "every structure was tried"
+        return self.space.structure(row), "tree search"
+
+    def _next_point(self, dense: DenseOptimizer, s: Structure, x: Point) -> Point:
+        """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
+        moved = dense.propose(s, x, lambda p: self.space.configuration(s, p).id in self.costs)
+        return x if moved is None else moved
+
+    def _advance(
+        self, grid: list[tuple[Structure, Point]], costs: Costs
+    ) -> tuple[tuple[Structure, Point], tuple[Structure, Point]]:
+        """The best cell becomes the base; the other structure and the other point stay as controls, unless
+        they failed or are hopeless: then the base is its own control and costs no experiment."""
+        finite = [(c, i) for i, c in enumerate(costs) if c is not None]
+        least, at = min(finite, default=(None, 0))
+        s, x = grid[at]
+        s_other, x_other = grid[at ^ 2][0], grid[at ^ 1][1]
+        limit = self.hyper.control_limit * least if least is not None else 0.0
+        other_s, other_x = costs[at ^ 2], costs[at ^ 1]
+        return (s, x), (
+            s_other if other_s is not None and other_s <= limit else s,
+            x_other if other_x is not None and other_x <= limit else x,
+        )
+
+    def _reprofile_top_k(self) -> Asking:
+        """After the fidelity switch: the tree stays, simulated costs go, the simulated favourites come first."""
+        favourites = sorted(self.simulated.values(), key=lambda pair: pair[0])[: self.hyper.top_k]
+        self.forget_simulated()
+        for _, configuration in favourites:
+            cell = self.space.split(configuration)
+            yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
+
+    def forget_simulated(self) -> None:
+        """Simulated costs are no longer comparable; the best is the best of what was profiled."""
+        for key in self.simulated:
+            self.costs.pop(key, None)
+        if self.best and self.best[1].id in self.simulated:
+            self.best = None
+        self.simulated = {}
+
+    def _reward(self, cost: float | None) -> float:
+        """r = c_ref / (c_ref + c) in (0, 1): one half is as good as the default, 0 a failure."""
+        if cost is None or self.reference is None:
+            return 0.0
+        return self.reference / (self.reference + cost)
+
+    def _fresh(self) -> Configuration | None:
+        """A random configuration that was not evaluated yet."""
+        for _ in range(200):
+            configuration = self.space.sample(self.rng)
+            if configuration.id not in self.costs:
+                return configuration
+        return next((c for c in self.space.configurations() if c.id not in self.costs), None)
+
+    def _log_rewards(self, costs: Costs, delta_sparse: float, delta_dense: float, bandit: UCB1) -> None:
+        c_bb, c_bc, c_cb, c_cc = costs
+        interaction = None
+        if c_bb is not None and c_bc is not None and c_cb is not None and c_cc is not None:
+            interaction = ((c_bb - c_cb) - (c_bc - c_cc)) / c_bb
+        self.events.append(
+            Rewarded(
+                step=self.step,
+                costs=costs,
+                delta_sparse=delta_sparse,
+                delta_dense=delta_dense,
+                interaction=interaction,
+                arms=bandit.state(),
+            )
+        )
+
+
+def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
+    """Difference of differences: the mean relative improvement from left to right, each pair holding the other
+    optimizer's choice fixed. Pairs with a failure on the left say nothing; a failure on the right is none."""
+    gains = [(a - b) / a if b is not None else 0.0 for a, b in pairs if a is not None]
+    return float(np.mean(gains)) if gains else 0.0
+
+
+def _least(costs: Costs) -> float | None:
+    return min((c for c in costs if c is not None), default=None)
+
+
+def hyper_values(hyper: Hyper) -> dict[str, Any]:
+    return msgspec.to_builtins(hyper)

@@ -1,0 +1,83 @@
+"""Strategies behind one ask/tell interface; each knows a space and is told measurements, failures included."""
+
+from typing import Protocol
+
+from autoscout.objective import cost
+from autoscout.search.orchestrator import Algorithm1, Hyper
+from autoscout.space.graph import Space
+from kb.journal import Event
+from kb.records import AutoscoutError, Configuration, Measurement
+
+
+class Strategy(Protocol):
+    def ask(self) -> list[Configuration]:
+        """The next configurations to evaluate; empty when there is nothing left to try."""
+        ...
+
+    def tell(self, measurements: list[Measurement]) -> None:
+        """One measurement for each configuration of the last ask, in any order."""
+        ...
+
+    def drain(self) -> list[Event]:
+        """What was decided since the last call, for the journal."""
+        ...
+
+    def switch_to_profiling(self) -> None:
+        """Evaluation went over from simulators to real experiments."""
+        ...
+
+
+class AutoScout:
+    """Algorithm 1 of the paper as a strategy."""
+
+    def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
+        self.space = space
+        self.search = Algorithm1(space, default, seeded, seed, hyper)
+        self._run = self.search.run()
+        self._pending: list[Configuration] = []
+        self._costs: list[float | None] | None = None
+
+    def ask(self) -> list[Configuration]:
+        if not self._pending:
+            try:
+                self._pending = next(self._run) if self._costs is None else self._run.send(self._costs)
+            except StopIteration:
+                self._pending = []
+        return self._pending
+
+    def tell(self, measurements: list[Measurement]) -> None:
+        by_id = {m.configuration.id: m for m in measurements}
+        self._costs = [cost(self.space.objective, by_id[c.id]) for c in self._pending]
+        for configuration, value in zip(self._pending, self._costs, strict=True):
+            if by_id[configuration.id].fidelity == "simulated" and value is not None:
+                self.search.simulated[configuration.id] = value, configuration
+            else:
+                self.search.simulated.pop(configuration.id, None)
+        self._pending = []
+
+    def drain(self) -> list[Event]:
+        events, self.search.events = self.search.events, []
+        return events
+
+    def switch_to_profiling(self) -> None:
+        self.search.switched = True
+
+
+def strategy(
+    name: str,
+    space: Space,
+    seed: int = 0,
+    default: Configuration | None = None,
+    seeded: list[list[str]] | None = None,
+    hyper: Hyper | None = None,
+) -> Strategy:
+    """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments."""
+    from autoscout.rivals.expert import expert_default
+    from autoscout.rivals.random import Random
+
+    default = default or expert_default(space)
+    if name in ("autoscout", "paper"):
+        return AutoScout(space, default, seeded or [], seed, hyper or Hyper())
+    if name == "random":
+        return Random(space, default, seed)
+    raise AutoscoutError(f"strategy '{name}' is unknown; known: autoscout, paper, random", 2)

@@ -1,0 +1,191 @@
+"""One run of the loop: job → space → ask → evaluate → tell → … → confirmed best, written to the journal.
+
+session folder = <kb folder>/sessions/<session id>/
+    journal.jsonl        the events, the only source of truth
+    owner.lock           held (flock) by the process that runs the session
+    experiments/0001/    what each experiment was given and left: config, results and log of every rank
+"""
+
+import contextlib
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from autoscout.evaluate import FidelityMode
+from autoscout.loop import Loop, Result, Stop
+from autoscout.profile.environment import context_of
+from autoscout.profile.runner import profiler_for
+from autoscout.rivals.expert import expert_default
+from autoscout.search.orchestrator import Hyper, hyper_values
+from autoscout.space.explain import completed, parse
+from autoscout.space.graph import Space
+from autoscout.tape import Tape
+from kb import journal as journals
+from kb import lock, store
+from kb.journal import (
+    AnyEvent,
+    Event,
+    ExperimentEnded,
+    Journal,
+    SessionResumed,
+    SessionStarted,
+)
+from kb.records import AutoscoutError, Job, Measurement
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    strategy: str = "autoscout"
+    seed: int = 0
+    fidelity: FidelityMode = "adaptive"
+    warm_start: str = "auto"  # auto | off
+    hyper: Hyper = Hyper()
+
+
+def tune(
+    job: Job,
+    kb: Path,
+    options: Options,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+) -> Result:
+    """A new session. Errors: AutoscoutError; Interrupted after everything is on disk."""
+    _repair(kb, on_note)
+    profiler = profiler_for(job)
+    with contextlib.closing(profiler):
+        environment = profiler.environment()
+        space = Space.of_job(job)
+        warm = options.warm_start != "off"
+        started = SessionStarted(
+            session=_new_id(job),
+            job=job,
+            context=context_of(job, environment),
+            strategy=options.strategy,
+            seed=options.seed,
+            fidelity=options.fidelity,
+            warm_start=options.warm_start,
+            hyper=hyper_values(options.hyper),
+            environment=environment,
+            kb_mark=store.mark(kb) if warm else 0,
+            default=expert_default(space),
+            orderings=store.orderings(kb, job.id) if warm else [],
+        )
+        folder = store.sessions_folder(kb) / started.session
+        journal = Journal(folder / "journal.jsonl")
+        with contextlib.closing(journal), _owned(folder):
+            tape = Tape(journal, [], on_event)
+            tape.emit(started, sync=True)
+            return Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0).run()
+
+
+def resume(
+    session: str,
+    kb: Path,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+) -> Result:
+    """Goes on where the journal ends. Errors: AutoscoutError when there is no such session, or it runs already."""
+    folder = session_folder(kb, session)
+    path = folder / "journal.jsonl"
+    past = journals.events(path)
+    started = past[0] if past else None
+    if not isinstance(started, SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session to resume; start the job anew", 2)
+    profiler = profiler_for(started.job)
+    with contextlib.closing(profiler), _owned(folder), contextlib.closing(Journal(path)) as journal:
+        environment = profiler.environment()
+        if (context := context_of(started.job, environment)) != started.context:
+            changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
+            raise AutoscoutError(
+                f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
+                f"with this machine's ({context} is not {started.context}): start the job anew"
+            )
+        journal.append(SessionResumed(pid=os.getpid(), at=time.time()))
+        finished = sum(isinstance(e, ExperimentEnded) for e in past)
+        on_note(f"resuming {session}: {finished} finished experiments are not run again")
+        tape = Tape(journal, past[1:], on_event)
+        space = Space.of_job(started.job)
+        return Loop(started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past)).run()
+
+
+def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
+    """One experiment in a session of its own, held against the reference that the KB knows, if it knows one.
+
+    Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
+    """
+    space = Space.of_job(job)
+    default = expert_default(space)
+    configuration = completed(space, parse(space, assignments), default)
+    _repair(kb, on_note)
+    with contextlib.closing(profiler_for(job)) as profiler:
+        environment = profiler.environment()
+        context = context_of(job, environment)
+        started = SessionStarted(
+            session=_new_id(job, "profile"),
+            job=job,
+            context=context,
+            strategy="profile",
+            seed=0,
+            fidelity="profile",
+            warm_start="off",
+            hyper={},
+            environment=environment,
+            kb_mark=store.mark(kb),
+            default=default,
+            orderings=[],
+        )
+        folder = store.sessions_folder(kb) / started.session
+        with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
+            tape = Tape(journal, [], lambda event: None)
+            tape.emit(started, sync=True)
+            run = Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
+            remembered = store.measurements(kb, job=job.id, context=context)
+            of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
+            run.reference = of_default[-1] if of_default else None
+            if run.reference is None and configuration.id != default.id:
+                on_note("the losses are not checked: the expert default has not been measured for this job yet")
+            return run.profile_alone(configuration)
+
+
+def session_folder(kb: Path, session: str) -> Path:
+    folder = store.sessions_folder(kb) / session
+    if not (folder / "journal.jsonl").is_file():
+        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+    return folder
+
+
+def _repair(kb: Path, on_note: Callable[[str], None]) -> None:
+    """Brings into the KB what earlier sessions left in their journals only."""
+    repaired, problems = store.ingest_all(kb)
+    if repaired:
+        on_note(f"{repaired} measurements of earlier sessions that had not reached the knowledge base are in it now")
+    for problem in problems:
+        on_note(problem)
+
+
+def _new_id(job: Job, kind: str = "") -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
+
+
+def _active_seconds(past: list[AnyEvent]) -> float:
+    """Wall time that earlier runs of a session spent, without the pauses between them."""
+    active = 0.0
+    for before, after in itertools.pairwise(past):
+        if not isinstance(after, SessionResumed):
+            active += after.at - before.at
+    return active
+
+
+def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """One process runs a session; `autoscout sessions` calls it running while this is held."""
+    path = folder / "owner.lock"
+    if lock.is_held(path):
+        raise AutoscoutError(f"session {folder.name} is running in another process already")
+    return lock.exclusive(path, wait_s=0.0)

@@ -1,0 +1,113 @@
+"""From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest one that is valid."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from autoscout.space.graph import Space, Violation, distance, nearest_name
+from autoscout.space.knob import Knob
+from kb.records import AutoscoutError, Configuration, Value
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """`configuration` is what was asked for, completed; None if no valid one agrees with what was given."""
+
+    given: dict[str, Value]
+    configuration: Configuration | None
+    name: str
+    violations: list[Violation]
+    inactive: list[str]  # given knobs that cannot act in this configuration, and why
+    nearest: Configuration | None  # set when the configuration is not valid
+    nearest_name: str
+
+
+def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
+    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob."""
+    given: dict[str, Value] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise AutoscoutError(f"'{text}' is not KNOB=VALUE, for example tp=2", 2)
+        if name not in space.knob:
+            raise AutoscoutError(f"'{name}'{nearest_name(name, space.knob)}", 2)
+        given[name] = _value(space.knob[name], value)
+    return given
+
+
+def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
+    """Knobs that are not given follow the default where that is valid."""
+    usable = {n: v for n, v in given.items() if v in space.knob[n].values}
+    if len(usable) == len(given) and (found := space.nearest({**default.knobs, **given}, firm=given)):
+        inactive = [n for n in given if n not in found.knobs]
+        return Explanation(
+            given=dict(given),
+            configuration=found,
+            name=space.name(found),
+            violations=[],
+            inactive=[_why_inactive(space.knob[n]) for n in inactive],
+            nearest=None,
+            nearest_name="",
+        )
+    attempt = _filled(space, given, default)
+    nearest = space.nearest({**default.knobs, **attempt.knobs, **given})
+    return Explanation(
+        given=dict(given),
+        configuration=None,
+        name=space.name(attempt),
+        violations=space.violations(attempt),
+        inactive=[_why_inactive(space.knob[n]) for n in given if n not in attempt.knobs],
+        nearest=nearest,
+        nearest_name=space.name(nearest) if nearest else "",
+    )
+
+
+def completed(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
+    """The valid configuration that was asked for. Errors: AutoscoutError (exit 2) with the reasons in words."""
+    explanation = explain(space, given, default)
+    if explanation.configuration is None:
+        reasons = "; ".join(v.sentence for v in explanation.violations)
+        raise AutoscoutError(f"this is not a valid configuration: {reasons}; nearest: {explanation.nearest_name}", 2)
+    return explanation.configuration
+
+
+def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
+    """What was given, and for the other knobs that are active then: what is implied, else the default's value,
+    dense ones moved to where they are valid, so that only what was asked for can be what is wrong."""
+    knobs: dict[str, Value] = {}
+    for knob in space.sparse:
+        env = {**space.attributes, **{k.name: k.off for k in space.knobs}, **knobs}
+        active = knob.when is None or bool(knob.when(env))
+        if knob.name in given:
+            if active or given[knob.name] != knob.off:
+                knobs[knob.name] = given[knob.name]
+        elif active and knob.implied is not None:
+            implied = knob.implied(env)
+            knobs[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
+        elif active:
+            knobs[knob.name] = default.knobs.get(knob.name, knob.values[0])
+    mask = space.mask(knobs)
+    for knob in space.dense:
+        wanted = given.get(knob.name, default.knobs.get(knob.name, knob.values[0]))
+        if knob.name in given:
+            knobs[knob.name] = wanted
+        elif knob.name in mask:
+            valid = mask[knob.name] or knob.values
+            knobs[knob.name] = min(valid, key=lambda v, w=wanted: distance(w, v))
+    return Configuration(knobs)
+
+
+def _value(knob: Knob, text: str) -> Value:
+    """The text in the type of the knob's values; what does not fit stays text and is found out of the domain."""
+    sample = knob.values[0]
+    if isinstance(sample, bool):
+        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+    if isinstance(sample, int | float):
+        try:
+            return type(sample)(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _why_inactive(knob: Knob) -> str:
+    return f"{knob.name} cannot act here: it needs {knob.when.text if knob.when else 'nothing'}"

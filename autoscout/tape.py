@@ -1,0 +1,84 @@
+"""Resuming is running again: decisions are made anew, and whatever the journal already holds is not repeated.
+
+The engine is deterministic, so a resumed session decides what the journal says it decided. The tape checks
+that, event by event, hands recorded results back instead of experiments, and starts to write where the
+journal ends.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from kb.journal import (
+    Answered,
+    AnyEvent,
+    Decided,
+    Event,
+    ExperimentEnded,
+    ExperimentStarted,
+    Journal,
+    SessionEnded,
+    SessionResumed,
+    Simulated,
+)
+from kb.records import AutoscoutError, Configuration
+
+E = TypeVar("E", bound=Event)
+
+
+class Tape:
+    def __init__(self, journal: Journal, past: list[AnyEvent], on_event: Callable[[Event], None]) -> None:
+        """`past`: the journal's events so far; `on_event` sees every new one as soon as it happens."""
+        self._journal = journal
+        self._past = deque(e for e in past if not isinstance(e, SessionResumed | SessionEnded))
+        self._on_event = on_event
+        self._unwritten: list[Event] = []
+
+    @property
+    def replaying(self) -> bool:
+        return bool(self._past)
+
+    def emit(self, event: E, *, write: bool = False, sync: bool = False) -> E:
+        """Records an event, or recognizes it as the one recorded next. Decisions may wait in memory for the next
+        event that must be written (`write`) or be on disk (`sync`) before this returns: they can be made again."""
+        if self._past:
+            recorded = self._past.popleft()
+            if _decision(recorded) != _decision(event):
+                raise AutoscoutError(
+                    "this session was written by an AutoScout that decided otherwise than this one, so it cannot be "
+                    "resumed; start the job anew: finished experiments are answered from the knowledge base"
+                )
+            return recorded  # type: ignore[return-value]
+        event = msgspec.structs.replace(event, at=time.time())
+        self._unwritten.append(event)
+        self._on_event(event)
+        if write or sync:
+            self._journal.append(*self._unwritten, sync=sync)
+            self._unwritten = []
+        return event
+
+    def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
+        """The next recorded event if it is of this kind (and about this configuration): taken from the tape."""
+        if not self._past or not isinstance(self._past[0], kind):
+            return None
+        if configuration is not None and _about(self._past[0]) != configuration.id:
+            return None
+        return self._past.popleft()  # type: ignore[return-value]
+
+
+def _about(event: Event) -> str | None:
+    if isinstance(event, ExperimentStarted | Simulated):
+        return event.configuration.id
+    if isinstance(event, ExperimentEnded | Answered):
+        return event.measurement.configuration.id
+    return None
+
+
+def _decision(event: Event) -> tuple[object, ...]:
+    """What must be equal when a session is run again: the choices, not the clock."""
+    if isinstance(event, Decided):
+        return "decided", event.arm, tuple(c.id for c in event.configurations)
+    return type(event).__name__, _about(event)

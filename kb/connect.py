@@ -1,0 +1,131 @@
+"""Opens the knowledge base: the lock, the one call of duckdb.connect on it, and its errors as sentences.
+
+Connections are short: nobody holds the file while an experiment runs. A missing knowledge base is made, an
+older one is migrated.
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kb import lock, migrate
+from kb.records import AutoscoutError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_WRITER: dict[str, Any] = {
+    "storage_compatibility_version": migrate.STORAGE,
+    "threads": 1,
+}
+# What people run is as safe as what we run; one set for both, as DuckDB wants it the same within a process.
+_READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
+
+
+@contextlib.contextmanager
+def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
+    """The knowledge base, open for writing by us alone; waits up to `wait_s` seconds for others."""
+    with _sentences(kb):
+        kb.parent.mkdir(parents=True, exist_ok=True)
+        with lock.exclusive(_lock_path(kb), wait_s):
+            if not kb.exists():
+                _create(kb)
+            with contextlib.closing(_connect(kb, False, wait_s)) as con:
+                migrate.apply(con, kb, migrate.known())
+                yield con
+
+
+@contextlib.contextmanager
+def reader(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
+    """The knowledge base, open beside other readers; waits up to `wait_s` seconds for a writer."""
+    with _sentences(kb), contextlib.ExitStack() as stack:
+        if not kb.exists():
+            with writer(kb, wait_s):
+                pass
+        con = _open_to_read(stack, kb, wait_s)
+        if migrate.pending(con, kb, migrate.known()):
+            stack.close()
+            with writer(kb, wait_s):
+                pass
+            con = _open_to_read(stack, kb, wait_s)
+        yield con
+
+
+def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float) -> "DuckDBPyConnection":
+    stack.enter_context(lock.shared(_lock_path(kb), wait_s))
+    return stack.enter_context(contextlib.closing(_connect(kb, True, wait_s)))
+
+
+def _lock_path(kb: Path) -> Path:
+    return kb.with_name(kb.name + ".lock")
+
+
+def _connect(kb: Path, read_only: bool, wait_s: float) -> "DuckDBPyConnection":
+    import duckdb  # not at the top: it takes longer than all of `autoscout --help` may
+
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return duckdb.connect(kb, read_only=read_only, config=_READER if read_only else _WRITER)
+        except duckdb.IOException as error:
+            # Our lock is ours, so this is another program, such as DuckDB's own shell.
+            if "Could not set lock on file" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _create(kb: Path) -> None:
+    """Makes the file under another name: a kill in the middle must not leave half a knowledge base."""
+    new = kb.with_name(kb.name + ".new")
+    for left_over in (new, new.with_name(new.name + ".wal")):
+        left_over.unlink(missing_ok=True)
+    with contextlib.closing(_connect(new, False, 0.0)) as con:
+        migrate.apply(con, kb, migrate.known())
+    log = kb.with_name(kb.name + ".wal")
+    if log.exists():  # of a file that somebody removed; DuckDB would take it for the new one's
+        os.replace(log, log.with_name(log.name + ".old"))
+    os.replace(new, kb)
+
+
+@contextlib.contextmanager
+def _sentences(kb: Path) -> Iterator[None]:
+    """Turns what DuckDB and the system say about the file into one sentence each."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        raise _sentence(kb, str(error)) from error
+
+
+def _sentence(kb: Path, said: str) -> AutoscoutError:
+    cause = " ".join(said.split())
+    if kb.is_dir():
+        return AutoscoutError(f"{kb} is a folder; give the file, such as {kb / 'kb.duckdb'}, with --kb", 2)
+    if "not a valid DuckDB database file" in said:
+        return AutoscoutError(f"{kb} is not a DuckDB file; choose another one with --kb", 2)
+    if "with version number" in said:
+        return AutoscoutError(
+            f"{kb} was written by a newer DuckDB; upgrade AutoScout, or choose another file with --kb"
+        )
+    if "Could not set lock on file" in said:
+        holder = re.search(r"held in (.+? \(PID \d+\))", cause)
+        name = holder[1] if holder else "another program"
+        return AutoscoutError(f"{kb} is open in {name}; close it there, then run this again")
+    if any(words in said for words in ("No space left", "Disk quota", "File too large")):
+        return AutoscoutError(
+            f"{kb}: the disk is full; the journals keep every measurement: free some space, "
+            f"then run `autoscout kb ingest`"
+        )
+    if any(words in said for words in ("Read-only file system", "Permission denied", "read-only mode")):
+        return AutoscoutError(f"{kb} cannot be read or written here ({cause}); choose another file with --kb")
+    return AutoscoutError(
+        f"{kb} cannot be used ({cause}); if it is damaged, move it away with its .wal file and run "
+        f"`autoscout kb ingest`, which rebuilds it from the sessions' journals"
+    )

@@ -1,0 +1,266 @@
+"""The journal: one append-only file of typed events, the only source of truth of a session.
+
+One JSON object a line, each with its `type` and `at` (unix seconds). Every line is written before anything acts
+on it, and results wait until they are on disk (fsync), so that a kill loses at most the line being written; a
+torn last line is cut off when the file is next opened for writing. The KB is fed from it, screens draw it, and
+resuming is reading it.
+"""
+
+import errno
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    at: float = 0.0
+
+
+class SessionStarted(Event, frozen=True, tag="session_started"):
+    session: str
+    job: Job
+    context: str
+    strategy: str
+    seed: int
+    fidelity: str
+    warm_start: str
+    hyper: dict[str, Value]
+    environment: dict[str, str]
+    kb_mark: int  # rows that the KB held: what this session may learn from others, also when resumed
+    default: Configuration
+    orderings: list[list[str]]
+
+
+class SessionResumed(Event, frozen=True, tag="session_resumed"):
+    pid: int
+
+
+class Decided(Event, frozen=True, tag="decided"):
+    """One ask: which arm proposes what, and why. `values` holds what the decision was made from."""
+
+    step: int
+    phase: str  # default · tournament · search
+    arm: str  # DEFAULT, SPARSE or DENSE
+    configurations: list[Configuration]
+    names: list[str]
+    why: str
+    values: dict[str, float] = {}
+
+
+class Rewarded(Event, frozen=True, tag="rewarded"):
+    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned."""
+
+    step: int
+    costs: list[float | None]
+    delta_sparse: float
+    delta_dense: float
+    interaction: float | None
+    arms: dict[str, list[float]]  # arm → [pulls, mean reward]
+
+
+class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
+    round: int
+    orderings: list[list[str]]
+    rewards: list[float]
+    kept: list[int]
+
+
+class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
+    number: int
+    purpose: str  # search · check · top_k · confirm · profile
+    configuration: Configuration
+    name: str
+    folder: str  # relative to the journal's folder
+
+
+class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
+    number: int
+    purpose: str
+    measurement: Measurement
+
+
+class Answered(Event, frozen=True, tag="answered"):
+    """A configuration that the KB already knew for this job, hardware and versions: not run again."""
+
+    measurement: Measurement
+    measured_by: str  # session
+
+
+class Simulated(Event, frozen=True, tag="simulated"):
+    configuration: Configuration
+    name: str
+    predicted: float  # the objective's metric
+    members: dict[str, float]
+
+
+class Checked(Event, frozen=True, tag="checked"):
+    """The guard: predicted against measured. `mape` is over the last window of checks."""
+
+    step: int
+    name: str
+    predicted: float
+    measured: float | None
+    mape: float
+    epsilon: float
+    weights: dict[str, float]
+
+
+class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
+    step: int
+    to: Fidelity
+    why: str
+
+
+class BestFound(Event, frozen=True, tag="best_found"):
+    configuration: Configuration
+    name: str
+    value: float
+    experiments: int
+
+
+class SearchEnded(Event, frozen=True, tag="search_ended"):
+    reason: str  # budget · wall · converged · exhausted
+
+
+class Confirmed(Event, frozen=True, tag="confirmed"):
+    """The finalists against the default, re-measured in turns. `gain` = default / winner as a cost ratio."""
+
+    winner: Configuration
+    name: str
+    value: float
+    default_name: str
+    default_value: float | None
+    gain: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+class SessionEnded(Event, frozen=True, tag="session_ended"):
+    reason: str  # budget · wall · converged · exhausted · interrupted · failed
+    experiments: int
+    engine_ms_mean: float
+    engine_ms_max: float
+
+
+AnyEvent = (
+    SessionStarted
+    | SessionResumed
+    | Decided
+    | Rewarded
+    | TournamentRanked
+    | ExperimentStarted
+    | ExperimentEnded
+    | Answered
+    | Simulated
+    | Checked
+    | FidelitySwitched
+    | BestFound
+    | SearchEnded
+    | Confirmed
+    | SessionEnded
+)
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+class Journal:
+    """Appends events to one file; opening it cuts off a torn last line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = open(path, "ab+", buffering=0)  # noqa: SIM115 - held for the session
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        self._cut_torn_line()
+
+    def append(self, *events: Event, sync: bool = True) -> None:
+        """Writes a line for each; with `sync`, waits until they are on disk. Without it a kill loses nothing,
+        but a power failure may. Errors: AutoscoutError when the disk is full."""
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+            written = 0
+            while written < len(lines):
+                written += self._file.write(lines[written:])
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(start)
+            raise _cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _cut_torn_line(self) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            self._file.truncate(whole)
+
+
+def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
+    """Yields (event, offset after its line) from `offset` on; stops before a torn last line."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                offset += len(line)
+                try:
+                    event = _decode(line)
+                except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                    raise AutoscoutError(
+                        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); "
+                        f"cut the file there to go on with what is before it"
+                    ) from error
+                yield event, offset
+    except FileNotFoundError as error:
+        raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot read the journal ({error.strerror})") from error
+
+
+def with_nan(measurement: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a measurement as read from JSON, which has no NaN and no infinity: msgspec writes null.
+
+    Losses and the like get NaN again (the measurement's id is the same, it is made from that JSON); a metric
+    that is no number is not there.
+    """
+    lists = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
+    numbers = {name: [math.nan if x is None else x for x in measurement.get(name, [])] for name in lists}
+    metrics = {name: x for name, x in measurement.get("metrics", {}).items() if x is not None}
+    return {**measurement, **numbers, "metrics": metrics}
+
+
+def _decode(line: bytes) -> AnyEvent:
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(line)
+        if not isinstance(fields, dict) or not isinstance(fields.get("measurement"), dict):
+            raise
+        return msgspec.convert({**fields, "measurement": with_nan(fields["measurement"])}, AnyEvent)
+
+
+def events(path: Path) -> list[AnyEvent]:
+    return [event for event, _ in read(path)]
+
+
+def _cannot_write(path: Path, error: OSError) -> AutoscoutError:
+    if error.errno == errno.ENOSPC:
+        return AutoscoutError(
+            f"{path}: the disk is full; every finished experiment is kept, free some space and run the same "
+            f"command with --resume"
+        )
+    return AutoscoutError(f"{path}: cannot write the journal ({error.strerror}); choose another --kb folder")

@@ -1,0 +1,136 @@
+"""Brings a knowledge base to the schema that this code knows: numbered SQL files, each once, in order.
+
+Forward only. Before an older knowledge base with content is changed, a whole copy is put beside it.
+"""
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kb.records import AutoscoutError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# DuckDB's file format: also newer releases then write files that 1.5 reads.
+STORAGE = "v1.5.0"
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    version INTEGER PRIMARY KEY,
+    name VARCHAR NOT NULL,
+    sha256 VARCHAR NOT NULL,
+    duckdb_version VARCHAR NOT NULL,
+    applied_at TIMESTAMP NOT NULL
+)
+"""
+
+
+class Migration(NamedTuple):
+    version: int
+    name: str  # the file's name
+    sql: str
+    sha256: str
+
+
+@cache
+def known() -> tuple[Migration, ...]:
+    """The migrations that belong to this code."""
+    here = Path(__file__).parent
+    installed = here / "migrations"
+    return load(installed if installed.is_dir() else here.parent / "migrations")
+
+
+def load(folder: Path) -> tuple[Migration, ...]:
+    """Reads NNNN_name.sql files. Errors: AutoscoutError unless they are numbered 1, 2, 3 …"""
+    found: list[Migration] = []
+    for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql")):
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        found.append(Migration(int(path.name[:4]), path.name, content.decode(), digest))
+    if [each.version for each in found] != list(range(1, len(found) + 1)) or not found:
+        names = ", ".join(each.name for each in found) or "none"
+        raise AutoscoutError(
+            f"{folder}: migrations must be numbered 0001, 0002, … without gaps, found {names}; reinstall AutoScout"
+        )
+    return tuple(found)
+
+
+def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
+    """The migrations that `kb`, open as `con`, still lacks.
+
+    Errors: AutoscoutError when it is newer than `migrations`, made by others, or no knowledge base.
+    """
+    tables = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if "schema_migrations" not in tables:
+        if tables:
+            raise AutoscoutError(
+                f"{kb} is a DuckDB file but not a knowledge base (it has the table {min(tables)}); "
+                f"choose another file with --kb",
+                2,
+            )
+        return migrations
+    applied = con.execute("SELECT version, name, sha256 FROM schema_migrations ORDER BY version").fetchall()
+    newest = applied[-1][0] if applied else 0
+    if newest > len(migrations):
+        raise AutoscoutError(
+            f"the knowledge base {kb} has schema {newest}, this AutoScout knows {len(migrations)}: "
+            f"upgrade AutoScout, or choose another file with --kb"
+        )
+    for ours, (version, name, sha256) in zip(migrations, applied, strict=False):
+        if ours.version != version or ours.sha256 != sha256:
+            raise AutoscoutError(
+                f"the knowledge base {kb} was made with another {name} than this AutoScout's {ours.name}: "
+                f"use the AutoScout that made it, or choose another file with --kb"
+            )
+    return migrations[len(applied) :]
+
+
+def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> None:
+    """Applies what `kb`, open for writing as `con`, lacks; each file in its own transaction.
+
+    Errors: those of `pending`; duckdb.Error when a migration fails, which leaves the schema before it.
+    """
+    todo = pending(con, kb, migrations)
+    if not todo:
+        return
+    if todo[0].version > 1:
+        _back_up(con, kb.with_name(f"{kb.name}.bak-{todo[0].version - 1}"))
+    for migration in todo:
+        con.execute("BEGIN")
+        try:
+            con.execute(_TABLE)
+            con.execute(migration.sql)
+            con.execute(
+                "INSERT INTO schema_migrations "
+                "VALUES (?, ?, ?, version(), make_timestamp(epoch_us(current_timestamp)))",
+                [migration.version, migration.name, migration.sha256],
+            )
+            con.execute("COMMIT")
+        except BaseException:
+            con.execute("ROLLBACK")
+            raise
+
+
+def _back_up(con: "DuckDBPyConnection", copy: Path) -> None:
+    unfinished = copy.with_name(copy.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    row = con.execute("SELECT current_database()").fetchone()
+    assert row
+    # Not a file copy: opening the file a second time in this process would drop DuckDB's own lock on it.
+    con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}')")
+    try:
+        con.execute(f"COPY FROM DATABASE {_name(row[0])} TO backup")
+    finally:
+        con.execute("DETACH backup")
+    os.replace(unfinished, copy)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _name(value: str) -> str:
+    return '"' + value.replace('"', '""') + '"'

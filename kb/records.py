@@ -1,0 +1,177 @@
+"""The vocabulary of the whole house, as msgspec structs. Plain data: no behaviour beyond identity."""
+
+import hashlib
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+Value = bool | int | float | str
+Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
+Fidelity = Literal["simulated", "profiled"]
+Task = Literal["pretrain", "finetune", "serve"]
+
+
+class AutoscoutError(Exception):
+    """Something a person can act on: one sentence that says what, where and what to do.
+
+    `exit_code` is the command line's: 1 it ran and failed, 2 bad input, 3 nothing feasible.
+    """
+
+    def __init__(self, sentence: str, exit_code: int = 1) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def content_hash(value: Any) -> str:
+    """16 hex digits that depend on the content only (dictionary order does not matter)."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a person writes: unknown keys are errors."""
+
+
+class Model(Strict, frozen=True):
+    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    kv_heads: int = 0  # 0: as many as heads
+    head_dim: int = 0  # 0: hidden / heads
+    ffn: int = 0  # 0: 4 × hidden
+    gated: bool = False  # SwiGLU
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    bias: bool = True
+    tied: bool = False
+    position: Literal["rope", "learned"] = "learned"
+    experts: int = 0
+    topk: int = 2
+    expert_ffn: int = 0  # 0: ffn
+    dtype: Literal["fp32", "bf16"] = "bf16"
+    preset: str = ""
+
+
+class Traffic(Strict, frozen=True):
+    """Training: tokens per sample and samples per optimizer step."""
+
+    seq_len: int
+    global_batch: int
+
+
+class Node(Strict, frozen=True):
+    """`count` devices of one kind. `memory_gib` (per device) defaults to what the preset of that device says."""
+
+    device: str
+    count: int
+    memory_gib: float = 0.0
+
+
+class Cluster(Strict, frozen=True):
+    nodes: list[Node]
+
+
+class Objective(Strict, frozen=True):
+    """Exactly one of `minimize` and `maximize`; constraints such as "peak_memory_gib <= 78"."""
+
+    minimize: str = ""
+    maximize: str = ""
+    constraints: list[str] = []
+
+    @property
+    def metric(self) -> str:
+        return self.minimize or self.maximize
+
+
+class Budget(Strict, frozen=True):
+    """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none)."""
+
+    profiles: int = 30
+    wall: str = ""
+
+
+class SpaceLimits(Strict, frozen=True):
+    fix: dict[str, Value] = {}
+    limit: dict[str, list[Value]] = {}
+
+
+class Launch(Strict, frozen=True):
+    """How an experiment is started and how long it may measure."""
+
+    launcher: Literal["auto", "warm", "torchrun", "replay"] = "auto"
+    python: str = ""  # interpreter that has the target installed; "" = ours
+    command_prefix: list[str] = []  # e.g. a container's exec
+    transformer_engine: bool = False  # the target interpreter has Transformer Engine
+    warmup: int = 1
+    iterations: int = 5
+    measure_s: float = 8.0  # slow configurations measure fewer iterations, but never fewer than 2
+    timeout_s: float = 120.0  # outer limit of one experiment
+    repeats: int = 3  # re-measurements of the finalists and of the default at the end
+    recorded: str = ""  # launcher = "replay": the journal whose measurements answer
+
+
+class Job(Strict, frozen=True):
+    """What is tuned: the paper's workload 𝒲."""
+
+    name: str
+    target: Literal["megatron"]
+    model: Model
+    traffic: Traffic
+    cluster: Cluster
+    objective: Objective
+    task: Task = "pretrain"
+    budget: Budget = Budget()
+    space: SpaceLimits = SpaceLimits()
+    launch: Launch = Launch()
+
+    @property
+    def devices(self) -> int:
+        return sum(node.count for node in self.cluster.nodes)
+
+    @property
+    def id(self) -> str:
+        """Identity of the workload: what is computed, not what it is called or how long we search."""
+        return content_hash([self.task, self.target, self.model, self.traffic])
+
+
+class Configuration(msgspec.Struct, frozen=True, dict=True):
+    """An assignment of all active knobs, in the space's order; inactive knobs are absent."""
+
+    knobs: dict[str, Value]
+
+    @cached_property
+    def id(self) -> str:
+        return content_hash(self.knobs)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What an experiment yielded. Failures are measurements too.
+
+    Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
+    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks).
+    """
+
+    configuration: Configuration
+    name: str  # canonical short name of the configuration, e.g. tp2_pp2_mbs1
+    context: str  # job, hardware and versions: measurements are comparable only within one
+    status: Status
+    fidelity: Fidelity = "profiled"
+    metrics: dict[str, float] = {}
+    iterations_s: list[float] = []
+    losses: list[float] = []
+    grad_norms: list[float] = []
+    rank_memory_gib: list[float] = []
+    evidence: str = ""  # the root cause of a failure, or what is wrong with the numbers
+    cost_s: float = 0.0  # wall seconds the experiment took
+    device_s: float = 0.0  # cost_s × devices
+    environment: dict[str, str] = {}  # versions, device names, launcher
+    at: float = 0.0  # unix time of the end
+
+    @cached_property
+    def id(self) -> str:
+        return content_hash(self)

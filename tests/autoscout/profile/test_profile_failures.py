@@ -1,0 +1,219 @@
+"""Every way to fail, with real processes: its class, its root cause, and nothing left running."""
+
+import ctypes
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from profile_bench import Bench, configuration, tiny_job
+
+from autoscout.profile.runner import profiler_for
+from kb.records import AutoscoutError, Job, Measurement
+
+pytestmark = pytest.mark.engine
+
+TINY = tiny_job()
+ENDLESS: dict[str, Any] = {"iterations": 10**6, "measure_s": 1e6}
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def ranks() -> list[psutil.Process]:
+    """Our descendants, orphans included, other than warm processes that wait for work."""
+    own = [child.pid for child in psutil.Process().children() if "zygote.py" in " ".join(cmdline(child))]
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in own]
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become visible as our children
+    yield
+    wait_until(lambda: not [rank for rank in ranks() if rank.status() != psutil.STATUS_ZOMBIE], 10.0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a Python interpreter that does `shell` instead of starting torchrun; returns its path."""
+
+    def write(shell: str) -> str:
+        path = tmp_path / "python"
+        otherwise = f'exec {sys.executable} "$@"'
+        path.write_text(f'#!/bin/sh\ncase "$*" in\n*torch.distributed.run*)\n{shell}\n;;\n*) {otherwise} ;;\nesac\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    return write
+
+
+def in_background(bench: Bench, job: Job, **knobs: Any) -> tuple[threading.Thread, list[Measurement]]:
+    """Starts an experiment in a thread and waits until its ranks train."""
+    answers: list[Measurement] = []
+    folder = bench.folder()
+    profiler = bench.profiler(job)
+
+    def run() -> None:
+        answers.append(profiler.run(configuration(**knobs), "tiny", folder))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: len(list(folder.glob("rank-*.log"))) == 2)
+    time.sleep(0.5)
+    return thread, answers
+
+
+@pytest.mark.parametrize(
+    ("knobs", "expected"),
+    [
+        ({"tp": 3}, "phase config: ValueError: num_attention_heads (4) must be a multiple of tensor"),
+        ({"mbs": 3}, "phase config: ValueError: global batch size (8) is not divisible by micro batch size"),
+        ({"vpp": 2}, "phase groups: RuntimeError: pipeline-model-parallel size should be greater than 1"),
+        ({"pp": 3}, "phase build: AssertionError: num_layers should be divisible"),
+        ({"pp": 2, "overlap_p2p": True}, "phase train: ValueError: Non-interleaved pipeline parallelism"),
+        ({"ar": "full", "ar_layers": 3}, "phase train: IndexError"),
+        ({"tp": 2, "sp": True, "tp_comm_overlap": True}, "needs Transformer Engine"),
+    ],
+    ids=["config", "batch", "groups", "build", "first-step", "unchecked", "transformer-engine"],
+)
+def test_what_megatron_refuses_is_invalid(bench: Bench, knobs: dict[str, Any], expected: str) -> None:
+    measured = bench.run(TINY, **knobs)
+    assert measured.status == "invalid"
+    assert expected in measured.evidence
+    assert measured.cost_s > 0
+    assert not measured.losses
+
+
+def test_a_configuration_without_micro_batch_size_is_no_experiment(bench: Bench) -> None:
+    with pytest.raises(AutoscoutError, match="mbs"):
+        profiler_for(TINY).run(type(configuration())({"tp": 2}), "tiny", bench.folder())
+
+
+def test_memory_that_cannot_be_had_is_oom(bench: Bench) -> None:
+    measured = bench.run(tiny_job(vocab=2**40))  # more than a process can address
+    assert measured.status == "oom"
+    assert "rank 0 failed in phase build" in measured.evidence
+
+
+def test_a_slow_experiment_is_a_timeout(bench: Bench) -> None:
+    measured = bench.run(tiny_job(timeout_s=3.0, **ENDLESS), tp=2)
+    assert measured.status == "timeout"
+    assert "no result after 3 s" in measured.evidence
+
+
+def test_a_rank_killed_from_outside_is_killed(bench: Bench) -> None:
+    thread, answers = in_background(bench, tiny_job(**ENDLESS), tp=2)
+    ranks()[0].send_signal(signal.SIGKILL)
+    thread.join()
+    assert answers[0].status == "killed"
+    assert "SIGKILL" in answers[0].evidence
+
+
+def test_a_killed_warm_process_is_replaced(bench: Bench) -> None:
+    job = tiny_job(**ENDLESS)
+    thread, answers = in_background(bench, job, tp=2)
+    os.kill(ranks()[0].ppid(), signal.SIGKILL)
+    thread.join()
+    assert answers[0].status == "killed"
+    thread, answers = in_background(bench, job, tp=2)
+    bench.profiler(job).interrupt()
+    thread.join()
+    assert answers[0].status == "killed"
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_interrupt_ends_the_experiment_and_only_that(bench: Bench, launcher: str) -> None:
+    job = tiny_job(launcher=launcher, **ENDLESS)
+    for _ in range(2):
+        thread, answers = in_background(bench, job, tp=2)
+        bench.profiler(job).interrupt()
+        thread.join()
+        assert answers[0].status == "killed"
+        assert "stopped by AutoScout" in answers[0].evidence
+
+
+def test_torchrun_reports_the_root_cause(bench: Bench, tmp_path: Path) -> None:
+    fault = """
+        import os, sys, time
+        plain = time.perf_counter
+        def perf_counter():
+            if sys._getframe(1).f_code.co_name == "_iteration" and os.environ.get("RANK") == "1":
+                raise OSError("injected fault")
+            return plain()
+        time.perf_counter = perf_counter
+    """
+    (tmp_path / "sitecustomize.py").write_text("\n".join(line[8:] for line in fault.splitlines()))
+    job = tiny_job(launcher="torchrun", command_prefix=["env", f"PYTHONPATH={tmp_path}"])
+    measured = bench.run(job, tp=2)
+    assert measured.status == "error"
+    assert "rank 1 failed in phase train: OSError: injected fault" in measured.evidence
+
+
+def test_torchrun_reports_a_killed_rank(bench: Bench) -> None:
+    thread, answers = in_background(bench, tiny_job(launcher="torchrun", **ENDLESS), tp=2)
+    next(rank for rank in ranks() if "--leash" in cmdline(rank) and rank.children() == []).kill()
+    thread.join()
+    assert answers[0].status == "killed"
+    assert "SIGKILL" in answers[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("shell", "status", "expected"),
+    [
+        ("echo 'lorem ipsum'; exit 3", "error", "exit code 3 but left no result; it said: lorem ipsum"),
+        ("exit 0", "error", "exit code 0 but left no result"),
+        ("kill -9 $$", "killed", "the launcher was killed from outside with SIGKILL"),
+        ("kill -11 $$", "error", "the launcher crashed with SIGSEGV"),
+        ("sleep 600 & sleep 600", "timeout", "no result after 3 s"),
+    ],
+    ids=["garbage", "nothing", "killed", "crash", "hang"],
+)
+def test_interpreters_that_misbehave(
+    bench: Bench, interpreter: Callable[[str], str], shell: str, status: str, expected: str
+) -> None:
+    measured = bench.run(tiny_job(python=interpreter(shell), timeout_s=3.0), dp=2)
+    assert (measured.status, expected in measured.evidence) == (status, True), measured.evidence
+
+
+def test_an_interpreter_without_torch_is_an_error(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    path.chmod(0o755)
+    job = tiny_job(python=str(path))
+    measured = bench.run(job)
+    assert measured.status == "error"
+    assert "has no torch" in measured.evidence
+    with pytest.raises(AutoscoutError, match="has no torch"):
+        bench.profiler(job).environment()
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/echo"])
+def test_what_is_no_interpreter_is_an_error(bench: Bench, python: str) -> None:
+    assert bench.run(tiny_job(python=python)).status == "error"
+
+
+def test_evidence_points_to_the_full_log(bench: Bench) -> None:
+    measured = bench.run(TINY, tp=3)
+    log = Path(measured.evidence.rsplit("(log: ", 1)[1].rstrip(")"))
+    assert "Traceback" in log.read_text()
+    assert os.fspath(log).startswith(os.fspath(bench.root))

@@ -1,0 +1,111 @@
+"""Every parallel layout must compute what a single rank computes, to about four digits."""
+
+from typing import Any
+
+import pytest
+from profile_bench import Bench, tiny_job
+
+from autoscout.profile import guard
+from kb.records import Job, Measurement
+
+pytestmark = pytest.mark.engine
+
+GPT = tiny_job()
+LLAMA = tiny_job(gated=True, norm="rmsnorm", bias=False, position="rope", kv_heads=2, tied=True)
+BF16 = tiny_job(dtype="bf16")
+MOE = tiny_job(gated=True, norm="rmsnorm", bias=False, position="rope", experts=4)
+
+OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True, "ddp_bucket": 0.05}
+GROUPED: list[dict[str, Any]] = [  # what grouped queries, gating, rotary positions and tying change
+    {"tp": 2},
+    {"tp": 4},
+    {"pp": 2},
+    {"pp": 2, "vpp": 2, "overlap_p2p": True},
+    {"tp": 2, "cp": 2, "sp": True},
+]
+DENSE: list[dict[str, Any]] = [
+    {"tp": 2},
+    {"tp": 4},
+    {"tp": 2, "sp": True},
+    {"pp": 2},
+    {"pp": 4, "mbs": 1},
+    {"pp": 2, "vpp": 2, "overlap_p2p": True},
+    {"dp": 4},
+    {"dp": 2, **OVERLAPPED},
+    {"cp": 2},
+    {"cp": 4},
+    {"tp": 2, "cp": 2, "sp": True},
+    {"tp": 2, "pp": 2, "distopt": True},
+    {"ar": "selective", "cp": 2},
+    {"ar": "full", "ar_method": "uniform", "ar_layers": 2, "tp": 2},
+    {"ar": "full", "ar_method": "block", "ar_layers": 1, "pp": 2},
+]
+EXPERTS: list[dict[str, Any]] = [
+    {"dp": 2, "ep": 2},
+    {"dp": 4, "ep": 4},
+    {"dp": 2, "ep": 2, "dispatcher": "allgather"},
+    {"tp": 2, "sp": True, "dp": 2, "ep": 2},
+    {"tp": 2, "sp": True, "etp": 2, "dispatcher": "allgather"},
+    {"pp": 2, "dp": 2, "ep": 2},
+    {"cp": 2, "ep": 2},
+    {"dp": 2, "ep": 2, **OVERLAPPED},
+]
+
+
+def named(layouts: list[dict[str, Any]]) -> list[Any]:
+    return [pytest.param(layout, id="-".join(f"{key}={value}" for key, value in layout.items())) for layout in layouts]
+
+
+def single_rank(bench: Bench, job: Job, known: dict[str, Measurement] = {}) -> Measurement:  # noqa: B006
+    if job.id not in known:
+        known[job.id] = bench.run(job)
+    return known[job.id]
+
+
+def agrees(bench: Bench, job: Job, layout: dict[str, Any]) -> str:
+    """ "" or what is wrong with the layout's numbers."""
+    reference = single_rank(bench, job)
+    measured = bench.run(job, **layout)
+    assert measured.status == "ok", measured.evidence
+    assert len(measured.losses) == len(measured.grad_norms) == 3
+    return guard.compare(reference, measured, job.model.dtype)
+
+
+@pytest.mark.parametrize("layout", named(DENSE))
+def test_gpt_layouts_agree(bench: Bench, layout: dict[str, Any]) -> None:
+    assert agrees(bench, GPT, layout) == ""
+
+
+@pytest.mark.parametrize("layout", named(GROUPED))
+def test_llama_layouts_agree(bench: Bench, layout: dict[str, Any]) -> None:
+    assert agrees(bench, LLAMA, layout) == ""
+
+
+@pytest.mark.parametrize("layout", named(EXPERTS))
+def test_moe_layouts_agree(bench: Bench, layout: dict[str, Any]) -> None:
+    assert agrees(bench, MOE, layout) == ""
+
+
+@pytest.mark.parametrize("layout", named([{"tp": 2, "sp": True}, {"pp": 2}, {"cp": 2}, {"dp": 2, **OVERLAPPED}]))
+def test_bf16_layouts_agree(bench: Bench, layout: dict[str, Any]) -> None:
+    assert agrees(bench, BF16, layout) == ""
+
+
+def test_the_model_learns(bench: Bench) -> None:
+    losses = single_rank(bench, GPT).losses
+    assert losses[0] > losses[1] > losses[2]
+
+
+@pytest.mark.parametrize("job", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_the_guard_catches_interleaving_that_mixes_up_messages(bench: Bench, job: Job) -> None:
+    measured = bench.run(job, pp=2, vpp=2)
+    assert measured.status == "ok", "Megatron-core runs it to the end without complaint"
+    judged = guard.judge(single_rank(bench, job), measured, "fp32")
+    assert judged.status == "wrong"
+    assert "losses deviate" in judged.evidence
+
+
+def test_the_guard_catches_expert_gradients_that_are_not_summed(bench: Bench) -> None:
+    measured = bench.run(MOE, tp=2, sp=True, ep=1, etp=1)
+    assert measured.status == "ok"
+    assert guard.judge(single_rank(bench, MOE), measured, "fp32").status == "wrong"

@@ -1,0 +1,134 @@
+"""What a session sees of an experiment: metrics, adoption of finished results, and death with its owner."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from profile_bench import Bench, configuration, tiny_job
+
+from autoscout.profile import guard
+from autoscout.profile.environment import context_of
+from autoscout.profile.results import collect
+from kb.records import Measurement
+
+pytestmark = pytest.mark.engine
+
+TINY = tiny_job()
+OWNER = """
+import sys
+from pathlib import Path
+import msgspec
+from autoscout.profile.runner import profiler_for
+from kb.records import Configuration, Job
+job = msgspec.json.decode(sys.argv[1], type=Job)
+profiler_for(job).run(Configuration({"mbs": 2, "tp": 2}), "tiny", Path(sys.argv[2]))
+"""
+
+
+def test_an_experiment_measures(bench: Bench) -> None:
+    measured = bench.run(TINY, tp=2)
+    assert measured.status == "ok"
+    assert len(measured.iterations_s) == TINY.launch.iterations
+    assert measured.metrics["step_time_min_s"] <= measured.metrics["step_time_s"]
+    assert measured.metrics["tokens_per_s"] == pytest.approx(8 * 64 / measured.metrics["step_time_s"])
+    assert measured.metrics["cpu_s"] > 0
+    assert measured.metrics["peak_memory_gib"] == max(measured.rank_memory_gib)
+    assert len(measured.rank_memory_gib) == 2
+    assert measured.device_s == pytest.approx(2 * measured.cost_s)
+    assert measured.environment["megatron-core"]
+    assert measured.environment["launcher"] == "warm"
+
+
+def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:
+    assert len(bench.run(tiny_job(iterations=50, measure_s=0.0)).iterations_s) == 2
+
+
+def test_more_memory_shows(bench: Bench) -> None:
+    small, large = bench.run(TINY), bench.run(tiny_job(vocab=2**15, hidden=256))
+    assert large.metrics["peak_memory_gib"] > small.metrics["peak_memory_gib"] + 0.1
+
+
+def test_torchrun_computes_the_same_as_the_warm_process(bench: Bench) -> None:
+    warm, fresh = bench.run(TINY, tp=2), bench.run(tiny_job(launcher="torchrun"), tp=2)
+    assert fresh.status == "ok", fresh.evidence
+    assert guard.compare(warm, fresh, "fp32") == ""
+    assert fresh.environment["launcher"] == "torchrun"
+    assert fresh.context == warm.context
+
+
+def test_contexts_separate_what_cannot_be_compared() -> None:
+    environment = {"torch": "2.13.0", "device": "cpu", "launcher": "warm"}
+    assert context_of(TINY, environment) == context_of(TINY, environment | {"launcher": "torchrun"})
+    assert context_of(TINY, environment) != context_of(TINY, environment | {"torch": "2.12.0"})
+    assert context_of(TINY, environment) != context_of(tiny_job(hidden=128), environment)
+
+
+def test_a_finished_result_can_be_adopted_from_its_folder(bench: Bench) -> None:
+    folder = bench.folder()
+    measured = bench.profiler(TINY).run(configuration(dp=2), "dp2", folder)
+    adopted = collect(folder)
+    assert adopted is not None
+    changed = {"cost_s": 0.0, "device_s": 0.0, "at": 0.0}
+    assert msgspec.structs.replace(adopted, **changed) == msgspec.structs.replace(measured, **changed)
+    assert 0 < adopted.cost_s <= measured.cost_s
+
+    (folder / "rank-1.json").unlink()
+    assert collect(folder) is None
+    assert collect(folder / "nowhere") is None
+
+
+def test_an_earlier_attempt_in_the_folder_does_not_count(bench: Bench) -> None:
+    folder = bench.folder()
+    assert bench.profiler(TINY).run(configuration(), "mbs2", folder).status == "ok"
+    assert bench.profiler(TINY).run(configuration(tp=3), "tp3", folder).status == "invalid"
+    assert collect(folder) is None
+
+
+def test_losses_that_are_no_numbers_are_wrong(bench: Bench) -> None:
+    folder = bench.folder()
+    bench.profiler(TINY).run(configuration(), "mbs2", folder)
+    result = json.loads((folder / "rank-0.json").read_text())
+    result["losses"][1] = math.nan
+    (folder / "rank-0.json").write_text(json.dumps(result))
+    collected = collect(folder)
+    assert collected is not None
+    assert collected.status == "wrong"
+    assert "nan" in collected.evidence
+    assert msgspec.json.decode(msgspec.json.encode(collected), type=Measurement) == collected
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) -> None:
+    job = tiny_job(launcher=launcher, iterations=10**6, measure_s=1e6)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, msgspec.json.encode(job).decode(), str(tmp_path)])
+    family = psutil.Process(owner.pid)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        trains = len(list(tmp_path.glob("rank-*.log"))) == 2 and len(family.children(recursive=True)) >= 3
+        if trains or (moment == "starting" and family.children()):
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)
+    descendants = family.children(recursive=True)
+    assert len(descendants) >= (3 if moment == "training" else 1)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    _, alive = psutil.wait_procs(descendants, timeout=15)
+    assert not alive
+
+
+def test_experiment_json_is_the_whole_request(bench: Bench) -> None:
+    folder = bench.folder()
+    bench.profiler(TINY).run(configuration(tp=2), "tp2", folder)
+    written = json.loads((folder / "experiment.json").read_text())
+    assert written["about"]["name"] == "tp2"
+    assert written["groups"]["tensor_model_parallel_size"] == 2
+    assert written["micro_batch"] == 2

@@ -1,0 +1,92 @@
+"""Job files: strict, and every mistake is one sentence with the file, the key and the nearest known key."""
+
+from pathlib import Path
+
+import pytest
+
+from autoscout.job import load_job, seconds, with_budget
+from kb.records import AutoscoutError
+
+JOBS = sorted(Path("fixtures/jobs").glob("*.toml"))
+
+
+def write(tmp_path: Path, **changes: str) -> Path:
+    """smallest-cpu.toml with lines replaced: old=new by their beginning."""
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    for old, new in changes.items():
+        line = next(line for line in text.splitlines() if line.startswith(old))
+        text = text.replace(line, new)
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda p: p.stem)
+def test_every_job_that_we_ship_loads(path):
+    job = load_job(path)
+    assert job.name == path.stem
+    assert job.devices in (2, 4, 12)
+
+
+def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
+    path = write(tmp_path, layers='preset = "llama-3.2-3b"\nlayers = 2')
+    model = load_job(path).model
+    assert (model.layers, model.kv_heads, model.gated) == (2, 8, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"layers": "layerz = 4"}, "the key model.layerz, which is unknown; did you mean 'layers'?"),
+        ({"task": 'taskk = "pretrain"'}, "the key taskk, which is unknown; did you mean 'task'?"),
+        (
+            {"nodes": 'nodes = [{ device = "cpu", coumt = 2 }]'},
+            "cluster.nodes[0].coumt, which is unknown; did you mean 'count'?",
+        ),
+        ({"layers": 'layers = "four"'}, "model.layers: expected `int`, got `str`"),
+        ({"hidden": ""}, "model: object missing required field `hidden`"),
+        ({"layers": 'preset = "llama-3.2-3c"'}, "did you mean 'llama-3.2-3b'?"),
+        ({"profiles": "profiles = 0"}, "budget.profiles = 0 must be more than 0"),
+        ({"wall": 'wall = "soon"'}, "'soon' is not a duration"),
+        ({"wall": 'wall = "0m"'}, "allows no experiment"),
+        ({"minimize": 'minimize = "step_time"'}, "did you mean 'step_time_s'?"),
+        ({"minimize": 'minimize = "cpu_s"\nmaximize = "tokens_per_s"'}, "exactly one of minimize and maximize"),
+        ({"minimize": 'minimize = "cpu_s"\nconstraints = ["peak < 3"]'}, "'peak < 3' is not a constraint"),
+        ({"nodes": 'nodes = [{ device = "a1000", count = 2 }]'}, "did you mean 'a100'?"),
+        ({"nodes": "nodes = []"}, "cluster.nodes is empty"),
+        ({"hidden": "hidden = 66"}, "model.hidden 66 is not a multiple of model.heads 4"),
+        ({"target": 'target = "megatrom"'}, "target: invalid enum value 'megatrom'"),
+        ({"task": 'task = "serve"'}, "target = 'megatron' trains"),
+        ({"repeats": 'repeats = 2\nlauncher = "replay"'}, "needs launch.recorded"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path, changes, sentence):
+    path = write(tmp_path, **changes)
+    with pytest.raises(AutoscoutError) as refused:
+        load_job(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_what_is_not_toml_or_not_there(tmp_path):
+    (tmp_path / "job.toml").write_text("name = ")
+    with pytest.raises(AutoscoutError, match="not valid TOML"):
+        load_job(tmp_path / "job.toml")
+    with pytest.raises(AutoscoutError, match="No such file"):
+        load_job(tmp_path / "none.toml")
+
+
+def test_the_identity_of_a_job_is_what_it_computes(tmp_path):
+    job = load_job(write(tmp_path))
+    assert load_job(write(tmp_path, name='name = "other"', profiles="profiles = 99")).id == job.id
+    assert load_job(write(tmp_path, layers="layers = 8")).id != job.id
+
+
+def test_durations_and_budgets(tmp_path):
+    assert [seconds(s) for s in ("90s", "1.5m", "2h", "")] == [90.0, 90.0, 7200.0, float("inf")]
+    job = load_job(write(tmp_path))
+    assert with_budget(job, 3, None).budget.profiles == 3
+    with pytest.raises(AutoscoutError, match="--profiles 0"):
+        with_budget(job, 0, None)

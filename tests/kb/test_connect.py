@@ -1,0 +1,287 @@
+"""Locks, migrations, and what happens to files that cannot be used."""
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from kb_samples import ended, measured, python, write
+
+from kb import connect, migrate, query, store
+from kb.records import AutoscoutError
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from kb import connect
+with getattr(connect, sys.argv[2])(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def kb(tmp_path: Path) -> Path:
+    """A knowledge base with one measurement."""
+    path = tmp_path / "kb.duckdb"
+    store.ingest(path, write(path, "s", ended(measured(1.0, tp=1))))
+    return path
+
+
+@contextlib.contextmanager
+def held(kb: Path, how: str) -> "Iterator[subprocess.Popen[str]]":
+    child = python(HOLDER, kb, how)
+    try:
+        assert child.stdout
+        assert child.stdout.readline() == "held\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[Path]:
+    """A folder for a user without privileges, who we are meanwhile: to root nothing is read-only."""
+    import concurrent.futures.thread  # noqa: F401 - this user may not even read the standard library
+
+    folder = Path(tempfile.mkdtemp())
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.chown(folder, 65534, -1)
+            os.seteuid(65534)
+        yield folder
+    finally:
+        os.seteuid(user)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_who_holds_the_knowledge_base_is_named(kb: Path):
+    with held(kb, "writer") as child:
+        for use in (connect.reader, connect.writer):
+            with pytest.raises(AutoscoutError) as caught, use(kb, wait_s=0.05):
+                pass
+            assert f"{kb} is in use by process {child.pid} (-c {kb} writer)" in str(caught.value)
+            assert caught.value.exit_code == 1
+    assert store.mark(kb) == 1  # the kernel released it
+
+
+def test_readers_share_and_keep_writers_out(kb: Path):
+    with held(kb, "reader"):
+        assert store.mark(kb) == 1
+        with (
+            pytest.raises(AutoscoutError, match="in use by a process that reads it"),
+            connect.writer(kb, wait_s=0.05),
+        ):
+            pass
+
+
+def test_waits_for_a_writer_to_finish(kb: Path):
+    with held(kb, "writer") as child:
+        waiting = python("import sys, pathlib; from kb import store; print(store.mark(pathlib.Path(sys.argv[1])))", kb)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(0.5)
+        child.kill()
+        assert waiting.communicate()[0] == "1\n"
+
+
+def test_another_program_that_has_the_file_open_is_named(kb: Path):
+    child = python(
+        "import duckdb, sys, time; c = duckdb.connect(sys.argv[1]); print('held', flush=True); time.sleep(60)",
+        kb,
+    )
+    try:
+        assert child.stdout
+        assert child.stdout.readline() == "held\n"
+        refused = pytest.raises(AutoscoutError, match=rf"is open in .*\(PID {child.pid}\); close it there")
+        with refused, connect.reader(kb, wait_s=0.1):
+            pass
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_folder_that_may_only_be_read_can_be_read():
+    with nobody() as folder:
+        kb = folder / "kb.duckdb"
+        store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1))))
+        for with_lock_file in (True, False):
+            if not with_lock_file:
+                (folder / "kb.duckdb.lock").unlink()
+            kb.chmod(0o444)
+            folder.chmod(0o555)
+            assert store.mark(kb) == 1
+            assert query.run(kb, "SELECT count(*) FROM runs").rows == [(1,)]
+            folder.chmod(0o755)
+        folder.chmod(0o555)
+        for use in (store.ingest_all, store.mark):
+            with pytest.raises(AutoscoutError, match="Permission denied"):
+                use(folder / "new" / "kb.duckdb")
+        write_error = pytest.raises(AutoscoutError, match="cannot create the lock file")
+        with write_error, connect.writer(kb):
+            pass
+        folder.chmod(0o755)
+
+
+def test_a_file_that_may_only_be_read_is_not_written():
+    with nobody() as folder:
+        kb = folder / "kb.duckdb"
+        store.mark(kb)
+        kb.chmod(0o444)
+        with pytest.raises(AutoscoutError, match="cannot be read or written here"):
+            store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1))))
+        kb.chmod(0o000)
+        with pytest.raises(AutoscoutError, match="cannot be read or written here"):
+            store.mark(kb)
+
+
+@pytest.mark.parametrize("content", [b"hello\n" * 1000, b"", b"\0" * 20000])
+def test_what_is_no_duckdb_file(tmp_path: Path, content: bytes):
+    path = tmp_path / "kb.duckdb"
+    path.write_bytes(content)
+    for use in (store.mark, store.ingest_all, lambda kb: store.ingest(kb, write(kb, "s"))):
+        with pytest.raises(AutoscoutError, match="is not a DuckDB file") as caught:
+            use(path)
+        assert caught.value.exit_code == 2
+    assert path.read_bytes() == content
+
+
+def test_a_folder_and_a_database_of_something_else(tmp_path: Path):
+    with pytest.raises(AutoscoutError, match="is a folder; give the file") as caught:
+        store.mark(tmp_path)
+    assert caught.value.exit_code == 2
+    other = tmp_path / "other.duckdb"
+    with duckdb.connect(other) as con:
+        con.execute("CREATE TABLE money (x INTEGER)")
+    for use in (connect.reader, connect.writer):
+        with (
+            pytest.raises(AutoscoutError, match=r"not a knowledge base \(it has the table money\)") as caught,
+            use(other),
+        ):
+            pass
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("part", [0.02, 0.3, 0.6])
+def test_a_truncated_file_is_one_sentence_and_the_journals_rebuild_it(tmp_path: Path, part: float):
+    kb = tmp_path / "kb.duckdb"
+    store.ingest(kb, write(kb, "s", *(ended(measured(1.0 + i, tp=i)) for i in range(2000))))
+    os.truncate(kb, int(kb.stat().st_size * part))
+    with pytest.raises(AutoscoutError, match="move it away") as caught:
+        query.run(kb, "FROM measurement", None)
+    assert "\n" not in str(caught.value)
+
+    kb.rename(tmp_path / "damaged")
+    assert store.ingest_all(kb) == (2000, [])
+
+
+def test_a_log_without_its_file_is_not_taken_for_another_files(kb: Path):
+    log = kb.with_name("kb.duckdb.wal")
+    kb.unlink()
+    log.write_bytes(b"left over")
+    assert store.ingest_all(kb) == (1, [])
+    assert log.with_name("kb.duckdb.wal.old").read_bytes() == b"left over"
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(kb: Path):
+    path = write(kb, "t", *(ended(measured(2.0, tp=i, note="x" * 1000)) for i in range(2000)))
+    child = python(
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from kb import store\n"
+        "kb = Path(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (kb.stat().st_size + 4096,) * 2)\n"
+        "try: store.ingest(kb, Path(sys.argv[2]))\n"
+        "except store.AutoscoutError as error: print(error)",
+        kb,
+        path,
+    )
+    output = child.communicate()[0]
+    assert output.startswith(f"{kb}: the disk is full")
+    assert output.count("\n") == 1
+    assert [session for session, _ in store.measurements(kb)] == ["s"]
+    assert store.ingest(kb, path) == 2000
+
+
+def test_a_kill_while_it_is_made_leaves_nothing_in_the_way(tmp_path: Path):
+    chance = random.Random(1)
+    for i in range(6):
+        kb = tmp_path / str(i) / "kb.duckdb"
+        child = python(
+            "import sys, pathlib, duckdb; from kb import store\n"
+            "print('ready', flush=True); store.mark(pathlib.Path(sys.argv[1]))",
+            kb,
+        )
+        assert child.stdout
+        child.stdout.readline()
+        time.sleep(chance.uniform(0.0, 0.1))
+        child.kill()
+        child.communicate()
+        assert store.mark(kb) == 0
+
+
+def _migration(folder: Path, number: int, sql: str) -> None:
+    (folder / f"{number:04}_more.sql").write_text(sql)
+
+
+def test_an_older_knowledge_base_is_backed_up_and_migrated(kb: Path, tmp_path: Path):
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    [first] = migrate.known()
+    (folder / first.name).write_text(first.sql)
+    _migration(folder, 2, "ALTER TABLE job ADD COLUMN colour VARCHAR; CREATE VIEW jobs AS FROM job")
+
+    with connect.writer(kb) as con:
+        assert len(migrate.pending(con, kb, migrate.load(folder))) == 1
+        migrate.apply(con, kb, migrate.load(folder))
+        assert con.execute("SELECT name, colour FROM jobs").fetchall() == [("tiny", None)]
+        assert con.execute("SELECT version FROM schema_migrations").fetchall() == [(1,), (2,)]
+        migrate.apply(con, kb, migrate.load(folder))
+    for use in (connect.reader, connect.writer):
+        with (
+            pytest.raises(AutoscoutError, match="has schema 2, this AutoScout knows 1: upgrade AutoScout"),
+            use(kb),
+        ):
+            pass
+
+    copy = tmp_path / "kb.duckdb.bak-1"
+    assert [session for session, _ in store.measurements(copy)] == ["s"]
+    for view in ("runs", "best", "failures", "sessions", "decisions", "checks", "orderings"):
+        query.run(copy, f"FROM {view}")
+    assert store.ingest(copy, tmp_path / "sessions" / "s" / "journal.jsonl") == 0  # keys are there, too
+
+
+def test_a_migration_that_fails_changes_nothing(kb: Path, tmp_path: Path):
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    [first] = migrate.known()
+    (folder / first.name).write_text(first.sql)
+    _migration(folder, 2, "CREATE TABLE half (x INTEGER); SELECT nonsense")
+    with pytest.raises(AutoscoutError), connect.writer(kb) as con:
+        migrate.apply(con, kb, migrate.load(folder))
+    assert store.mark(kb) == 1
+    assert query.run(kb, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'half'").rows == []
+
+
+def test_a_changed_migration_is_refused(kb: Path):
+    with connect.writer(kb) as con:
+        con.execute("UPDATE schema_migrations SET sha256 = 'x'")
+    with pytest.raises(AutoscoutError, match=r"made with another 0001_initial\.sql"):
+        store.mark(kb)
+
+
+def test_gaps_between_migrations_are_refused(tmp_path: Path):
+    _migration(tmp_path, 1, "SELECT 1")
+    _migration(tmp_path, 3, "SELECT 1")
+    with pytest.raises(AutoscoutError, match="without gaps"):
+        migrate.load(tmp_path)
+    with pytest.raises(AutoscoutError, match="found none"):
+        migrate.load(tmp_path / "nowhere")

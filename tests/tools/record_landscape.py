@@ -1,0 +1,34 @@
+"""Measures every valid configuration of a small job, for tests that replay it.
+
+    python tests/tools/record_landscape.py fixtures/jobs/smallest-cpu.toml fixtures/recorded/smallest-cpu.jsonl
+
+Prompts, paths and host names are not in a journal; what is written is the session's start and its experiments.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from autoscout.job import load_job, with_budget
+from autoscout.loop import Stop
+from autoscout.search.orchestrator import Hyper
+from autoscout.session import Options, tune
+from autoscout.space.graph import Space
+from kb import store
+
+
+def main(job_file: str, out: str) -> None:
+    job = load_job(job_file)
+    count = Space.of_job(job).count
+    with tempfile.TemporaryDirectory() as folder:
+        kb = Path(folder) / "kb.duckdb"
+        options = Options(strategy="random", fidelity="profile", warm_start="off", hyper=Hyper(patience=count))
+        result = tune(with_budget(job, count, "2h"), kb, options, lambda event: None, print, Stop())
+        journal = store.sessions_folder(kb) / result.session / "journal.jsonl"
+        shutil.copy(journal, out)
+    print(f"{result.experiments} experiments of {count} configurations in {out}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

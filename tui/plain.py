@@ -1,0 +1,106 @@
+"""`tune` without a screen: one line an event that matters, readable in a log file, 80 columns where it can be."""
+
+import time
+from collections.abc import Callable
+
+from autoscout.objective import cost, to_metric
+from kb.journal import (
+    Answered,
+    Checked,
+    Decided,
+    Event,
+    ExperimentEnded,
+    FidelitySwitched,
+    SearchEnded,
+    SessionStarted,
+    Simulated,
+    TournamentRanked,
+)
+from kb.records import Job, Measurement
+from tui.text import clock, metric, number
+
+_REASONS = {
+    "budget": "the budget of experiments is spent",
+    "wall": "the wall-clock budget is spent",
+    "converged": "no improvement for a long time",
+    "exhausted": "every configuration of the space was tried",
+}
+
+
+class Progress:
+    """Folds events into lines. `write` gets each finished line."""
+
+    def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
+        self.job = job
+        self.write = write
+        self.began = time.monotonic()
+        self.session = session
+        self.arm = ""
+        self.searched = 0
+        self.simulated = 0
+        self.answered = 0
+        self.default: float | None = None  # cost
+        self.best: float | None = None  # cost
+
+    def see(self, event: Event) -> None:
+        match event:
+            case SessionStarted():
+                self.session = event.session
+                self._line(f"session {event.session}")
+            case Decided():
+                self.arm = event.arm
+            case ExperimentEnded():
+                self._experiment(event)
+            case Answered():
+                self.answered += 1
+                self._measured(event.measurement, "known")
+            case Simulated():
+                self.simulated += 1
+                if self.simulated % 50 == 1:
+                    self._line(f"predicted {self.simulated:>4} {event.name} {metric(self.job, event.predicted)}")
+            case TournamentRanked():
+                kept = [" → ".join(event.orderings[k][:3]) for k in event.kept]
+                self._line(f"tournament round {event.round + 1}: {len(kept)} of {len(event.orderings)} orderings stay")
+                if len(kept) == 1:
+                    self._line(f"the tree branches on {kept[0]} first")
+            case Checked():
+                measured = "failed" if event.measured is None else metric(self.job, event.measured)
+                self._line(
+                    f"check of the simulators: predicted {number(event.predicted)}, measured {measured}; "
+                    f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
+                )
+            case FidelitySwitched():
+                self._line(f"from simulating to profiling: {event.why}")
+            case SearchEnded():
+                self._line(f"search ends: {_REASONS.get(event.reason, event.reason)}")
+            case _:
+                pass
+
+    def _experiment(self, event: ExperimentEnded) -> None:
+        if event.purpose in ("search", "check"):
+            self.searched += 1
+            self._measured(event.measurement, f"{self.searched}/{self.job.budget.profiles}")
+        else:
+            self._measured(event.measurement, event.purpose)
+
+    def _measured(self, m: Measurement, count: str) -> None:
+        c = cost(self.job.objective, m)
+        if self.default is None and self.arm == "DEFAULT":
+            self.default = c
+        if c is not None and (self.best is None or c < self.best) and count != "confirm":
+            self.best = c
+        shown = m.status if c is None else metric(self.job, to_metric(self.job.objective, c))
+        self._line(f"{count:>7}  {self.arm:<7}  {shown:<14}  {m.name}")
+        if m.evidence:
+            self.write(f"{'':>44}{m.evidence}")
+
+    def _line(self, text: str) -> None:
+        self.write(f"{clock(time.monotonic() - self.began)}  {self._standing():<27}  {text}")
+
+    def _standing(self) -> str:
+        """Best so far and its gain over the default."""
+        if self.best is None:
+            return "best –"
+        value = to_metric(self.job.objective, self.best)
+        gain = f" ({self.default / self.best:.2f}× default)" if self.default else ""
+        return f"best {number(value)}{gain}"
