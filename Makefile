@@ -31,7 +31,7 @@ format: $(VENV)/dev
 
 # Worst, default and best of the tiny jobs, measured anew: the table of docs/measured.md.
 table: $(VENV)/megatron
-	$(BIN)/python -m tests.tools.measured_table
+	PYTHONPATH=. $(BIN)/python tests/tools/measured_table.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -20,14 +20,18 @@ def constraint(text: str) -> tuple[str, str, float]:
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """The metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A simulated measurement only has the objective's metric: constraints are judged on what is known.
+    A constraint on something that was not measured counts as broken; the simulators, which predict the
+    objective's metric only, are excused.
     """
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or value <= 0:
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
-        if metric in measurement.metrics and not _COMPARE[compare](measurement.metrics[metric], bound):
+        known = measurement.metrics.get(metric)
+        if known is None and measurement.fidelity == "simulated":
+            continue
+        if known is None or not _COMPARE[compare](known, bound):
             return None
     return from_metric(objective, value)
 

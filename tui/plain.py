@@ -57,7 +57,10 @@ class Progress:
             case Simulated():
                 self.simulated += 1
                 if self.simulated % 50 == 1:
-                    self._line(f"predicted {self.simulated:>4} {event.name} {metric(self.job, event.predicted)}")
+                    self._line(
+                        f"{'predicted':<14}  {self.arm:<7}  {metric(self.job, event.predicted):<14}  {event.name} "
+                        f"(prediction {self.simulated})"
+                    )
             case TournamentRanked():
                 kept = [" → ".join(event.orderings[k][:3]) for k in event.kept]
                 self._line(f"tournament round {event.round + 1}: {len(kept)} of {len(event.orderings)} orderings stay")
@@ -79,20 +82,21 @@ class Progress:
     def _experiment(self, event: ExperimentEnded) -> None:
         if event.purpose in ("search", "check"):
             self.searched += 1
-            self._measured(event.measurement, f"{self.searched}/{self.job.budget.profiles}")
+            self._measured(event.measurement, f"profiled {self.searched}/{self.job.budget.profiles}")
         else:
-            self._measured(event.measurement, event.purpose)
+            self.arm = ""
+            self._measured(event.measurement, "re-measured")
 
-    def _measured(self, m: Measurement, count: str) -> None:
+    def _measured(self, m: Measurement, fidelity: str) -> None:
         c = cost(self.job.objective, m)
         if self.default is None and self.arm == "DEFAULT":
             self.default = c
-        if c is not None and (self.best is None or c < self.best) and count != "confirm":
+        if c is not None and (self.best is None or c < self.best) and fidelity != "re-measured":
             self.best = c
         shown = m.status if c is None else metric(self.job, to_metric(self.job.objective, c))
-        self._line(f"{count:>7}  {self.arm:<7}  {shown:<14}  {m.name}")
+        self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
         if m.evidence:
-            self.write(f"{'':>44}{m.evidence}")
+            self.write(f"{'':>36}{m.evidence}")
 
     def _line(self, text: str) -> None:
         self.write(f"{clock(time.monotonic() - self.began)}  {self._standing():<27}  {text}")

@@ -74,8 +74,9 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
     """What was given, and for the other knobs that are active then: what is implied, else the default's value,
     dense ones moved to where they are valid, so that only what was asked for can be what is wrong."""
     knobs: dict[str, Value] = {}
+    off = {**space.attributes, **{k.name: k.off for k in space.knobs}}
     for knob in space.sparse:
-        env = {**space.attributes, **{k.name: k.off for k in space.knobs}, **knobs}
+        env = off | knobs
         active = knob.when is None or bool(knob.when(env))
         if knob.name in given:
             if active or given[knob.name] != knob.off:
@@ -90,7 +91,7 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
         wanted = given.get(knob.name, default.knobs.get(knob.name, knob.values[0]))
         if knob.name in given:
             knobs[knob.name] = wanted
-        elif knob.name in mask:
+        elif knob.name in mask and (knob.when is None or knob.when(off | knobs)):
             valid = mask[knob.name] or knob.values
             knobs[knob.name] = min(valid, key=lambda v, w=wanted: distance(w, v))
     return Configuration(knobs)

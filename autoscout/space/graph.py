@@ -250,12 +250,15 @@ class Space:
         return min(range(len(values)), key=lambda i: distance(value, values[i]))
 
     def _compute_mask(self, env: dict[str, Any]) -> dict[str, tuple[Value, ...]]:
+        """No value at all stands for an inactive knob whose `off` value breaks a rule: X(s) is empty then."""
         mask = {}
         for knob in self.dense:
-            if knob.when is not None and not knob.when(env):
-                continue
+            active = knob.when is None or bool(knob.when(env))
+            candidates = knob.values if active else (knob.off,)
             rules = self._dense_rules[knob.name]
-            mask[knob.name] = tuple(v for v in knob.values if all(r.holds({**env, knob.name: v}) for r in rules))
+            valid = tuple(v for v in candidates if all(r.holds({**env, knob.name: v}) for r in rules))
+            if active or not valid:
+                mask[knob.name] = valid
         return mask
 
     def _joint_ok(self, s: Structure, x: Mapping[str, Value]) -> bool:
@@ -330,6 +333,8 @@ class Space:
             *((r.id, r.holds) for r in self.rules),
         ]:
             for name in expression.names:
+                if name in self.knob and self.knob[name].kind == "dense" and owner in self.knob:
+                    raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
                 if name not in known:
                     raise AutoscoutError(
                         f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2

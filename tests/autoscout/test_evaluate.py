@@ -1,0 +1,127 @@
+"""Fidelity: what is known, then simulators while they are right, then experiments."""
+
+import msgspec
+import numpy as np
+from landscape import job_of, measured, space_of, step_time
+
+from autoscout.evaluate import Evaluator, FidelityMode
+from autoscout.search.orchestrator import Hyper
+from autoscout.search.strategy import strategy
+from autoscout.tape import Tape
+from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated
+from kb.records import Measurement
+
+
+class Bench:
+    """An evaluator over the analytic landscape, with what it wrote and how often it profiled."""
+
+    def __init__(self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured):
+        self.space = space_of("tiny-gpt-cpu")
+        self.events = []
+        self.profiled = []
+        tape = Tape(Journal(tmp_path / "journal.jsonl"), [], self.events.append)
+
+        def profile(configuration, purpose):
+            self.profiled.append((configuration.id, purpose))
+            return truth(self.space, configuration)
+
+        self.evaluator = Evaluator(
+            job_of("tiny-gpt-cpu"),
+            self.space,
+            tape,
+            profile,
+            lambda m: m,
+            [("earlier", m) for m in remembered],
+            mode,
+            hyper or Hyper(),
+            "test",
+        )
+
+    def search(self, steps):
+        chosen = strategy("autoscout", self.space, seed=1)
+        for step in range(1, steps + 1):
+            measurements, switched = self.evaluator.evaluate(chosen.ask(), step)
+            if switched:
+                chosen.switch_to_profiling()
+            chosen.tell(measurements)
+
+    def of(self, kind):
+        return [e for e in self.events if isinstance(e, kind)]
+
+
+def history(n, noise=0.0, seed=5) -> list[Measurement]:
+    space = space_of("tiny-gpt-cpu")
+    rng = np.random.default_rng(seed)
+    return [measured(space, space.sample(rng), noise, seed=i) for i in range(n)]
+
+
+def test_with_an_empty_knowledge_base_it_simply_profiles(tmp_path):
+    bench = Bench(tmp_path)
+    bench.search(10)
+    assert bench.evaluator.fidelity == "profiled"
+    assert bench.of(Simulated) == []
+    assert bench.profiled
+
+
+def test_nothing_is_profiled_twice(tmp_path):
+    bench = Bench(tmp_path)
+    bench.search(40)
+    assert len(bench.profiled) == len({key for key, _ in bench.profiled})
+
+
+def test_what_the_knowledge_base_knows_is_answered_and_said(tmp_path):
+    known = history(300)
+    bench = Bench(tmp_path, known, mode="profile")
+    bench.search(40)
+    answered = {e.measurement.configuration.id for e in bench.of(Answered)}
+    assert answered
+    assert answered <= {m.configuration.id for m in known}
+    assert answered.isdisjoint({key for key, _ in bench.profiled})
+    assert all(e.measured_by == "earlier" for e in bench.of(Answered))
+
+
+def test_simulators_stand_in_and_are_checked_every_tau_iterations(tmp_path):
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
+    bench.search(25)
+    assert bench.evaluator.fidelity == "simulated"
+    assert [purpose for _, purpose in bench.profiled] == ["check"] * len(bench.profiled)
+    assert {c.step % 5 for c in bench.of(Checked)} == {0}
+    assert len(bench.of(Simulated)) > 3 * len(bench.profiled)
+
+
+def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
+    def twice_as_slow(space, configuration):
+        m = measured(space, configuration)
+        return msgspec.structs.replace(m, metrics={"step_time_s": 2 * step_time(configuration)})
+
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=twice_as_slow)
+    bench.search(30)
+    (switch,) = bench.of(FidelitySwitched)
+    assert bench.evaluator.fidelity == "profiled"
+    assert "more than ε = 15%" in switch.why
+    last_simulated = max(i for i, e in enumerate(bench.events) if isinstance(e, Simulated))
+    assert last_simulated < bench.events.index(switch)
+
+
+def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=1000, simulated_patience=20))
+    bench.search(120)
+    (switch,) = bench.of(FidelitySwitched)
+    assert "nothing better" in switch.why
+
+
+def test_of_several_measurements_the_median_answers_and_a_wrong_one_overrules(tmp_path):
+    space = space_of("tiny-gpt-cpu")
+    configuration = strategy("autoscout", space, seed=1).ask()[0]
+
+    def one(seconds, status="ok"):
+        m = measured(space, configuration)
+        return msgspec.structs.replace(m, metrics={"step_time_s": seconds}, status=status)
+
+    bench = Bench(tmp_path / "a", [one(1.0), one(3.0), one(2.0)], mode="profile")
+    assert bench.evaluator.evaluate([configuration], 1)[0][0].metrics["step_time_s"] == 2.0
+    bench = Bench(tmp_path / "b", [one(1.0), one(3.0, "wrong"), one(2.0)], mode="profile")
+    assert bench.evaluator.evaluate([configuration], 1)[0][0].status == "wrong"
+    bench = Bench(tmp_path / "c", [one(1.0, "killed")], mode="profile")
+    bench.evaluator.evaluate([configuration], 1)
+    assert bench.profiled == [(configuration.id, "search")]

@@ -1,0 +1,287 @@
+"""Sessions against recorded measurements: resume, kill, interrupt, the KB, and never recommending what is wrong.
+
+The landscape is a real one: every configuration of fixtures/jobs/smallest-cpu.toml, measured (fixtures/recorded).
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from autoscout import session
+from autoscout.job import load_job, with_budget
+from autoscout.loop import Interrupted, Stop
+from autoscout.objective import cost
+from kb import journal as journals
+from kb import store
+from kb.journal import Answered, BestFound, Confirmed, Decided, ExperimentEnded, ExperimentStarted, SessionStarted
+from kb.records import AutoscoutError
+
+RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl").resolve()
+
+
+def replay_job(tmp_path: Path, recorded: Path = RECORDED, profiles: int = 14):
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    text = text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{recorded}"')
+    path = tmp_path / "replay.toml"
+    path.write_text(text.replace("profiles = 8", f"profiles = {profiles}"))
+    return path
+
+
+def run(job_file: Path, kb: Path, on_event=lambda e: None, stop=None, **options):
+    return session.tune(load_job(job_file), kb, session.Options(**options), on_event, lambda text: None, stop or Stop())
+
+
+def decisions(kb: Path, name: str):
+    events = journals.events(store.sessions_folder(kb) / name / "journal.jsonl")
+    return [
+        (e.arm, [c.id for c in e.configurations]) if isinstance(e, Decided) else (e.number, e.configuration.id)
+        for e in events
+        if isinstance(e, Decided | ExperimentStarted)
+    ]
+
+
+E = TypeVar("E", bound=journals.Event)
+
+
+def events_of(kb: Path, name: str, kind: type[E]) -> list[E]:
+    path = store.sessions_folder(kb) / name / "journal.jsonl"
+    return [e for e in journals.events(path) if isinstance(e, kind)]
+
+
+def test_a_session_ends_on_a_confirmed_winner(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    result = run(replay_job(tmp_path), kb)
+    assert result.reason == "budget"
+    assert result.confirmed is not None
+    rows = store.measurements(kb)
+    assert len(rows) == result.experiments
+    confirming = [m for _, m in rows if m.configuration.id == result.confirmed.winner.id]
+    assert all(m.status == "ok" for m in confirming)
+    assert len(events_of(kb, result.session, ExperimentEnded)) == result.experiments
+
+
+def test_the_same_seed_and_measurements_write_the_same_decisions(tmp_path):
+    job = replay_job(tmp_path)
+    first = run(job, tmp_path / "a" / "kb.duckdb", seed=3)
+    again = run(job, tmp_path / "b" / "kb.duckdb", seed=3)
+    assert decisions(tmp_path / "a" / "kb.duckdb", first.session) == decisions(
+        tmp_path / "b" / "kb.duckdb", again.session
+    )
+
+
+def test_the_second_run_of_a_job_is_answered_from_the_knowledge_base(tmp_path):
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    first = run(job, kb, fidelity="profile")
+    second = run(job, kb, fidelity="profile")
+    searched = {e.measurement.configuration.id for e in events_of(kb, first.session, ExperimentEnded)}
+    answered = events_of(kb, second.session, Answered)
+    assert {e.measurement.configuration.id for e in answered} >= searched - {
+        e.measurement.configuration.id for e in events_of(kb, first.session, ExperimentEnded) if e.purpose == "confirm"
+    }
+    assert {e.measured_by for e in answered} == {first.session}
+    new = [e for e in events_of(kb, second.session, ExperimentEnded) if e.purpose == "search"]
+    assert searched.isdisjoint({e.measurement.configuration.id for e in new})
+
+
+def test_without_warm_start_nothing_is_taken_from_the_knowledge_base(tmp_path):
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    run(job, kb)
+    second = run(job, kb, warm_start="off")
+    assert events_of(kb, second.session, Answered) == []
+
+
+def test_a_wrong_configuration_is_stored_with_its_evidence_and_never_recommended(tmp_path):
+    """The fastest recorded configuration is made to compute something else."""
+    recorded = list(journals.events(RECORDED))
+    job = load_job("fixtures/jobs/smallest-cpu.toml")
+    ended = [e for e in recorded if isinstance(e, ExperimentEnded)]
+    default = next(e.default for e in recorded if isinstance(e, SessionStarted))
+    fastest = min(
+        (e for e in ended if e.measurement.configuration != default),
+        key=lambda e: cost(job.objective, e.measurement) or 9.0,
+    ).measurement.configuration
+    spoiled = tmp_path / "spoiled.jsonl"
+    journal = journals.Journal(spoiled)
+    for event in recorded:
+        if isinstance(event, ExperimentEnded) and event.measurement.configuration == fastest:
+            broken = msgspec.structs.replace(event.measurement, grad_norms=[26.0, 60.0, 122.0])
+            event = msgspec.structs.replace(event, measurement=broken)
+        journal.append(event, sync=False)
+    journal.close()
+    kb = tmp_path / "kb.duckdb"
+    result = run(replay_job(tmp_path, spoiled, profiles=330), kb, strategy="random", hyper=_patient())
+    measured = {m.configuration.id: m for _, m in store.measurements(kb)}
+    assert measured[fastest.id].status == "wrong"
+    assert "gradient norms deviate" in measured[fastest.id].evidence
+    assert result.confirmed is not None
+    assert result.confirmed.winner != fastest
+
+
+def _patient():
+    from autoscout.search.orchestrator import Hyper
+
+    return Hyper(patience=1000)
+
+
+def test_interrupted_once_it_stops_after_the_experiment_and_resumes_where_it_was(tmp_path):
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    whole = run(job, tmp_path / "whole" / "kb.duckdb", seed=1)
+    stop, seen = Stop(), []
+
+    def after_five(event):
+        seen.append(event)
+        if sum(isinstance(e, ExperimentEnded) for e in seen) == 5:
+            stop.ask()
+
+    with pytest.raises(Interrupted):
+        run(job, kb, after_five, stop, seed=1)
+    name = next(e.session for e in seen if isinstance(e, SessionStarted))
+    assert len(events_of(kb, name, ExperimentEnded)) == 5
+    assert len(store.measurements(kb)) == 5
+    resumed = session.resume(name, kb, lambda e: None, lambda text: None, Stop())
+    assert resumed.confirmed == whole.confirmed or (
+        resumed.confirmed is not None
+        and whole.confirmed is not None
+        and resumed.confirmed.winner == whole.confirmed.winner
+    )
+    assert decisions(kb, name) == decisions(tmp_path / "whole" / "kb.duckdb", whole.session)
+
+
+def test_resuming_a_finished_session_runs_nothing(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    done = run(replay_job(tmp_path), kb)
+    again = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop())
+    assert again.confirmed == done.confirmed
+    assert len(events_of(kb, done.session, ExperimentEnded)) == done.experiments
+
+
+def test_a_session_that_runs_cannot_be_resumed_beside_itself(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    refusals = []
+
+    def try_it(event):
+        if isinstance(event, BestFound) and not refusals:
+            name = next(store.sessions_folder(kb).iterdir()).name
+            with pytest.raises(AutoscoutError, match="is running in another process") as refused:
+                session.resume(name, kb, lambda e: None, lambda text: None, Stop())
+            refusals.append(refused)
+
+    run(replay_job(tmp_path), kb, try_it)
+    assert refusals
+
+
+def test_nothing_feasible_is_said_with_an_example(tmp_path):
+    job = load_job(replay_job(tmp_path, profiles=3))
+    objective = msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 0.001"])
+    job = msgspec.structs.replace(job, objective=objective)
+    with pytest.raises(AutoscoutError, match="no configuration of smallest-cpu ran correctly") as refused:
+        session.tune(job, tmp_path / "kb.duckdb", session.Options(), lambda e: None, lambda text: None, Stop())
+    assert refused.value.exit_code == 3
+
+
+def test_the_wall_clock_limit_ends_the_search_and_still_confirms(tmp_path):
+    job = with_budget(load_job(replay_job(tmp_path)), 300, "1s")
+    result = session.tune(job, tmp_path / "kb.duckdb", session.Options(), lambda e: None, lambda t: None, Stop())
+    assert result.reason == "wall"
+    assert result.confirmed is not None
+
+
+def test_a_full_disk_is_one_sentence_and_costs_no_finished_experiment(tmp_path):
+    """A limit on the size of files stands for the full disk: the journal cannot grow beyond it."""
+    script = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from pathlib import Path
+from autoscout import session
+from autoscout.job import load_job
+from autoscout.loop import Stop
+from kb.journal import ExperimentEnded
+from kb.records import AutoscoutError
+n = 0
+def on_event(e):
+    global n
+    n += isinstance(e, ExperimentEnded)
+    if n == 4:
+        size = next(Path({str(tmp_path)!r}).glob("sessions/*/journal.jsonl")).stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
+try:
+    session.tune(load_job({str(replay_job(tmp_path))!r}), Path({str(tmp_path / "kb.duckdb")!r}), session.Options(),
+                 on_event, print, Stop())
+except AutoscoutError as error:
+    print("SAID", error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert "SAID" in done.stdout, done.stderr
+    assert "cannot write the journal" in done.stdout or "disk is full" in done.stdout
+    kb = tmp_path / "kb.duckdb"
+    name = next(store.sessions_folder(kb).iterdir()).name
+    kept = len(events_of(kb, name, ExperimentEnded))
+    assert kept >= 3
+    resumed = session.resume(name, kb, lambda e: None, lambda text: None, Stop())
+    assert resumed.confirmed is not None
+
+
+def command(kb: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tui.cli", *arguments, "--kb", str(kb)]
+
+
+def test_killed_at_twenty_random_moments_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path):
+    """kill -9, each followed by a resume: no finished experiment is repeated or lost, and the winner is the same."""
+    job = replay_job(tmp_path, profiles=40)
+    whole = run(job, tmp_path / "whole" / "kb.duckdb", seed=1)
+    kb = tmp_path / "kb.duckdb"
+    rng = random.Random(0)
+    arguments = ["tune", str(job), "--no-tui", "--seed", "1"]
+    name = ""
+    finished: list[str] = []
+    kills = 0
+    while kills < 20:
+        process = subprocess.Popen(command(kb, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not name and process.poll() is None:
+            name = next((p.parent.name for p in store.sessions_folder(kb).glob("*/journal.jsonl")), "")
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.2, 1.1))
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        ended = [e.measurement.id for e in events_of(kb, name, ExperimentEnded)]
+        assert ended[: len(finished)] == finished
+        finished = ended
+        arguments = ["tune", "--no-tui", "--resume", name]
+    last = subprocess.run(
+        command(kb, "tune", "--no-tui", "--resume", name), capture_output=True, text=True, timeout=120
+    )
+    assert last.returncode == 0, last.stderr
+    assert kills >= 10
+    events = events_of(kb, name, ExperimentEnded)
+    assert Counter(e.number for e in events).most_common(1)[0][1] == 1
+    searched = Counter(e.measurement.configuration.id for e in events if e.purpose == "search")
+    assert searched.most_common(1)[0][1] == 1
+    assert decisions(kb, name) == decisions(tmp_path / "whole" / "kb.duckdb", whole.session)
+    (confirmed,) = events_of(kb, name, Confirmed)
+    assert whole.confirmed is not None
+    assert (confirmed.winner, confirmed.value) == (whole.confirmed.winner, whole.confirmed.value)
+    assert len(store.measurements(kb)) == len(events)
+
+
+def test_a_torn_last_line_is_cut_off_and_the_session_goes_on(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    done = run(replay_job(tmp_path), kb)
+    path = store.sessions_folder(kb) / done.session / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]) + b'{"type":"experiment_en')
+    again = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop())
+    assert again.confirmed is not None
+    assert all(json.loads(line) for line in path.read_bytes().splitlines())

@@ -1,0 +1,188 @@
+"""The command line is a contract: verbs, --json, exit codes, one sentence for every mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kb import store
+
+RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl").resolve()
+TINY = "fixtures/jobs/tiny-gpt-cpu.toml"
+
+
+def autoscout(*arguments: str, kb: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tui.cli", *arguments, *(["--kb", str(kb)] if kb else [])]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Path:
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    path = tmp_path_factory.mktemp("job") / "replay.toml"
+    path.write_text(text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{RECORDED}"'))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(job, tmp_path_factory) -> tuple[Path, dict]:
+    kb = tmp_path_factory.mktemp("kb") / "kb.duckdb"
+    done = autoscout("tune", str(job), "--no-tui", "--json", kb=kb)
+    assert done.returncode == 0, done.stderr
+    return kb, json.loads(done.stdout)
+
+
+def test_help_imports_nothing_heavy():
+    """--help must be instant over SSH: no numpy, no DuckDB, no torch, no Textual, not even the records."""
+    script = (
+        "import sys; sys.argv = ['autoscout', '--help']\n"
+        "import tui.cli\n"
+        "tui.cli.cli.main(standalone_mode=False)\n"
+        "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx'}\n"
+        "print('HEAVY', sorted(set(sys.modules) & heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout
+    for verb in ("tune", "profile", "explain", "space", "best", "sessions", "sql", "doctor"):
+        assert f"\n  {verb} " in done.stdout
+
+
+def test_tune_says_best_beside_the_default(tuned):
+    _, document = tuned
+    assert document["session"]["experiments"] >= 8
+    assert document["best"]["value"] > 0
+    assert document["default"]["name"].startswith("dp2_distopt")
+    assert document["gain"] is not None
+    assert "of 8 measured configurations" in document["evidence"]
+
+
+def test_progress_lines_tell_elapsed_best_gain_arm_and_budget(job, tmp_path):
+    done = autoscout("tune", str(job), "--no-tui", kb=tmp_path / "kb.duckdb")
+    assert done.returncode == 0
+    line = next(line for line in done.stdout.splitlines() if " 3/8 " in line)
+    assert line.startswith("00:0")
+    assert "× default)" in line
+    assert "SPARSE" in line
+    assert "s/iter" in line
+
+
+def test_best_of_a_session_and_of_a_job(tuned, job):
+    kb, document = tuned
+    by_session = json.loads(autoscout("best", document["session"]["session"], "--json", kb=kb).stdout)
+    by_job = json.loads(autoscout("best", str(job), "--json", kb=kb).stdout)
+    assert by_session["best"]["name"] == by_job["best"]["name"] == document["best"]["name"]
+    assert {c["knob"] for c in by_session["changes"]} == {
+        k
+        for k in {**by_session["best"]["configuration"], **by_session["default"]["configuration"]}
+        if by_session["best"]["configuration"].get(k) != by_session["default"]["configuration"].get(k)
+    }
+    assert "expert default" in autoscout("best", str(job), kb=kb).stdout
+
+
+def test_sessions_and_sql(tuned):
+    kb, document = tuned
+    (row,) = json.loads(autoscout("sessions", "--json", kb=kb).stdout)
+    assert row["session"] == document["session"]["session"]
+    assert row["state"] == "ended"
+    done = autoscout("sql", "SELECT count(*) AS n FROM runs", "--json", kb=kb)
+    assert json.loads(done.stdout) == [{"n": document["session"]["experiments"]}]
+    assert autoscout("sql", "DELETE FROM measurement", kb=kb).returncode == 2
+
+
+def test_resuming_by_name(tuned, job):
+    kb, document = tuned
+    done = autoscout("tune", "--no-tui", "--json", "--resume", document["session"]["session"], kb=kb)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["best"] == document["best"]
+
+
+def test_explain(job):
+    good = json.loads(autoscout("explain", TINY, "tp=2", "pp=2", "--json").stdout)
+    assert good["valid"]
+    assert good["configuration"]["knobs"]["dp"] == 1
+    bad = autoscout("explain", TINY, "pp=2", "vpp=2", "overlap_p2p=false")
+    assert bad.returncode == 0
+    assert "not valid" in bad.stdout
+    assert "silently wrong" in bad.stdout
+    assert "nearest valid" in bad.stdout
+
+
+def test_space():
+    assert autoscout("space", TINY, "--count").stdout.strip() == "4432"
+    document = json.loads(autoscout("space", TINY, "--json", "--list", "3").stdout)
+    assert document["configurations"] == 4432
+    assert len(document["list"]) == 3
+    assert any(e["from"] == "tp" and e["to"] == "sp" and e["kind"] == "activates" for e in document["edges"])
+
+
+def test_dry_run_runs_nothing(tmp_path):
+    done = autoscout("tune", TINY, "--dry-run", "--json", kb=tmp_path / "kb.duckdb")
+    assert json.loads(done.stdout)["configurations"] == 4432
+    assert "torch.distributed.run" in json.loads(done.stdout)["launch"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor(tmp_path):
+    done = autoscout("doctor", "--json", kb=tmp_path / "kb.duckdb")
+    subjects = {f["subject"] for f in json.loads(done.stdout)}
+    assert {"python", "processor", "memory", "gpu", "knowledge base"} <= subjects
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["tune", "none.toml"], 2, "none.toml: cannot read this job file"),
+        (["tune", TINY, "--profiles", "0"], 2, "allows no experiment"),
+        (["tune", TINY, "--wall", "soon"], 2, "'soon' is not a duration"),
+        (["tune", TINY, "--strategy", "gradient"], 2, "known: autoscout, paper, random"),
+        (["tune"], 2, "give a job file"),
+        (["tune", "--resume", "nothing-1"], 2, "there is no session nothing-1"),
+        (["profile", TINY, "tp=2", "pp=4"], 2, "must be the 4 devices"),
+        (["profile", TINY, "tq=2"], 2, "did you mean 'tp'?"),
+        (["explain", TINY, "tp"], 2, "'tp' is not KNOB=VALUE"),
+        (["best", "nothing-1"], 2, "there is no session nothing-1"),
+        (["frobnicate"], 2, "No such command"),
+        (["sql", "SELEC 1"], 2, "SELEC"),
+        (["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentence):
+    done = autoscout(*arguments, kb=tmp_path / "kb.duckdb")
+    assert done.returncode == code, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_knowledge_base_that_is_none(tmp_path, job):
+    kb = tmp_path / "kb.duckdb"
+    kb.write_text("this is not a database")
+    done = autoscout("tune", str(job), kb=kb)
+    assert done.returncode in (1, 2)
+    assert str(kb) in done.stderr
+    assert kb.read_text() == "this is not a database"
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c(job, tmp_path, presses):
+    kb = tmp_path / "kb.duckdb"
+    command = [sys.executable, "-m", "tui.cli", "tune", str(job), "--no-tui", "--profiles", "300", "--kb", str(kb)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if " 3/300 " in line:
+            break
+    for _ in range(presses):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "everything measured is kept" in errors
+    assert len(store.measurements(kb)) >= 3
+    (row,) = store.session_rows(kb)
+    assert row["reason"] == "interrupted"
