@@ -38,7 +38,7 @@ def _note(text: str) -> None:
 @click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
-@click.option("--strategy", default="autoscout", show_default=True, help="autoscout, paper or random.")
+@click.option("--strategy", type=click.Choice(["autoscout", "paper", "random"]), default="autoscout", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--warm-start", type=click.Choice(["auto", "off"]), default="auto", show_default=True)
 @click.option(
