@@ -133,15 +133,24 @@ def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) ->
     seen = f"best of {configurations} measured configurations"
     if confirmed is None:
         return f"{seen}; measured {repeats} times, not yet re-measured in turns with the default"
+    times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     if confirmed.name == confirmed.default_name:
-        return f"{seen}; no finalist beat the expert default when they were re-measured"
-    if confirmed.low is None or confirmed.high is None:
-        return f"{seen}; re-measured once beside the default"
-    distinct = "" if confirmed.low > 1 else ", which is within noise of the default"
-    return (
-        f"{seen}; re-measured {confirmed.pairs} times in turns with the default: "
-        f"{confirmed.gain:.2f}× (95 % interval {confirmed.low:.2f}–{confirmed.high:.2f}×){distinct}"
-    )
+        text = f"{seen}; re-measured {times} in turns, nothing beat the expert default"
+    elif confirmed.gain is None:
+        text = f"{seen}; re-measured {times}; the expert default did not run"
+    else:
+        noise = ", within noise of it" if confirmed.low is not None and confirmed.low <= 1 else ""
+        against = _times(confirmed.gain, confirmed.low, confirmed.high)
+        text = f"{seen}; re-measured {times} in turns with the expert default: {against} faster{noise}"
+    if confirmed.behind is not None and confirmed.rival_name != confirmed.default_name:
+        behind = _times(confirmed.behind, confirmed.behind_low, confirmed.behind_high)
+        text += f"; next is {confirmed.rival_name}, {behind} slower"
+    return text
+
+
+def _times(ratio: float, low: float | None, high: float | None) -> str:
+    interval = f" (95 % interval {low:.2f}–{high:.2f}×)" if low is not None and high is not None else ""
+    return f"{ratio:.2f}×{interval}"
 
 
 def _changes(space: Space, default: Configuration, best: Configuration) -> list[KnobChange]:

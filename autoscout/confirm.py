@@ -39,8 +39,8 @@ def rounds(finalists: list[Configuration], repeats: int) -> list[list[Configurat
 
 
 def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: Configuration) -> Confirmed | None:
-    """The finalist with the lowest median cost, and default / winner as a ratio of costs: geometric mean over
-    the rounds with a 95 % interval (Student's t on its logarithm). None if no finalist ran in any round."""
+    """The finalist with the lowest median cost, against the default and against the next best. None if no
+    finalist ran in every round."""
     by_id: dict[str, list[float | None]] = {}
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
     for row in measured:
@@ -53,20 +53,13 @@ def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: 
     }
     if not medians:
         return None
-    winner = min(medians, key=medians.__getitem__)
+    winner, *others = sorted(medians, key=medians.__getitem__)
     base = medians.get(default.id)
-    gain = low = high = None
-    pairs = 0
-    if base is not None and winner != default.id:
-        logs = [math.log(d / w) for d, w in zip(_costs(by_id[default.id]), _costs(by_id[winner]), strict=True)]
-        pairs = len(logs)
-        mean = statistics.fmean(logs)
-        gain = math.exp(mean)
-        if pairs > 1:
-            half = _T95[min(pairs - 1, len(_T95) - 1)] * statistics.stdev(logs) / math.sqrt(pairs)
-            low, high = math.exp(mean - half), math.exp(mean + half)
-    elif winner == default.id:
-        gain = 1.0
+    gain = low = high = behind = behind_low = behind_high = None
+    if base is not None:
+        gain, low, high = (1.0, None, None) if winner == default.id else _ratio(by_id[default.id], by_id[winner])
+    if others:
+        behind, behind_low, behind_high = _ratio(by_id[others[0]], by_id[winner])
     return Confirmed(
         winner=configurations[winner],
         name=space.name(configurations[winner]),
@@ -76,9 +69,19 @@ def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: 
         gain=gain,
         low=low,
         high=high,
-        pairs=pairs,
+        pairs=len(measured),
+        rival_name=space.name(configurations[others[0]]) if others else "",
+        behind=behind,
+        behind_low=behind_low,
+        behind_high=behind_high,
     )
 
 
-def _costs(costs: list[float | None]) -> list[float]:
-    return [c for c in costs if c is not None]
+def _ratio(slower: list[float | None], faster: list[float | None]) -> tuple[float, float | None, float | None]:
+    """Geometric mean over the rounds of slower / faster, and its 95 % interval (Student's t on the logarithm)."""
+    logs = [math.log(s / f) for s, f in zip(slower, faster, strict=True) if s is not None and f is not None]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), None, None
+    half = _T95[min(len(logs) - 1, len(_T95) - 1)] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

@@ -129,7 +129,8 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
-    """The finalists against the default, re-measured in turns. `gain` = default / winner as a cost ratio."""
+    """The finalists and the default, re-measured in turns. `gain` = default / winner as a ratio of costs, with its
+    95 % interval; `rival` is the next best of them, and `behind` = rival / winner likewise."""
 
     winner: Configuration
     name: str
@@ -140,6 +141,10 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     low: float | None
     high: float | None
     pairs: int
+    rival_name: str = ""
+    behind: float | None = None
+    behind_low: float | None = None
+    behind_high: float | None = None
 
 
 class SessionEnded(Event, frozen=True, tag="session_ended"):

@@ -25,10 +25,12 @@ class Node:
 
 
 class Tree:
-    def __init__(self, space: Space, ordering: list[str], c_uct: float) -> None:
-        """`ordering`: all sparse knobs, most important first. `c_uct`: exploration of UCT."""
+    def __init__(self, space: Space, ordering: list[str], c_uct: float, unvisited: float = 0.9) -> None:
+        """`ordering`: all sparse knobs, most important first. `c_uct`: exploration of UCT. `unvisited`: what an
+        unvisited branch is taken to be worth, as a share of the best one beside it."""
         self.ordering = ordering
         self.c_uct = c_uct
+        self.unvisited = unvisited
         self._table = space.structures
         column = {knob.name: i for i, knob in enumerate(space.sparse)}
         self._columns = [column[name] for name in ordering]
@@ -43,16 +45,19 @@ class Tree:
         """
         if closed.all():
             return None
-        node = self.root
-        while len(node.rows) > 1:
+        node, rows = self.root, self.root.rows
+        while len(rows) > 1:
             column, codes = self._branches(node)
             options = [c for c in codes if not closed[self._below(node, column, c)].all()]
-            fresh = [c for c in options if c not in node.children or node.children[c].visits == 0]
-            if fresh:
-                node = self._child(node, column, fresh[int(rng.integers(len(fresh)))])
+            urgency = [self._urgency(node, c) for c in options]
+            likeliest = [c for c, u in zip(options, urgency, strict=True) if u == max(urgency)]
+            code = likeliest[int(rng.integers(len(likeliest)))]
+            if code not in node.children:
+                rows = self._below(node, column, code)
                 break
-            node = node.children[max(options, key=lambda c, n=node: self._uct(n, n.children[c]))]
-        open_rows = node.rows[~closed[node.rows]]
+            node = node.children[code]
+            rows = node.rows
+        open_rows = rows[~closed[rows]]
         if like is not None:
             differing = (self._table[open_rows] != self._table[like]).sum(axis=1)
             open_rows = open_rows[differing == differing.min()]
@@ -68,15 +73,18 @@ class Tree:
                 return
             column, _ = self._branches(node)
             code = int(self._table[row, column])
-            known = code in node.children
-            node = self._child(node, column, code)
-            if not known or node.visits == 0:
-                node.visits += 1
-                node.best = max(node.best, reward)
+            if code not in node.children:
+                leaf = node.children[code] = Node(self._below(node, column, code))
+                leaf.visits, leaf.best = 1, reward
                 return
+            node = node.children[code]
 
-    def _uct(self, parent: Node, child: Node) -> float:
-        return child.best + self.c_uct * math.sqrt(math.log(parent.visits) / child.visits)
+    def _urgency(self, parent: Node, code: int) -> float:
+        """UCT; a branch without visits is taken to be worth a share of the best one beside it (first-play
+        urgency), so that not every value of every knob has to be tried before any is followed."""
+        child = parent.children.get(code)
+        worth, visits = (child.best, child.visits) if child else (self.unvisited * parent.best, 1)
+        return worth + self.c_uct * math.sqrt(math.log(max(parent.visits, 1)) / visits)
 
     def _branches(self, node: Node) -> tuple[int, list[int]]:
         """The first knob of the ordering on which the node's rows differ, and its codes."""
@@ -93,8 +101,3 @@ class Tree:
         if code in node.children:
             return node.children[code].rows
         return node.rows[self._table[node.rows, column] == code]
-
-    def _child(self, node: Node, column: int, code: int) -> Node:
-        if code not in node.children:
-            node.children[code] = Node(self._below(node, column, code))
-        return node.children[code]

@@ -23,6 +23,7 @@ from kb.records import Configuration
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     k: int = 4  # tree orderings in the tournament; the paper finds 5 enough, 4 halve evenly: 4 + 2 evaluations
     c_uct: float = 0.05  # rewards of good structures lie within a few hundredths of each other, see `_reward`
+    unvisited: float = 0.9  # what a value never tried is taken to be worth, as a share of the best one beside it
     near: float = 0.8  # share of rollouts that complete a proposal like the base, the others at random
     c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
     gamma: float = 0.95  # halves the exploration about every 14 iterations
@@ -118,7 +119,7 @@ class Algorithm1:
                 )
 
     def _tournament(self, x: Point) -> Generator[list[Configuration], Costs, Tree]:
-        trees = [Tree(self.space, ordering, self.hyper.c_uct) for ordering in self.orderings]
+        trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]
         for tree in trees:
             self._teach(tree, self.space.split(self.default)[0], self.costs[self.default.id])
         contest = tournament(trees, self.rng, self.closed, self.space.row(self.space.split(self.default)[0]))

@@ -67,32 +67,29 @@ def test_a_tree_goes_where_the_reward_is():
     tree = Tree(space, [k.name for k in space.sparse], c_uct=0.05)
     closed = np.zeros(len(space.structures), dtype=bool)
     proposed = []
-    for _ in range(60):
+    for _ in range(30):
         row = tree.propose(closed, rng)
         assert row is not None
         closed[row] = True
         proposed.append(space.structure(row)["cp"])
         tree.update(row, 0.9 if proposed[-1] == 2 else 0.1)
     share = np.mean([space.structure(i)["cp"] == 2 for i in range(len(closed))])
-    assert proposed[20:].count(2) / 40 > 1.5 * share
+    assert proposed.count(2) / 30 > 1.5 * share
 
 
 def test_a_rollout_like_the_base_changes_as_little_as_possible():
     space = space_of("tiny-gpt-cpu")
-    rng = np.random.default_rng(0)
     base = space.row(space.split(expert_default(space))[0])
     assert base is not None
     closed = np.zeros(len(space.structures), dtype=bool)
     closed[base] = True
-    tree = Tree(space, ["ar", *(k.name for k in space.sparse if k.name != "ar")], c_uct=0.05)
-    differing = []
-    for _ in range(3):
-        row = tree.propose(closed, rng, like=base)
+    for seed in range(5):
+        tree = Tree(space, ["ar", *(k.name for k in space.sparse if k.name != "ar")], c_uct=0.05)
+        row = tree.propose(closed, np.random.default_rng(seed), like=base)
         assert row is not None
-        differing.append(int((space.structures[row] != space.structures[base]).sum()))
-        tree.update(row, 0.5)
-        closed[row] = True
-    assert max(differing) <= 2  # ar, and ar_method where ar is full
+        assert (
+            1 <= int((space.structures[row] != space.structures[base]).sum()) <= 2
+        )  # ar full also activates ar_method
 
 
 def test_the_tournament_halves_zigzags_and_shares_rewards():

@@ -250,6 +250,7 @@ def test_killed_at_twenty_random_moments_and_resumed_it_ends_as_if_nothing_had_h
     kb = tmp_path / "kb.duckdb"
     rng = random.Random(0)
     command = [sys.executable, "-c", START, str(job), str(kb)]
+    name = ""
     finished: list[str] = []
     for _ in range(20):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
