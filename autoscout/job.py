@@ -11,7 +11,7 @@ import msgspec
 
 from autoscout.objective import constraint
 from autoscout.presets import device_memory_gib, devices, models
-from autoscout.space.graph import nearest_name
+from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job
 
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")

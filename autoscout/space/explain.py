@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from autoscout.space.graph import Space, Violation, distance, nearest_name
+from autoscout.space.graph import Space, Violation
 from autoscout.space.knob import Knob
+from autoscout.space.network import distance
+from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
 
@@ -44,7 +46,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
             configuration=found,
             name=space.name(found),
             violations=[],
-            inactive=[_why_inactive(space.knob[n]) for n in inactive],
+            inactive=[space.knob[n].why_inactive for n in inactive],
             nearest=None,
             nearest_name="",
         )
@@ -55,7 +57,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
         configuration=None,
         name=space.name(attempt),
         violations=space.violations(attempt),
-        inactive=[_why_inactive(space.knob[n]) for n in given if n not in attempt.knobs],
+        inactive=[space.knob[n].why_inactive for n in given if n not in attempt.knobs],
         nearest=nearest,
         nearest_name=space.name(nearest) if nearest else "",
     )
@@ -108,7 +110,3 @@ def _value(knob: Knob, text: str) -> Value:
         except ValueError:
             return text
     return text
-
-
-def _why_inactive(knob: Knob) -> str:
-    return f"{knob.name} cannot act here: it needs {knob.when.text if knob.when else 'nothing'}"

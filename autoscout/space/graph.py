@@ -9,7 +9,6 @@ as soon as its last knob is known. A structure is in the table only if X(s) is n
 assignment is feasible exactly if some row agrees with it: values can be masked, never tried and rejected.
 """
 
-import difflib
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import networkx as nx
 import numpy as np
 
 from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
+from autoscout.space.network import distance, key, limited, network, ordered
+from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
 
 INACTIVE = -1
@@ -49,15 +49,15 @@ class Space:
         self.attributes = dict(attributes)
         self.objective = objective or Objective(minimize="step_time_s")
         limits = limits or SpaceLimits()
-        self.knobs = _ordered([_limited(knob, limits) for knob in knobs], limits)
+        self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
         self.knob = {knob.name: knob for knob in self.knobs}
         self.rules = rules
         self.sparse = [knob for knob in self.knobs if knob.kind == "sparse"]
         self.dense = [knob for knob in self.knobs if knob.kind == "dense"]
         self._check_names()
-        self.graph = _graph(self.knobs, rules)
+        self.graph = network(self.knobs, rules)
         self._off = {knob.name: knob.off for knob in self.knobs}
-        self._code = {knob.name: {_key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
+        self._code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
         self._sparse_rules, self._dense_rules, self._joint_rules = self._due_rules()
         self._mask_reads = self._names_behind_masks()
         self._masks: dict[tuple[Any, ...], dict[str, tuple[Value, ...]]] = {}
@@ -138,7 +138,7 @@ class Space:
 
     def row(self, s: Structure) -> int | None:
         """The table's row of a structure; None if it is not valid."""
-        codes = tuple(self._code[k.name].get(_key(s[k.name]), -2) if k.name in s else INACTIVE for k in self.sparse)
+        codes = tuple(self._code[k.name].get(key(s[k.name]), -2) if k.name in s else INACTIVE for k in self.sparse)
         return self._rows.get(codes)
 
     def name(self, configuration: Configuration) -> str:
@@ -196,9 +196,9 @@ class Space:
             if value is None and active:
                 found.append(Violation("missing", f"{knob.name} has no value", ""))
             elif value is not None and not active:
-                found.append(Violation("inactive", _inactive(knob), ""))
-            elif value is not None and _key(value) not in self._code[knob.name]:
-                found.append(Violation("domain", f"{knob.name} {value} is not among {_list(knob.values)}", ""))
+                found.append(Violation("inactive", knob.why_inactive, ""))
+            elif value is not None and key(value) not in self._code[knob.name]:
+                found.append(Violation("domain", f"{knob.name} {value} is not among {listed(knob.values)}", ""))
         if any(v.rule == "missing" for v in found):
             return found
         return found + [
@@ -225,7 +225,7 @@ class Space:
                 inactive = 0.0 if wanted[knob.name] == knob.off else 1.0
                 total += np.array([*table, inactive])[codes]  # the last entry answers code −1
             if knob.name in firm:
-                code = self._code[knob.name].get(_key(firm[knob.name]), -2)
+                code = self._code[knob.name].get(key(firm[knob.name]), -2)
                 allowed &= (codes == code) | ((codes == INACTIVE) & (firm[knob.name] == knob.off))
         for row in np.argsort(np.where(allowed, total, np.inf), kind="stable"):
             if not allowed[row]:
@@ -244,7 +244,7 @@ class Space:
 
     def _step(self, name: str, value: Value) -> int:
         values = self.knob[name].values
-        code = self._code[name].get(_key(value))
+        code = self._code[name].get(key(value))
         if code is not None:
             return code
         return min(range(len(values)), key=lambda i: distance(value, values[i]))
@@ -306,7 +306,7 @@ class Space:
                 candidates = [(INACTIVE, knob.off)]
             elif knob.implied is not None:
                 value = knob.implied(env)
-                code = self._code[knob.name].get(_key(value))
+                code = self._code[knob.name].get(key(value))
                 candidates = [] if code is None else [(code, value)]
             else:
                 candidates = list(enumerate(knob.values))
@@ -365,90 +365,3 @@ class _Shown(dict):
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
         return "–" if value is None else value
-
-
-def nearest_name(name: str, known: Any) -> str:
-    """'; did you mean X?' or a list of what there is."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return (
-        f", which is unknown; did you mean '{close[0]}'?"
-        if close
-        else f", which is unknown; known: {_list(sorted(known))}"
-    )
-
-
-def _inactive(knob: Knob) -> str:
-    return f"{knob.name} cannot act here: it needs {knob.when.text if knob.when else ''}"
-
-
-def _list(values: Any) -> str:
-    return ", ".join(str(v) for v in values)
-
-
-def _key(value: Value) -> tuple[str, Value]:
-    """True and 1 are different values here."""
-    return ("bool" if isinstance(value, bool) else "", value)
-
-
-def distance(a: Value, b: Value) -> float:
-    """Between two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
-    if _key(a) == _key(b):
-        return 0.0
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in (a, b))
-    return abs(float(np.log2(a / b))) if numbers else 1.0  # type: ignore[operator]
-
-
-def _limited(knob: Knob, limits: SpaceLimits) -> Knob:
-    wanted = list(limits.limit.get(knob.name, knob.values))
-    if knob.name in limits.fix:
-        wanted = [limits.fix[knob.name]]
-    domain = {_key(v) for v in knob.values}
-    for value in wanted:
-        if _key(value) not in domain:
-            raise AutoscoutError(
-                f"[space] wants {knob.name} = {value}, but in this job {knob.name} is one of {_list(knob.values)}",
-                2,
-            )
-    if not wanted:
-        raise AutoscoutError(f"[space] leaves {knob.name} no value; it may be {_list(knob.values)}", 2)
-    kept = {_key(v) for v in wanted}
-    return msgspec.structs.replace(knob, values=tuple(v for v in knob.values if _key(v) in kept))
-
-
-def _ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
-    """Topological order of the activation graph, as declared where that leaves a choice."""
-    place = {knob.name: i for i, knob in enumerate(knobs)}
-    for name in [*limits.fix, *limits.limit]:
-        if name not in place:
-            raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
-    graph = nx.DiGraph()
-    graph.add_nodes_from(place)
-    for knob in knobs:
-        for expression in (knob.when, knob.implied):
-            for name in expression.names if expression else ():
-                if name in place:
-                    graph.add_edge(name, knob.name)
-    try:
-        order = list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))
-    except nx.NetworkXUnfeasible as error:
-        cycle = " → ".join(a for a, _ in nx.find_cycle(graph))
-        raise AutoscoutError(f"the conditions of these knobs go in a circle: {cycle}", 2) from error
-    return [knobs[place[name]] for name in order]
-
-
-def _graph(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
-    """Edges `activates`, `implies` (from conditions) and `narrows` (a rule, drawn to its last knob)."""
-    position = {knob.name: i for i, knob in enumerate(knobs)}
-    graph = nx.DiGraph()
-    for knob in knobs:
-        graph.add_node(knob.name, kind=knob.kind, layer=knob.layer)
-    for rule in rules:
-        touched = sorted((n for n in rule.holds.names if n in position), key=position.__getitem__)
-        for name in touched[:-1]:
-            graph.add_edge(name, touched[-1], kind="narrows", rule=rule.id)
-    for knob in knobs:
-        for kind, expression in (("implies", knob.implied), ("activates", knob.when)):
-            for name in expression.names if expression else ():
-                if name in position:
-                    graph.add_edge(name, knob.name, kind=kind, rule=expression.text if expression else "")
-    return graph

@@ -56,6 +56,10 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     when: Expression | None = None
     implied: Expression | None = None
 
+    @property
+    def why_inactive(self) -> str:
+        return f"{self.name} cannot act here: it needs {self.when.text if self.when else 'nothing'}"
+
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     id: str

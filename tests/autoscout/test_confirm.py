@@ -40,7 +40,8 @@ def test_the_gain_is_the_ratio_of_costs_with_its_interval():
     assert found.winner == OTHER
     assert (found.value, found.default_value) == (1.0, 2.0)
     assert found.gain == pytest.approx((2.0 / 1.0 * 2.1 / 1.1 * 1.9 / 0.9) ** (1 / 3))
-    assert found.low is not None and found.gain is not None
+    assert found.low is not None
+    assert found.gain is not None
     assert found.high is not None
     assert 1.5 < found.low < found.gain < found.high < 2.6
     assert found.pairs == 3

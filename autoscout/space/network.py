@@ -1,0 +1,78 @@
+"""Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
+
+import msgspec
+import networkx as nx
+import numpy as np
+
+from autoscout.space.knob import Knob, Rule
+from autoscout.words import listed, nearest_name
+from kb.records import AutoscoutError, SpaceLimits, Value
+
+
+def limited(knob: Knob, limits: SpaceLimits) -> Knob:
+    wanted = list(limits.limit.get(knob.name, knob.values))
+    if knob.name in limits.fix:
+        wanted = [limits.fix[knob.name]]
+    domain = {key(v) for v in knob.values}
+    for value in wanted:
+        if key(value) not in domain:
+            raise AutoscoutError(
+                f"[space] wants {knob.name} = {value}, but in this job {knob.name} is one of {listed(knob.values)}",
+                2,
+            )
+    if not wanted:
+        raise AutoscoutError(f"[space] leaves {knob.name} no value; it may be {listed(knob.values)}", 2)
+    kept = {key(v) for v in wanted}
+    return msgspec.structs.replace(knob, values=tuple(v for v in knob.values if key(v) in kept))
+
+
+def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
+    """Topological order of the activation graph, as declared where that leaves a choice."""
+    place = {knob.name: i for i, knob in enumerate(knobs)}
+    for name in [*limits.fix, *limits.limit]:
+        if name not in place:
+            raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(place)
+    for knob in knobs:
+        for expression in (knob.when, knob.implied):
+            for name in expression.names if expression else ():
+                if name in place:
+                    graph.add_edge(name, knob.name)
+    try:
+        order = list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))
+    except nx.NetworkXUnfeasible as error:
+        cycle = " → ".join(a for a, _ in nx.find_cycle(graph))
+        raise AutoscoutError(f"the conditions of these knobs go in a circle: {cycle}", 2) from error
+    return [knobs[place[name]] for name in order]
+
+
+def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
+    """Edges `activates`, `implies` (from conditions) and `narrows` (a rule, drawn to its last knob)."""
+    position = {knob.name: i for i, knob in enumerate(knobs)}
+    graph = nx.DiGraph()
+    for knob in knobs:
+        graph.add_node(knob.name, kind=knob.kind, layer=knob.layer)
+    for rule in rules:
+        touched = sorted((n for n in rule.holds.names if n in position), key=position.__getitem__)
+        for name in touched[:-1]:
+            graph.add_edge(name, touched[-1], kind="narrows", rule=rule.id)
+    for knob in knobs:
+        for kind, expression in (("implies", knob.implied), ("activates", knob.when)):
+            for name in expression.names if expression else ():
+                if name in position:
+                    graph.add_edge(name, knob.name, kind=kind, rule=expression.text if expression else "")
+    return graph
+
+
+def distance(a: Value, b: Value) -> float:
+    """Between two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
+    if key(a) == key(b):
+        return 0.0
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in (a, b))
+    return abs(float(np.log2(a / b))) if numbers else 1.0  # type: ignore[operator]
+
+
+def key(value: Value) -> tuple[str, Value]:
+    """True and 1 are different values here."""
+    return ("bool" if isinstance(value, bool) else "", value)

@@ -1,0 +1,19 @@
+"""Sentences for people: lists, and the nearest known name to one that is unknown."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' or a list of what there is."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return (
+        f", which is unknown; did you mean '{close[0]}'?"
+        if close
+        else f", which is unknown; known: {listed(sorted(known))}"
+    )
+
+
+def listed(values: Any) -> str:
+    return ", ".join(str(v) for v in values)
