@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 
 from autoscout.objective import cost, to_metric
+from autoscout.profile import guard
 from autoscout.rivals.expert import expert_default
-from autoscout.session import session_folder
+from autoscout.session import session_folder, session_started
 from autoscout.space.graph import Space
 from kb import journal as journals
 from kb import store
-from kb.journal import AnyEvent, Confirmed, SessionStarted
+from kb.journal import AnyEvent, Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
@@ -51,28 +52,40 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_of_session(kb: Path, session: str) -> Best:
-    path = session_folder(kb, session) / "journal.jsonl"
-    past = journals.events(path)
-    started = past[0] if past else None
-    if not isinstance(started, SessionStarted):
-        raise AutoscoutError(f"{path}: holds no session", 2)
-    rows = [(session, m) for m in _measurements(past)]
-    return _best(started.job, started.default, rows, _confirmed(past))
+    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    started = session_started(kb, session)
+    return _best(started.job, started.default, [(session, m) for m in _measurements(past)], _confirmed(past))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
-    """Over all sessions of the job on the hardware and versions that measured it last."""
-    rows = store.measurements(kb, job=job.id)
+    """Over all that was measured of the job on the hardware and versions that measured it last, as far as this
+    job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
+    space = Space.of_job(job)
+    default = expert_default(space)
+    rows = [(session, m) for session, m in store.measurements(kb, job=job.id) if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
-    context = rows[-1][1].context
-    rows = [(session, m) for session, m in rows if m.context == context]
+    rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
+    reference = guard.Reference(job.model.dtype, default.id)
+    for _, m in rows:
+        if m.configuration == default:
+            reference.judge(m)
+    rows = [(session, reference.rejudge(m)) for session, m in rows]
     confirmed = None
     for session in dict.fromkeys(session for session, _ in reversed(rows)):
-        path = store.sessions_folder(kb) / session / "journal.jsonl"
-        if path.is_file() and (confirmed := _confirmed(journals.events(path))):
+        if confirmed := _confirmed_alike(kb, session, job):
             break
-    return _best(job, expert_default(Space.of_job(job)), rows, confirmed)
+    return _best(job, default, rows, confirmed)
+
+
+def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
+    """What a session confirmed, if it had the same objective, cluster and limits; its folder may be gone."""
+    path = store.sessions_folder(kb) / session / "journal.jsonl"
+    if not path.is_file():
+        return None
+    theirs = session_started(kb, session).job
+    alike = (theirs.objective, theirs.cluster, theirs.space) == (job.objective, job.cluster, job.space)
+    return _confirmed(journals.events(path)) if alike else None
 
 
 def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]], confirmed: Confirmed | None) -> Best:

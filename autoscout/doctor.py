@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from autoscout.profile.runner import profiler_for
-from autoscout.space.attributes import device_counts
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
@@ -30,7 +29,7 @@ def examine(kb: Path, job: Job | None) -> list[Finding]:
         _processor(),
         _memory(),
         *_target(job),
-        *_devices(job),
+        *_gpu(),
         _knowledge_base(kb),
         _filesystem(kb),
     ]
@@ -56,7 +55,15 @@ def _target(job: Job | None) -> list[Finding]:
     try:
         environment = profiler_for(probe).environment()
     except AutoscoutError as error:
-        return [Finding(subject="megatron", ok=False, found=str(error), remedy="pip install 'autoscout[megatron]'")]
+        return [
+            Finding(
+                subject="megatron",
+                ok=False,
+                found=str(error),
+                remedy="pip install 'autoscout[megatron]', or name launch.python in the job",
+                needed=job is not None,
+            )
+        ]
     return [
         Finding(
             subject=name,
@@ -71,27 +78,14 @@ def _target(job: Job | None) -> list[Finding]:
     ]
 
 
-def _devices(job: Job | None) -> list[Finding]:
+def _gpu() -> list[Finding]:
     driver = shutil.which("nvidia-smi")
     gpu = Finding(
         subject="gpu",
         ok=driver is not None,
         found="NVIDIA driver present" if driver else "no NVIDIA driver (nvidia-smi not found): CPU jobs only",
     )
-    if job is None:
-        return [gpu]
-    wanted = ", ".join(f"{n} {kind}" for kind, n in device_counts(job).items())
-    on_cpu = set(device_counts(job)) == {"cpu"}
-    return [
-        gpu,
-        Finding(
-            subject="job's devices",
-            ok=on_cpu or driver is not None,
-            found=wanted,
-            remedy="" if on_cpu or driver else "run this job on a node that has them",
-            needed=True,
-        ),
-    ]
+    return [gpu]
 
 
 def _knowledge_base(kb: Path) -> Finding:

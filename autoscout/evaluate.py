@@ -7,6 +7,7 @@ configuration is profiled too; when the MAPE of the last checks exceeds ε, or n
 for a while, everything after that is profiled.
 """
 
+import statistics
 from collections.abc import Callable
 from typing import Literal
 
@@ -18,7 +19,7 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
-from kb.records import Configuration, Fidelity, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
 
 FidelityMode = Literal["adaptive", "profile", "simulate"]
 Profile = Callable[[Configuration, str], Measurement]
@@ -37,18 +38,25 @@ class Evaluator:
         mode: FidelityMode,
         hyper: Hyper,
         context: str,
+        default: Configuration,
     ) -> None:
         """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
         session's reference; `remembered`: (session, measurement) of this
         job, hardware and versions from the KB, oldest first."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
+        self.default = default
         self._profile, self._judge = profile, judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
-        self._training = [m for _, m in remembered if cost(job.objective, m) is not None]
+        self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._ensemble: Ensemble | None = None if mode == "profile" else self._fit()
+        if mode == "simulate" and self._ensemble is None:
+            raise AutoscoutError(
+                f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
+                f"hardware to fit them ({len(self._training)} measurements); run it without that option first"
+            )
         self.fidelity: Fidelity = "simulated" if self._ensemble else "profiled"
         self._best_predicted = float("inf")
         self._stale_iterations = 0
@@ -63,38 +71,33 @@ class Evaluator:
             measurements, switched = self._check(measurements, step)
         return measurements, switched
 
-    def know(self, measurement: Measurement) -> None:
-        self.done[measurement.configuration.id] = measurement
-        if cost(self.job.objective, measurement) is not None:
-            self._training.append(measurement)
-
     def _one(self, configuration: Configuration) -> Measurement:
         if known := self.done.get(configuration.id):
             return known
         if answered := self._answer(configuration):
-            self.know(answered)
+            self.done[configuration.id] = answered
             return answered
         if simulated := self._simulate(configuration):
             return simulated
         return self._run(configuration, "search")
 
     def _run(self, configuration: Configuration, purpose: str) -> Measurement:
-        measurement = self._profile(configuration, purpose)
-        self.know(measurement)
+        measurement = self.done[configuration.id] = self._profile(configuration, purpose)
+        self._training.append(measurement)
         return measurement
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
         """From the KB: never measured twice for the same job, hardware and versions."""
         if recorded := self.tape.recorded(Answered, configuration):
-            return recorded.measurement
+            return self._judge(recorded.measurement)
         if self.tape.replaying or configuration.id not in self._known:
             return None
         session, measurement = self._known[configuration.id]
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        if self.fidelity == "profiled" or self._ensemble is None:
-            return None
+        if self.fidelity == "profiled" or self._ensemble is None or configuration == self.default:
+            return None  # everything is held against the default: it has to be real
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
         if event is None:
@@ -120,7 +123,7 @@ class Evaluator:
         predicted = chosen.metrics[metric]
         real = self._run(chosen.configuration, "check")
         measured = real.metrics.get(metric) if real.status == "ok" else None
-        mape = self._guard.check(predicted, measured) if measured else self._guard.mape
+        mape = self._guard.check(predicted, measured)
         self.tape.emit(
             Checked(
                 step=step,
@@ -155,23 +158,39 @@ class Evaluator:
         return True
 
     def _fit(self) -> Ensemble | None:
+        """One row a configuration, its median: repeats in two folds would make held-out rows known ones."""
         metric = self.job.objective.metric
-        rows = [m for m in self._training if metric in m.metrics]
-        counts = device_counts(self.job)
-        return fit([m.configuration for m in rows], [m.metrics[metric] for m in rows], counts)
+        values: dict[Configuration, list[float]] = {}
+        for m in self._training:
+            if m.status == "ok" and metric in m.metrics:
+                values.setdefault(m.configuration, []).append(m.metrics[metric])
+        medians = [statistics.median(v) for v in values.values()]
+        return fit(list(values), medians, device_counts(self.job))
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
-    """One measurement a configuration: of several correct ones the median, else the latest. A run that was
-    killed or failed for an unknown reason is no answer: it may be tried once more."""
+    """One measurement a configuration: the median of those that ran (a wrong one among them overrules: it is judged
+    again), else the latest failure that will not go away by trying again."""
     by_id: dict[str, list[tuple[str, Measurement]]] = {}
     for session, m in remembered:
-        if m.status not in ("error", "killed"):
-            by_id.setdefault(m.configuration.id, []).append((session, m))
+        by_id.setdefault(m.configuration.id, []).append((session, m))
     chosen = []
     for rows in by_id.values():
         metric = job.objective.metric
-        good = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
-        all_good = len(good) == len(rows)
-        chosen.append(good[len(good) // 2] if all_good else next(r for r in reversed(rows) if r[1].status != "ok"))
+        wrong = [row for row in rows if row[1].status == "wrong"]
+        ran = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
+        final = [row for row in rows if _final(job, row[1])]
+        if wrong:
+            chosen.append(wrong[-1])
+        elif ran:
+            chosen.append(ran[len(ran) // 2])
+        elif final:
+            chosen.append(final[-1])
     return chosen
+
+
+def _final(job: Job, measurement: Measurement) -> bool:
+    """A failure that would come again: not one by accident, nor a limit that is larger today."""
+    if measurement.status == "timeout":
+        return measurement.cost_s >= 0.9 * job.launch.timeout_s
+    return measurement.status in ("oom", "invalid")

@@ -1,5 +1,6 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
+import math
 import re
 import tomllib
 import types
@@ -16,6 +17,7 @@ from kb.records import AutoscoutError, Budget, Job
 
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
 
+_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
 
@@ -69,7 +71,7 @@ def seconds(duration: str) -> float:
 
 def _preset(path: Path, name: Any) -> dict[str, Any]:
     presets = models()
-    if name not in presets:
+    if not isinstance(name, str) or name not in presets:
         raise AutoscoutError(f"{path}: model.preset = {name!r}{nearest_name(str(name), presets)}", 2)
     return presets[name]
 
@@ -98,16 +100,26 @@ def _in_words(error: msgspec.ValidationError) -> str:
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
+    if not _NAME.match(job.name):
+        yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
+    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
     yield from _not_positive("traffic", job.traffic, ("seq_len", "global_batch"))
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
+    if model.experts:
+        yield from _not_positive("model", model, ("topk",))
     if job.launch.iterations < 2:
         yield "launch.iterations must be at least 2: one iteration has no spread"
     if job.launch.warmup < 1:
         yield "launch.warmup must be at least 1: the first iteration is never typical"
     if model.hidden % model.heads and not model.head_dim:
         yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
+    if model.kv_heads and model.heads % model.kv_heads:
+        yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
+    head_dim = model.head_dim or model.hidden // model.heads
+    if model.position == "rope" and head_dim % 2:
+        yield f"rotary positions need an even size of a head; here it is {head_dim}"
     if model.experts and model.topk > model.experts:
         yield f"model.topk {model.topk} is more than model.experts {model.experts}"
     if model.experts and model.bias:
@@ -115,6 +127,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     for i, node in enumerate(job.cluster.nodes):
+        yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib",))
         if node.count < 1:
             yield f"cluster.nodes[{i}].count must be at least 1"
         if not node.memory_gib and device_memory_gib(node.device) is None:
@@ -137,5 +150,13 @@ def _problems(job: Job) -> typing.Iterator[str]:
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
     for name in names:
-        if getattr(struct, name) <= 0:
-            yield f"{where}.{name} = {getattr(struct, name)} must be more than 0"
+        value = getattr(struct, name)
+        if not (value > 0 and math.isfinite(value)):
+            yield f"{where}.{name} = {value} must be more than 0"
+
+
+def _negative(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
+    for name in names:
+        value = getattr(struct, name)
+        if not (value >= 0 and math.isfinite(value)):
+            yield f"{where}.{name} = {value} must not be negative"

@@ -80,13 +80,15 @@ class Loop:
         self.started, self.job, self.space, self.profiler = started, started.job, space, profiler
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference: Measurement | None = None
+        self.reference = guard.Reference(self.job.model.dtype, started.default.id)
         self.best: float | None = None  # cost
+        self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were run
         self.searched = 0  # those that count towards the budget
         self.stale = 0  # of those, since the best improved by 1 %
         self.experiment_s = 0.0  # wall time inside experiments, not the engine's
         self.engine_ms: list[float] = []
+        self.limit = self.job.budget.profiles
         self.deadline = time.monotonic() + seconds(self.job.budget.wall) - elapsed_s
         remembered = []
         if started.kb_mark:
@@ -96,11 +98,12 @@ class Loop:
             space,
             tape,
             self.profile,
-            self.judge,
+            self.reference.rejudge,
             remembered,
             msgspec.convert(started.fidelity, FidelityMode),
             self.hyper,
             started.context,
+            started.default,
         )
         stop.now = profiler.interrupt
 
@@ -148,8 +151,8 @@ class Loop:
             except _BudgetSpent as spent:
                 return spent.reason
             if switched:
-                if s.fidelity == "simulate":
-                    return self._search_ended("converged")
+                if s.fidelity == "simulate":  # nothing is recommended that was not profiled
+                    self.limit = min(self.limit, self.searched + self.hyper.top_k)
                 chosen.switch_to_profiling()
             chosen.tell(measurements)
             for measurement in measurements:
@@ -175,36 +178,26 @@ class Loop:
             write=True,
         )
         ended = self.tape.recorded(ExperimentEnded, configuration)
-        if ended is None:
-            measurement = self._run_or_adopt(configuration, name, self.folder / folder)
-            ended = self.tape.emit(
-                ExperimentEnded(number=number, purpose=purpose, measurement=self.judge(measurement)),
-                sync=True,
-            )
+        if ended is not None:
+            measurement = self.reference.rejudge(ended.measurement)
+        else:
+            measurement = self.reference.rejudge(self._run_or_adopt(configuration, name, self.folder / folder))
+            self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
             if self.experiments % _INGEST_EVERY == 0:
                 self._ingest()
-        measurement = ended.measurement
-        if self.reference is None and measurement.status == "ok":
-            self.reference = measurement
         if searching:
             self.searched += 1
             self.stale += 1
             self._note_best(measurement)
         return measurement
 
-    def judge(self, measurement: Measurement) -> Measurement:
-        """Against the losses and gradient norms of the session's reference: the first correct run."""
-        if measurement.status != "ok":
-            return measurement
-        if self.reference is None:
-            self.reference = measurement
-        return guard.judge(self.reference, measurement, self.job.model.dtype)
-
     def _run_or_adopt(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
         began = time.perf_counter()
         measurement = results.collect(folder)
         if measurement is None or measurement.configuration.id != configuration.id:
+            if self.stop.asked >= 2:
+                raise Interrupted
             measurement = self.profiler.run(configuration, name, folder)
         self.experiment_s += time.perf_counter() - began
         if self.stop.asked >= 2 and measurement.status == "killed":
@@ -216,7 +209,7 @@ class Loop:
         if recorded is not None:
             raise _BudgetSpent(recorded.reason)
         reason = ""
-        if self.searched >= self.job.budget.profiles:
+        if self.searched >= self.limit:
             reason = "budget"
         elif self.stale >= self.hyper.patience:
             reason = "converged"
@@ -230,8 +223,8 @@ class Loop:
         c = cost(self.job.objective, measurement)
         if measurement.fidelity == "simulated" or c is None or (self.best is not None and c >= self.best):
             return
-        if self.best is None or c < 0.99 * self.best:
-            self.stale = 0
+        if self.milestone is None or c < 0.99 * self.milestone:
+            self.stale, self.milestone = 0, c
         self.best = c
         self.tape.emit(
             BestFound(
@@ -243,16 +236,23 @@ class Loop:
         )
 
     def _confirm(self) -> Confirmed:
-        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run."""
-        finalists = confirm.finalists(self.job, list(self.evaluator.done.values()), self.started.default)
+        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run.
+
+        Costs up to (FINALISTS + 1) × repeats experiments beside the budget; when the wall-clock limit is over, one
+        round only.
+        """
+        done = [self.reference.rejudge(m) for m in self.evaluator.done.values()]
+        finalists = confirm.finalists(self.job, done, self.started.default)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
         if not self.tape.replaying:
             self.on_note(f"re-measuring {len(finalists)} configurations {self.job.launch.repeats} times in turns")
-        rounds = [
-            [self.profile(c, "confirm") for c in order] for order in confirm.rounds(finalists, self.job.launch.repeats)
-        ]
-        confirmed = confirm.verdict(self.job, self.space, rounds, self.started.default)
+        measured = []
+        for order in confirm.rounds(finalists, self.job.launch.repeats):
+            if measured and time.monotonic() > self.deadline and not self.tape.replaying:
+                break
+            measured.append([self.profile(c, "confirm") for c in order])
+        confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
         if confirmed is None:
             raise AutoscoutError("no finalist could be measured again; see `autoscout sessions` for their failures", 3)
         return self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)

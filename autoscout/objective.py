@@ -5,7 +5,7 @@ import re
 
 from kb.records import AutoscoutError, Measurement, Objective
 
-_CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*([0-9.eE+-]+)\s*$")
+_CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 

@@ -21,7 +21,7 @@ from autoscout.loop import Loop, Result, Stop
 from autoscout.profile.environment import context_of
 from autoscout.profile.runner import profiler_for
 from autoscout.rivals.expert import expert_default
-from autoscout.search.orchestrator import Hyper, hyper_values
+from autoscout.search.orchestrator import Hyper
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
@@ -69,7 +69,7 @@ def tune(
             seed=options.seed,
             fidelity=options.fidelity,
             warm_start=options.warm_start,
-            hyper=hyper_values(options.hyper),
+            hyper=msgspec.to_builtins(options.hyper),
             environment=environment,
             kb_mark=store.mark(kb) if warm else 0,
             default=expert_default(space),
@@ -91,14 +91,13 @@ def resume(
     stop: Stop,
 ) -> Result:
     """Goes on where the journal ends. Errors: AutoscoutError when there is no such session, or it runs already."""
+    _repair(kb, on_note)
     folder = session_folder(kb, session)
     path = folder / "journal.jsonl"
-    past = journals.events(path)
-    started = past[0] if past else None
-    if not isinstance(started, SessionStarted):
-        raise AutoscoutError(f"{path}: holds no session to resume; start the job anew", 2)
+    started = session_started(kb, session)
     profiler = profiler_for(started.job)
     with contextlib.closing(profiler), _owned(folder), contextlib.closing(Journal(path)) as journal:
+        past = journals.events(path)  # only now nobody else appends
         environment = profiler.environment()
         if (context := context_of(started.job, environment)) != started.context:
             changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
@@ -112,6 +111,15 @@ def resume(
         tape = Tape(journal, past[1:], on_event)
         space = Space.of_job(started.job)
         return Loop(started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past)).run()
+
+
+def session_started(kb: Path, session: str) -> SessionStarted:
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session."""
+    path = session_folder(kb, session) / "journal.jsonl"
+    first = next(journals.read(path), None)
+    if first is None or not isinstance(first[0], SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+    return first[0]
 
 
 def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
@@ -144,13 +152,14 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
         with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
             tape = Tape(journal, [], lambda event: None)
             tape.emit(started, sync=True)
-            run = Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
+            loop = Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
             remembered = store.measurements(kb, job=job.id, context=context)
             of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
-            run.reference = of_default[-1] if of_default else None
-            if run.reference is None and configuration.id != default.id:
+            if of_default:
+                loop.reference.judge(of_default[-1])
+            elif configuration.id != default.id:
                 on_note("the losses are not checked: the expert default has not been measured for this job yet")
-            return run.profile_alone(configuration)
+            return loop.profile_alone(configuration)
 
 
 def session_folder(kb: Path, session: str) -> Path:

@@ -54,10 +54,10 @@ class Tape:
             return recorded  # type: ignore[return-value]
         event = msgspec.structs.replace(event, at=time.time())
         self._unwritten.append(event)
-        self._on_event(event)
         if write or sync:
-            self._journal.append(*self._unwritten, sync=sync)
-            self._unwritten = []
+            written, self._unwritten = self._unwritten, []
+            self._journal.append(*written, sync=sync)
+        self._on_event(event)
         return event
 
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:

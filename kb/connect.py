@@ -121,11 +121,11 @@ def _sentence(kb: Path, said: str) -> AutoscoutError:
     if any(words in said for words in ("No space left", "Disk quota", "File too large")):
         return AutoscoutError(
             f"{kb}: the disk is full; the journals keep every measurement: free some space, "
-            f"then run `autoscout kb ingest`"
+            f"and `autoscout sessions` brings them in"
         )
     if any(words in said for words in ("Read-only file system", "Permission denied", "read-only mode")):
         return AutoscoutError(f"{kb} cannot be read or written here ({cause}); choose another file with --kb")
     return AutoscoutError(
         f"{kb} cannot be used ({cause}); if it is damaged, move it away with its .wal file and run "
-        f"`autoscout kb ingest`, which rebuilds it from the sessions' journals"
+        f"`autoscout sessions`, which rebuilds it from the sessions' journals"
     )

@@ -73,7 +73,7 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     number: int
-    purpose: str  # search · check · top_k · confirm · profile
+    purpose: str  # search · check · confirm · profile
     configuration: Configuration
     name: str
     folder: str  # relative to the journal's folder
@@ -148,7 +148,7 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class SessionEnded(Event, frozen=True, tag="session_ended"):
-    reason: str  # budget · wall · converged · exhausted · interrupted · failed
+    reason: str  # budget · wall · converged · exhausted · interrupted · failed · profiled
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float

@@ -133,7 +133,19 @@ class Job(Strict, frozen=True):
     @property
     def id(self) -> str:
         """Identity of the workload: what is computed, not what it is called or how long we search."""
-        return content_hash([self.task, self.target, self.model, self.traffic])
+        return content_hash([self.task, self.target, shape(self.model), self.traffic])
+
+
+def shape(model: Model) -> Model:
+    """The model with its zeros ("the usual") filled in, whatever preset it came from."""
+    return msgspec.structs.replace(
+        model,
+        kv_heads=model.kv_heads or model.heads,
+        head_dim=model.head_dim or model.hidden // model.heads,
+        ffn=model.ffn or 4 * model.hidden,
+        expert_ffn=model.expert_ffn or model.ffn or 4 * model.hidden,
+        preset="",
+    )
 
 
 class Configuration(msgspec.Struct, frozen=True, dict=True):

@@ -1,5 +1,6 @@
 """The command line: one command per verb. Heavy imports happen inside the verbs, so that --help is instant."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -31,7 +32,8 @@ def _kb(given: Path | None) -> Path:
 
 
 def _note(text: str) -> None:
-    click.echo(f"autoscout: {text}", err=True)
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        click.echo(f"autoscout: {text}", err=True)
 
 
 @cli.command()
@@ -71,11 +73,12 @@ def tune(
     from tui import plain, report
 
     path = _kb(kb)
+    past = []
     if resume is not None:
+        started = session.session_started(path, resume)
         past = journals.events(session.session_folder(path, resume) / "journal.jsonl")
-        if not past or not isinstance(past[0], journals.SessionStarted):
-            raise click.UsageError(f"session {resume} has no job in its journal; start the job anew")
-        job = past[0].job
+        job = started.job
+        _check_resumed(job_file, job)
     elif job_file is None:
         raise click.UsageError("give a job file, or --resume SESSION")
     else:
@@ -85,7 +88,8 @@ def tune(
         return
     stop = loop.Stop()
     _stop_on_signals(stop)
-    progress = plain.Progress(job, resume or "", lambda line: click.echo(line, err=as_json))
+    progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
+    progress.replay(past)
     try:
         if resume is not None:
             result = session.resume(resume, path, progress.see, _note, stop)
@@ -208,6 +212,29 @@ def doctor(job_file: Path | None, kb: Path | None, as_json: bool) -> None:
     report.doctor(examine(_kb(kb), _job(job_file) if job_file else None), as_json)
 
 
+def _check_resumed(job_file: Path | None, job: Any) -> None:
+    """A resumed session goes on with the job and the options that it was started with."""
+    context = click.get_current_context()
+    for name in ("profiles", "wall", "strategy", "seed", "warm_start", "fidelity"):
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")
+    if job_file is not None and _job(job_file).id != job.id:
+        raise click.UsageError(f"{job_file} is not the job of that session")
+
+
+def _lines(stream: Any) -> Callable[[str], None]:
+    """Writes lines; when nobody reads them any more (a closed pipe, a lost terminal) the session goes on silently."""
+
+    def write(line: str) -> None:
+        try:
+            print(line, file=stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+    return write
+
+
 def _job(path: Path, profiles: int | None = None, wall: str | None = None) -> Any:
     from autoscout.job import load_job, with_budget
 
@@ -244,10 +271,9 @@ def main() -> None:
     except AutoscoutError as error:
         _note(str(error))
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader (head, less) left: that is no failure of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except OSError as error:
+        _note(f"{error.filename or 'output'}: {error.strerror}")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from autoscout.objective import cost, to_metric
 from kb.journal import (
     Answered,
+    AnyEvent,
     Checked,
     Decided,
     Event,
@@ -41,6 +42,13 @@ class Progress:
         self.answered = 0
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
+
+    def replay(self, past: list[AnyEvent]) -> None:
+        """Takes in what a resumed session has behind it, without a line."""
+        write, self.write = self.write, lambda line: None
+        for event in past:
+            self.see(event)
+        self.write = write
 
     def see(self, event: Event) -> None:
         match event:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-from autoscout.profile import megatron, processes
+from autoscout.profile import devices, megatron, processes, results
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
@@ -19,9 +19,10 @@ def target_python(job: Job) -> list[str]:
 
 
 def describe(job: Job) -> dict[str, str]:
-    """Versions (python, torch, megatron-core, …), device, devices, worker and launcher.
+    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker and launcher.
 
-    Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core.
+    Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
+    machine lacks GPUs of the job's cluster.
     """
     kind = megatron.device_kind(job)
     interpreter = " ".join(target_python(job))
@@ -34,18 +35,29 @@ def describe(job: Job) -> dict[str, str]:
                 2,
             )
     if found["devices"] == "0":
-        raise AutoscoutError(f"{interpreter}: torch sees no GPU; check the driver or the container's flags", 2)
+        raise AutoscoutError(
+            f"{interpreter}: torch sees no GPU; check the driver or the container's flags, "
+            f"and that torch is not a build for CPUs",
+            2,
+        )
+    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+        raise AutoscoutError(problem, 2)
     return {**found, "worker": _worker_hash(), "launcher": megatron.launcher(job)}
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:
-    """Measurements are comparable within one context: same workload, versions, devices and worker."""
+    """Measurements are comparable within one context: same workload, versions, devices, worker and layers.
+
+    A command prefix may change the run in ways that the environment does not show (a container, a CPU binding).
+    """
     compared = {key: value for key, value in environment.items() if key not in _NOT_COMPARED}
-    return content_hash([job.id, compared])
+    return content_hash([job.id, compared, job.launch.transformer_engine, job.launch.command_prefix])
 
 
 def _probe(command: list[str], interpreter: str) -> dict[str, str]:
-    with tempfile.TemporaryFile() as output:
+    with results.writing("temporary files"):
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - what fails below has other causes
+    with output:
         try:
             process = subprocess.Popen(
                 command,

@@ -15,6 +15,7 @@ from kb.records import Measurement
 # off by 7e-3 and more. Expert gradients that are not summed over tensor-parallel ranks are off by 1e-4 to 9e-4
 # and 3e-3 to 3e-2: seen in fp32, but in bf16 they can hide in the rounding, so the space must exclude them.
 TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
+_COMPARED = 3  # values of a complete run: worker/train.py keeps so many, and trains at least so long
 
 
 def compare(reference: Measurement, measured: Measurement, dtype: str) -> str:
@@ -31,6 +32,68 @@ def judge(reference: Measurement, measured: Measurement, dtype: str) -> Measurem
         return measured
     evidence = compare(reference, measured, dtype)
     return msgspec.structs.replace(measured, status="wrong", evidence=evidence) if evidence else measured
+
+
+class Reference:
+    """The run that others are held against: the expert default's if it works, else the first that a second one
+    agrees with.
+
+    Until then a first run that computes something else could make all correct ones look wrong. Runs that disagree
+    with it are therefore kept as challengers. A run speaks for another configuration's only: a repeat agrees with
+    itself, also when both are wrong.
+    """
+
+    def __init__(self, dtype: str, default_id: str) -> None:
+        """`default_id`: the id of the expert default's configuration."""
+        self.measurement: Measurement | None = None
+        self._dtype = dtype
+        self._default_id = default_id
+        self._supporters = 0
+        self._challengers: list[Measurement] = []
+
+    def judge(self, measurement: Measurement) -> Measurement:
+        """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
+        if measurement.status != "ok":
+            return measurement
+        reference = self.measurement
+        if problem := _flaw("losses", measurement.losses) or _flaw("gradient norms", measurement.grad_norms):
+            return msgspec.structs.replace(measurement, status="wrong", evidence=problem)
+        if reference is None:
+            self.measurement = measurement
+            return measurement
+        judged = judge(reference, measurement, self._dtype)
+        if judged.status == "ok":
+            self._supporters += _differ(reference, measurement)
+            return judged
+        default_is_reference = reference.configuration.id == self._default_id
+        if measurement.configuration.id == self._default_id and not default_is_reference:
+            self.measurement, self._supporters = measurement, 0
+            return measurement
+        if default_is_reference or self._supporters:
+            return judged
+        for challenger in self._challengers:
+            if _differ(challenger, measurement) and not compare(challenger, measurement, self._dtype):
+                self.measurement, self._supporters = challenger, 1
+                return measurement
+        self._challengers.append(measurement)
+        return judged
+
+    def rejudge(self, measurement: Measurement) -> Measurement:
+        """judge() of a run that an earlier session may have found wrong against another reference."""
+        if measurement.status == "wrong":
+            measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
+        return self.judge(measurement)
+
+
+def _differ(one: Measurement, other: Measurement) -> bool:
+    return one.configuration.id != other.configuration.id
+
+
+def _flaw(what: str, found: list[float]) -> str:
+    """ "" or why a run's own numbers cannot be right, whatever others computed."""
+    if len(found) < _COMPARED:
+        return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
+    return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerance: float) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from autoscout.profile import devices
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _GATED_ACTIVATION, _ACTIVATION = "silu", "gelu"
@@ -43,27 +44,33 @@ def world_size(configuration: Configuration) -> int:
     return size
 
 
-def environment_variables(job: Job, configuration: Configuration) -> dict[str, str]:
+def environment_variables(job: Job, configuration: Configuration, gpus: list[str]) -> dict[str, str]:
+    """What every rank's environment must have before it imports torch."""
     if device_kind(job) == "cpu":
         # One thread per rank: ranks outnumber cores, and spinning OpenMP threads stall for minutes. Dynamo
         # would compile C++ in every new process. The ranks are on this machine.
         return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    chosen = devices.variables(job, configuration, gpus, world_size(configuration))
+    variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}  # the order in which the probe counts them
     knobs = configuration.knobs
     if int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1:
         # Communication must be enqueued before the GEMM that it overlaps with (Megatron-LM insists).
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    return {}
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return variables
 
 
-def worker_config(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """What worker/train.py reads. Errors: AutoscoutError for a configuration without `mbs`."""
+def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> dict[str, Any]:
+    """What worker/train.py reads; `gpus`: the names of the machine's.
+
+    Errors: AutoscoutError for a configuration without `mbs`.
+    """
     knobs = configuration.knobs
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
     model, launch = job.model, job.launch
     return {
         "device": device_kind(job),
-        "environment": environment_variables(job, configuration),
+        "environment": environment_variables(job, configuration, gpus),
         "dtype": model.dtype,
         "vocab": model.vocab,
         "tied": model.tied,
@@ -72,8 +79,8 @@ def worker_config(job: Job, configuration: Configuration) -> dict[str, Any]:
         "seq_len": job.traffic.seq_len,
         "global_batch": job.traffic.global_batch,
         "micro_batch": knobs["mbs"],
-        "warmup": max(1, launch.warmup),
-        "iterations": max(2, launch.iterations),
+        "warmup": launch.warmup,
+        "iterations": launch.iterations,
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
         "groups": _groups(knobs),

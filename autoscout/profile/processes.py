@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 WORKER = Path(__file__).parent / "worker"
 _TICK_S = 0.05
+_GONE_LIMIT_S = 10.0  # after SIGKILL: freeing what a GPU held takes a while
 
 
 def leashed(command: list[str]) -> list[str]:
@@ -26,46 +28,67 @@ def exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
     return True
 
 
-def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """SIGTERM to the process; after `grace_s` SIGKILL to it, its group and everything that it started.
+def end(process: subprocess.Popen[bytes], grace_s: float, seen: dict[int, str] | None = None) -> None:
+    """SIGTERM to the process; after `grace_s` SIGKILL to it and its whole family, and waits until all are gone.
 
-    The process must lead its own group (start_new_session=True).
+    Only then is their memory free for the next experiment. The process must lead its own session
+    (start_new_session=True). `seen`: members of its family of which it may be the only trace by now.
     """
-    family = _family(process.pid)
+    members = (seen or {}) | family(process.pid)
     if process.poll() is None:
         process.terminate()
         exited(process, grace_s)
-        family |= _family(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pid, started in family.items():
-        if _stat(pid)[1] == started:  # still the same process
-            with contextlib.suppress(ProcessLookupError):
+    limit = time.monotonic() + _GONE_LIMIT_S
+    while time.monotonic() < limit:
+        members |= family(process.pid)
+        living = [pid for pid, started in members.items() if _lives(pid, started)]
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or a sudo prefix's
                 os.kill(pid, signal.SIGKILL)
-    process.wait()
+        if process.poll() is not None and not living:
+            return
+        time.sleep(_TICK_S)
 
 
-def _family(pid: int) -> dict[int, str]:
-    """All descendants of `pid`: pid → start time."""
+def family(pid: int) -> dict[int, str]:
+    """All processes in the session that `pid` leads, and all their descendants: pid → start time."""
+    found: dict[int, str] = {}
     children: dict[int, list[int]] = {}
     started: dict[int, str] = {}
+    waiting = []
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            parent, started[int(entry)] = _stat(int(entry))
-            children.setdefault(parent, []).append(int(entry))
-    found: dict[int, str] = {}
-    waiting = [pid]
+        stat = _stat(int(entry)) if entry.isdigit() else None
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(int(entry))
+            started[int(entry)] = stat.started
+            if stat.session == pid:
+                waiting.append(int(entry))
     while waiting:
-        for child in children.get(waiting.pop(), []):
-            found[child] = started[child]
-            waiting.append(child)
+        member = waiting.pop()
+        if member not in found:
+            found[member] = started[member]
+            waiting.extend(children.get(member, []))
     return found
 
 
-def _stat(pid: int) -> tuple[int, str]:
-    """(parent, start time) of a process; (-1, "") when there is none."""
+class _Stat(NamedTuple):
+    parent: int
+    session: int
+    started: str
+    ended: bool  # holds no memory any more
+
+
+def _lives(pid: int, started: str) -> bool:
+    """Whether the process that started then is still there."""
+    stat = _stat(pid)
+    return stat is not None and stat.started == started and not stat.ended
+
+
+def _stat(pid: int) -> _Stat | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
-        return -1, ""
-    return int(fields[1]), fields[19]
+        return None
+    # A zombie with more than one thread has a thread that is still ending and holds all of its memory.
+    ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return _Stat(int(fields[1]), int(fields[3]), fields[19], ended)

@@ -4,17 +4,19 @@ experiment.json is written before the ranks start; each leaves rank-R.log and ei
 measurement) or rank-R.error.json. Together they are enough to rebuild the Measurement.
 """
 
+import contextlib
 import itertools
 import json
 import math
 import os
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kb.records import Configuration, Measurement
+from kb.records import AutoscoutError, Configuration, Measurement
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,15 +43,28 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     time: float
 
 
+@contextlib.contextmanager
+def writing(place: Path | str) -> Iterator[None]:
+    """Turns the operating system's refusal (disk full, …) into AutoscoutError."""
+    try:
+        yield
+    except OSError as error:
+        raise AutoscoutError(f"{place}: cannot write the experiment's files ({error.strerror})") from error
+
+
 def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
-    """Empties the folder of an earlier attempt and writes experiment.json; returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in (*folder.glob("rank-*"), *folder.glob("launcher.log")):
-        stale.unlink()
+    """Empties the folder of an earlier attempt and writes experiment.json; returns its path.
+
+    Errors: AutoscoutError when the folder cannot be written.
+    """
     experiment = folder / "experiment.json"
-    part = folder / "experiment.json.part"
-    part.write_bytes(msgspec.json.encode({"about": about, **worker}))
-    os.replace(part, experiment)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in (*folder.glob("rank-*"), *folder.glob("launcher.log")):
+            stale.unlink()
+        part = folder / "experiment.json.part"
+        part.write_bytes(msgspec.json.encode({"about": about, **worker}))
+        os.replace(part, experiment)
     return experiment
 
 

@@ -1,5 +1,6 @@
 """One experiment: launch, watch, collect or classify, and leave nothing running."""
 
+import os
 import shlex
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from autoscout.profile import environment, failures, megatron, results
+from autoscout.profile import devices, environment, failures, megatron, results
 from autoscout.profile.failures import Outcome
 from autoscout.profile.replay import Replay
 from autoscout.profile.torchrun import Torchrun, torchrun_command
@@ -75,7 +76,6 @@ class MegatronProfiler:
         cannot be written.
         """
         ranks = megatron.world_size(configuration)
-        worker = megatron.worker_config(self._job, configuration)
         try:
             about = results.About(
                 configuration=configuration,
@@ -87,16 +87,16 @@ class MegatronProfiler:
             )
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "error", str(error))
+        worker = megatron.worker_config(self._job, configuration, devices.gpus_of(about.environment))
         self._launcher.start()
         started = time.time()
-        try:
-            experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
-        except OSError as error:
-            raise AutoscoutError(f"{folder}: cannot write the experiment's files ({error.strerror})") from error
+        experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()
         outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s)
         cost = time.time() - started
         measurement = results.collect(folder)
+        if measurement is None and os.EX_CANTCREAT in outcome.codes.values():
+            raise AutoscoutError(f"{folder}: the ranks cannot write there (disk full, or not the target's disk)")
         if measurement is None:
             kills = failures.oom_kills() - kills
             status, evidence = failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
@@ -111,7 +111,7 @@ class MegatronProfiler:
         )
 
     def interrupt(self) -> None:
-        """Ends the experiment that is running; safe in a signal handler and from any thread."""
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
         self._launcher.interrupt()
 
     def close(self) -> None:

@@ -5,11 +5,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from autoscout.profile import environment, processes
+from autoscout.profile import environment, processes, results
 from autoscout.profile.failures import Outcome
 from kb.records import Job
 
 _TICK_S = 0.05
+_LOOK_S = 1.0
 _GRACE_S = 5.0
 # torchrun's "Root Cause (first observed failure)" block: the ranks that ended afterwards are its doing.
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
@@ -37,14 +38,28 @@ class Torchrun:
         self._stopping = False
 
     def start(self) -> None:
-        """Gets ready for one experiment."""
-        self._stopping = False
+        """Nothing has to be got ready."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
-        """Runs the experiment to its end; start() must have been called."""
+        """Runs the experiment to its end. Errors: AutoscoutError when the folder cannot be written."""
+        try:
+            return Outcome(stopped=True) if self._stopping else self._run(experiment, ranks, timeout_s)
+        finally:
+            self._stopping = False
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Nothing stays between experiments."""
+
+    def _run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
         command = [*torchrun_command(self._python, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
-        with open(log, "wb") as output:
+        with results.writing(experiment.parent):
+            output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+        with output:
             process = subprocess.Popen(
                 processes.leashed(command),
                 stdin=subprocess.PIPE,
@@ -52,11 +67,12 @@ class Torchrun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        seen: dict[int, str] = {}
         try:
-            timed_out = self._wait(process, timeout_s)
+            timed_out = self._wait(process, timeout_s, seen)
             code = process.poll()
         finally:
-            processes.end(process, _GRACE_S)
+            processes.end(process, _GRACE_S, seen)
             if process.stdin is not None:
                 process.stdin.close()
         said = log.read_text(errors="replace")
@@ -70,18 +86,18 @@ class Torchrun:
             said=said.strip()[-1000:],
         )
 
-    def interrupt(self) -> None:
-        """Ends the experiment that is running; safe in a signal handler and from any thread."""
-        self._stopping = True
+    def _wait(self, process: subprocess.Popen[bytes], timeout_s: float, seen: dict[int, str]) -> bool:
+        """Waits for the end, the limit or interrupt(); whether it was the limit.
 
-    def close(self) -> None:
-        """Nothing stays between experiments."""
-
-    def _wait(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-        """Waits for the end, the limit or interrupt(); whether it was the limit."""
-        deadline = time.monotonic() + timeout_s
+        Notes its family in `seen`: ranks lead their own sessions, and nothing leads to them once torchrun is dead.
+        """
+        start = looked = time.monotonic()
         while process.poll() is None and not self._stopping:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > start + timeout_s:
                 return True
+            if now > looked + _LOOK_S:
+                looked = now
+                seen |= processes.family(process.pid)
             time.sleep(_TICK_S)
         return False

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoscout.profile import environment, megatron, processes
+from autoscout.profile import environment, megatron, processes, results
 from autoscout.profile.failures import Outcome
 from kb.records import Configuration, Job
 
@@ -27,19 +27,20 @@ class Warm:
     """
 
     def __init__(self, job: Job) -> None:
-        variables = megatron.environment_variables(job, Configuration({}))
+        variables = megatron.environment_variables(job, Configuration({}), [])
         zygote = str(processes.WORKER / "zygote.py")
         self._command = [*environment.target_python(job), zygote, json.dumps(variables)]
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
+        with results.writing("temporary files"):
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
         self._ready = False
         self._stopping = False
         self._buffer = b""
 
     def start(self) -> None:
         """Gets ready for one experiment, so that the zygote's imports are not part of its cost."""
-        self._stopping = False
-        if self._process is not None and self._process.poll() is None:
+        alive = self._process is not None and self._process.poll() is None
+        if self._stopping or (alive and self._ready):
             return
         self.close()
         self._errors.seek(0)
@@ -55,6 +56,26 @@ class Warm:
 
     def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
         """Runs the experiment to its end; start() must have been called."""
+        try:
+            return Outcome(stopped=True) if self._stopping else self._run(experiment, ranks, timeout_s)
+        finally:
+            self._stopping = False
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Ends the zygote and with it whatever it runs."""
+        if self._process is not None:
+            processes.end(self._process, 0.0)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process = None
+        self._buffer = b""
+
+    def _run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
         assert self._process is not None
         answer = None
         if self._ready:
@@ -72,20 +93,6 @@ class Warm:
             stopped=answer["stopped"],
             launcher_code=0,
         )
-
-    def interrupt(self) -> None:
-        """Ends the experiment that is running; safe in a signal handler and from any thread."""
-        self._stopping = True
-
-    def close(self) -> None:
-        """Ends the zygote and with it whatever it runs."""
-        if self._process is not None:
-            processes.end(self._process, 0.0)
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        self._process = None
-        self._buffer = b""
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert process.stdin is not None

@@ -5,8 +5,8 @@ c a cost (lower is better, None: failed), Δ the relative improvement that an ar
 the paper leaves open are those of `Hyper`, with the reason for each default.
 """
 
+import itertools
 from collections.abc import Generator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,15 +37,23 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     simulated_patience: int = 100  # simulated iterations without improvement, then profiling takes over
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What came back for one configuration: its cost (None: failed), and whether that was only predicted."""
+
+    configuration: Configuration
+    cost: float | None
+    simulated: bool = False
+
+
 Costs = list[float | None]
-Asking = Generator[list[Configuration], Costs, None]
+Asking = Generator[list[Configuration], list[Told], None]
 
 
 class Algorithm1:
-    """The search as a coroutine: `run()` yields configurations to evaluate and is sent their costs.
+    """The search as a coroutine: `run()` yields configurations to evaluate and is sent what came of them.
 
-    `events` collects what was decided and why, for whoever drives it. `switched` is set by the driver when
-    evaluation went over from simulators to profiling.
+    `events` collects what was decided and why, for whoever drives it. The driver sets `switched` when evaluation
+    went over from simulators to profiling.
     """
 
     def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
@@ -55,16 +63,21 @@ class Algorithm1:
         self.rng = np.random.default_rng(seed)
         self.events: list[Event] = []
         self.step = 0
-        self.costs: dict[str, float | None] = {}  # by configuration id, whatever the fidelity
-        self.simulated: dict[str, tuple[float, Configuration]] = {}
+        self.known: dict[str, Told] = {}
         self.reference: float | None = None  # the first cost that came, scale of the tree's rewards
-        self.closed = np.zeros(len(space.structures), dtype=bool)
-        self.best: tuple[float, Configuration] | None = None
+        self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
+        self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
         self.switched = False
+        self._restart = False
+
+    @property
+    def best(self) -> Told | None:
+        """(S*, X*): the cheapest of what is known."""
+        return min((t for t in self.known.values() if t.cost is not None), key=lambda t: t.cost or 0.0, default=None)
 
     def run(self) -> Asking:
-        space, hyper = self.space, self.hyper
+        space, bandit = self.space, self.bandit
         s_base, x_base = space.split(self.default)
         yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the expert default, to compare with")
 
@@ -72,17 +85,17 @@ class Algorithm1:
         tree = yield from self._tournament(x_base)
 
         # Phase 1: initialization (lines 7-12)
-        bandit = UCB1(hyper.c0, hyper.gamma)
         dense = DenseOptimizer(space)
-        s_base, x_base = space.split(self.best[1]) if self.best else (s_base, x_base)
+        s_base, x_base = self._best_or(s_base, x_base)
         s_cand, why = self._next_structure(tree, s_base)
         x_cand = self._next_point(dense, s_base, x_base)
         arm = "SPARSE"
+        self._restart = False
 
         # Phase 2: iterative coordinated optimization (lines 14-27)
-        while True:
+        for t in itertools.count(1):
             grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
-            values = {f"ucb_{a}": u for a, u in bandit.index(self.step).items() if np.isfinite(u)}
+            values = {f"ucb_{a}": u for a, u in bandit.index(t).items() if np.isfinite(u)}
             c_bb, c_bc, c_cb, c_cc = costs = yield from self._evaluate("search", arm, grid, why, values)
             delta_sparse = _mean_improvement([(c_bb, c_cb), (c_bc, c_cc)])
             delta_dense = _mean_improvement([(c_bb, c_bc), (c_cb, c_cc)])
@@ -91,16 +104,13 @@ class Algorithm1:
             else:
                 dense.update(delta_dense > 0)
             bandit.update(arm, max(0.0, delta_sparse if arm == "SPARSE" else delta_dense))
-            self._log_rewards(costs, delta_sparse, delta_dense, bandit)
+            self._log_rewards(costs, delta_sparse, delta_dense)
 
             (s_base, x_base), (s_control, x_control) = self._advance(grid, costs)
-            if self.switched:
-                self.switched = False
-                bandit.weaken(hyper.prior_pulls)
-                yield from self._reprofile_top_k()
-                if self.best:
-                    s_base, x_base = space.split(self.best[1])
-            arm = bandit.select(self.step)
+            if self._restart:
+                self._restart = False
+                s_base, x_base = s_control, x_control = self._best_or(s_base, x_base)
+            arm = bandit.select(t)
             s_cand, x_cand, why = s_control, x_control, "coordinate step"
             if arm == "DENSE":
                 x_cand = self._next_point(dense, s_base, x_base)
@@ -108,21 +118,19 @@ class Algorithm1:
                     arm, x_cand = "SPARSE", x_control  # every point next to the base is known
             if arm == "SPARSE":
                 s_cand, why = self._next_structure(tree, s_base)
-            if all(space.configuration(s, x).id in self.costs for s in (s_base, s_cand) for x in (x_base, x_cand)):
+            if all(space.configuration(s, x).id in self.known for s in (s_base, s_cand) for x in (x_base, x_cand)):
                 fresh = self._fresh()
                 if fresh is None:
                     return
-                (s_cand, x_cand), arm, why = (
-                    space.split(fresh),
-                    "SPARSE",
-                    "nothing new next to the base: a random one",
-                )
+                s_cand, x_cand = space.split(fresh)
+                arm, why = "SPARSE", "nothing new next to the base: a random one"
 
-    def _tournament(self, x: Point) -> Generator[list[Configuration], Costs, Tree]:
+    def _tournament(self, x: Point) -> Generator[list[Configuration], list[Told], Tree]:
         trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]
+        s_default = self.space.split(self.default)[0]
         for tree in trees:
-            self._teach(tree, self.space.split(self.default)[0], self.costs[self.default.id])
-        contest = tournament(trees, self.rng, self.closed, self.space.row(self.space.split(self.default)[0]))
+            self._teach(tree, s_default, self.known[self.default.id].cost)
+        contest = tournament(trees, self.rng, self.closed, self.space.row(s_default))
         try:
             tree, row = next(contest)
             while True:
@@ -143,34 +151,54 @@ class Algorithm1:
         cells: list[tuple[Structure, Point]],
         why: str,
         values: dict[str, float] | None = None,
-    ) -> Generator[list[Configuration], Costs, Costs]:
+    ) -> Generator[list[Configuration], list[Told], Costs]:
         """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): the costs of the cells, in their order."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
         self.step += 1
-        names = [self.space.name(c) for c in distinct]
         self.events.append(
             Decided(
                 step=self.step,
                 phase=phase,
                 arm=arm,
                 configurations=distinct,
-                names=names,
+                names=[self.space.name(c) for c in distinct],
                 why=why,
                 values=values or {},
             )
         )
-        costs = yield distinct
-        for configuration, cost in zip(distinct, costs, strict=True):
-            self.costs[configuration.id] = cost
-            row = self.space.row(self.space.split(configuration)[0])
-            if row is not None:
-                self.closed[row] = True
-            if cost is not None:
-                self.reference = self.reference or cost
-                if self.best is None or cost < self.best[0]:
-                    self.best = cost, configuration
-        return [self.costs[c.id] for c in configurations]
+        for told in (yield distinct):
+            self.known[told.configuration.id] = told
+            self._close(told.configuration)
+            self.reference = self.reference or told.cost
+        costs = [self.known[c.id].cost for c in configurations]
+        if self.switched:
+            self.switched = False
+            yield from self._switch_to_profiling()
+        return costs
+
+    def _switch_to_profiling(self) -> Asking:
+        """The tree stays, the bandit's statistics become a weak prior, predicted costs are forgotten (they do not
+        compare with measured ones), and the simulators' favourites are profiled first."""
+        simulated = [t for t in self.known.values() if t.simulated and t.cost is not None]
+        favourites = sorted(simulated, key=lambda t: t.cost or 0.0)[: self.hyper.top_k]
+        self.known = {key: told for key, told in self.known.items() if not told.simulated}
+        self.closed[:] = False
+        for told in self.known.values():
+            self._close(told.configuration)
+        self.bandit.weaken(self.hyper.prior_pulls)
+        for told in favourites:
+            cell = self.space.split(told.configuration)
+            yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
+        self._restart = True
+
+    def _close(self, configuration: Configuration) -> None:
+        row = self.space.row(self.space.split(configuration)[0])
+        if row is not None:
+            self.closed[row] = True
+
+    def _best_or(self, s: Structure, x: Point) -> tuple[Structure, Point]:
+        return self.space.split(self.best.configuration) if self.best else (s, x)
 
     def _teach(self, tree: Tree, s: Structure, cost: float | None) -> None:
         row = self.space.row(s)
@@ -187,7 +215,7 @@ class Algorithm1:
 
     def _next_point(self, dense: DenseOptimizer, s: Structure, x: Point) -> Point:
         """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
-        moved = dense.propose(s, x, lambda p: self.space.configuration(s, p).id in self.costs)
+        moved = dense.propose(s, x, lambda p: self.space.configuration(s, p).id in self.known)
         return x if moved is None else moved
 
     def _advance(
@@ -206,22 +234,6 @@ class Algorithm1:
             x_other if other_x is not None and other_x <= limit else x,
         )
 
-    def _reprofile_top_k(self) -> Asking:
-        """After the fidelity switch: the tree stays, simulated costs go, the simulated favourites come first."""
-        favourites = sorted(self.simulated.values(), key=lambda pair: pair[0])[: self.hyper.top_k]
-        self.forget_simulated()
-        for _, configuration in favourites:
-            cell = self.space.split(configuration)
-            yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
-
-    def forget_simulated(self) -> None:
-        """Simulated costs are no longer comparable; the best is the best of what was profiled."""
-        for key in self.simulated:
-            self.costs.pop(key, None)
-        if self.best and self.best[1].id in self.simulated:
-            self.best = None
-        self.simulated = {}
-
     def _reward(self, cost: float | None) -> float:
         """r = c_ref / (c_ref + c) in (0, 1): one half is as good as the default, 0 a failure."""
         if cost is None or self.reference is None:
@@ -232,11 +244,11 @@ class Algorithm1:
         """A random configuration that was not evaluated yet."""
         for _ in range(200):
             configuration = self.space.sample(self.rng)
-            if configuration.id not in self.costs:
+            if configuration.id not in self.known:
                 return configuration
-        return next((c for c in self.space.configurations() if c.id not in self.costs), None)
+        return next((c for c in self.space.configurations() if c.id not in self.known), None)
 
-    def _log_rewards(self, costs: Costs, delta_sparse: float, delta_dense: float, bandit: UCB1) -> None:
+    def _log_rewards(self, costs: Costs, delta_sparse: float, delta_dense: float) -> None:
         c_bb, c_bc, c_cb, c_cc = costs
         interaction = None
         if c_bb is not None and c_bc is not None and c_cb is not None and c_cc is not None:
@@ -248,7 +260,7 @@ class Algorithm1:
                 delta_sparse=delta_sparse,
                 delta_dense=delta_dense,
                 interaction=interaction,
-                arms=bandit.state(),
+                arms=self.bandit.state(),
             )
         )
 
@@ -262,7 +274,3 @@ def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
 
 def _least(costs: Costs) -> float | None:
     return min((c for c in costs if c is not None), default=None)
-
-
-def hyper_values(hyper: Hyper) -> dict[str, Any]:
-    return msgspec.to_builtins(hyper)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from autoscout.objective import cost
-from autoscout.search.orchestrator import Algorithm1, Hyper
+from autoscout.search.orchestrator import Algorithm1, Hyper, Told
 from autoscout.space.graph import Space
 from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
@@ -35,24 +35,21 @@ class AutoScout:
         self.search = Algorithm1(space, default, seeded, seed, hyper)
         self._run = self.search.run()
         self._pending: list[Configuration] = []
-        self._costs: list[float | None] | None = None
+        self._told: list[Told] | None = None
 
     def ask(self) -> list[Configuration]:
         if not self._pending:
             try:
-                self._pending = next(self._run) if self._costs is None else self._run.send(self._costs)
+                self._pending = next(self._run) if self._told is None else self._run.send(self._told)
             except StopIteration:
                 self._pending = []
         return self._pending
 
     def tell(self, measurements: list[Measurement]) -> None:
         by_id = {m.configuration.id: m for m in measurements}
-        self._costs = [cost(self.space.objective, by_id[c.id]) for c in self._pending]
-        for configuration, value in zip(self._pending, self._costs, strict=True):
-            if by_id[configuration.id].fidelity == "simulated" and value is not None:
-                self.search.simulated[configuration.id] = value, configuration
-            else:
-                self.search.simulated.pop(configuration.id, None)
+        self._told = [
+            Told(c, cost(self.space.objective, by_id[c.id]), by_id[c.id].fidelity == "simulated") for c in self._pending
+        ]
         self._pending = []
 
     def drain(self) -> list[Event]:

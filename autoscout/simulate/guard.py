@@ -8,9 +8,10 @@ class Guard:
         self.epsilon = epsilon
         self.errors: deque[float] = deque(maxlen=window)
 
-    def check(self, predicted: float, measured: float) -> float:
-        """Adds one check; returns the mean absolute percentage error of the window, as a fraction."""
-        self.errors.append(abs(predicted - measured) / abs(measured))
+    def check(self, predicted: float, measured: float | None) -> float:
+        """Adds one check; returns the mean absolute percentage error of the window, as a fraction. What was
+        predicted to run and failed (None) counts as an error of 100 %."""
+        self.errors.append(1.0 if measured is None else abs(predicted - measured) / abs(measured))
         return self.mape
 
     @property

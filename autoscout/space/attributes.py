@@ -3,23 +3,10 @@
 import itertools
 from typing import Any
 
-import msgspec
-
 from autoscout.presets import device_memory_gib
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.rules import divisors
-from kb.records import Job, Model
-
-
-def shape(model: Model) -> Model:
-    """The model with its zeros ("the usual") filled in."""
-    return msgspec.structs.replace(
-        model,
-        kv_heads=model.kv_heads or model.heads,
-        head_dim=model.head_dim or model.hidden // model.heads,
-        ffn=model.ffn or 4 * model.hidden,
-        expert_ffn=model.expert_ffn or model.ffn or 4 * model.hidden,
-    )
+from kb.records import Job, Model, shape
 
 
 def parameters(model: Model) -> int:

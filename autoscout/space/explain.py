@@ -7,7 +7,7 @@ import msgspec
 from autoscout.space.graph import Space, Violation
 from autoscout.space.knob import Knob
 from autoscout.space.network import distance
-from autoscout.words import nearest_name
+from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
 
@@ -38,8 +38,9 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:
     """Knobs that are not given follow the default where that is valid."""
-    usable = {n: v for n, v in given.items() if v in space.knob[n].values}
-    if len(usable) == len(given) and (found := space.nearest({**default.knobs, **given}, firm=given)):
+    if all(_possible(space.knob[n], v) for n, v in given.items()) and (
+        found := space.nearest({**default.knobs, **given}, firm=given)
+    ):
         inactive = [n for n in given if n not in found.knobs]
         return Explanation(
             given=dict(given),
@@ -50,13 +51,13 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
             nearest=None,
             nearest_name="",
         )
-    attempt = _filled(space, given, default)
-    nearest = space.nearest({**default.knobs, **attempt.knobs, **given})
+    attempt = _filled(space, _in_domain(space, given), default)
+    nearest = space.nearest({**default.knobs, **attempt.knobs})
     return Explanation(
         given=dict(given),
         configuration=None,
         name=space.name(attempt),
-        violations=space.violations(attempt),
+        violations=[*_out_of_domain(space, given), *space.violations(attempt)],
         inactive=[space.knob[n].why_inactive for n in given if n not in attempt.knobs],
         nearest=nearest,
         nearest_name=space.name(nearest) if nearest else "",
@@ -70,6 +71,26 @@ def completed(space: Space, given: Mapping[str, Value], default: Configuration) 
         reasons = "; ".join(v.sentence for v in explanation.violations)
         raise AutoscoutError(f"this is not a valid configuration: {reasons}; nearest: {explanation.nearest_name}", 2)
     return explanation.configuration
+
+
+def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
+    return [
+        Violation("domain", f"{n} {v} is not among {listed(space.knob[n].values)}", "")
+        for n, v in given.items()
+        if not _possible(space.knob[n], v)
+    ]
+
+
+def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:
+    """What was given, with impossible values moved to the nearest possible ones, so that rules can be evaluated."""
+    return {
+        n: v if _possible(space.knob[n], v) else min(space.knob[n].values, key=lambda known, w=v: distance(w, known))
+        for n, v in given.items()
+    }
+
+
+def _possible(knob: Knob, value: Value) -> bool:
+    return any(type(value) is type(known) and value == known for known in knob.values)
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:

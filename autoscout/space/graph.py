@@ -206,6 +206,8 @@ class Space:
         ]
 
     def is_valid(self, configuration: Configuration) -> bool:
+        if not configuration.knobs.keys() <= self.knob.keys():
+            return False
         s, x = self.split(configuration)
         if self.row(s) is None:
             return False

@@ -5,6 +5,7 @@ import numpy as np
 from landscape import job_of, measured, space_of, step_time
 
 from autoscout.evaluate import Evaluator, FidelityMode
+from autoscout.rivals.expert import expert_default
 from autoscout.search.orchestrator import Hyper
 from autoscout.search.strategy import strategy
 from autoscout.tape import Tape
@@ -35,6 +36,7 @@ class Bench:
             mode,
             hyper or Hyper(),
             "test",
+            expert_default(self.space),
         )
 
     def search(self, steps):
@@ -84,7 +86,8 @@ def test_simulators_stand_in_and_are_checked_every_tau_iterations(tmp_path):
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
     bench.search(25)
     assert bench.evaluator.fidelity == "simulated"
-    assert [purpose for _, purpose in bench.profiled] == ["check"] * len(bench.profiled)
+    assert bench.profiled[0] == (expert_default(bench.space).id, "search")
+    assert {purpose for _, purpose in bench.profiled[1:]} == {"check"}
     assert {c.step % 5 for c in bench.of(Checked)} == {0}
     assert len(bench.of(Simulated)) > 3 * len(bench.profiled)
 
@@ -110,18 +113,39 @@ def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):
     assert "nothing better" in switch.why
 
 
-def test_of_several_measurements_the_median_answers_and_a_wrong_one_overrules(tmp_path):
+def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrules(tmp_path):
     space = space_of("tiny-gpt-cpu")
     configuration = strategy("autoscout", space, seed=1).ask()[0]
 
-    def one(seconds, status="ok"):
+    def one(seconds, status="ok", cost_s=1.0):
         m = measured(space, configuration)
-        return msgspec.structs.replace(m, metrics={"step_time_s": seconds}, status=status)
+        return msgspec.structs.replace(m, metrics={"step_time_s": seconds}, status=status, cost_s=cost_s)
 
-    bench = Bench(tmp_path / "a", [one(1.0), one(3.0), one(2.0)], mode="profile")
-    assert bench.evaluator.evaluate([configuration], 1)[0][0].metrics["step_time_s"] == 2.0
-    bench = Bench(tmp_path / "b", [one(1.0), one(3.0, "wrong"), one(2.0)], mode="profile")
-    assert bench.evaluator.evaluate([configuration], 1)[0][0].status == "wrong"
-    bench = Bench(tmp_path / "c", [one(1.0, "killed")], mode="profile")
-    bench.evaluator.evaluate([configuration], 1)
-    assert bench.profiled == [(configuration.id, "search")]
+    def answer(name, *remembered):
+        bench = Bench(tmp_path / name, remembered, mode="profile")
+        (measurement,), _ = bench.evaluator.evaluate([configuration], 1)
+        return measurement, bench.profiled
+
+    assert answer("a", one(1.0), one(3.0), one(2.0))[0].metrics["step_time_s"] == 2.0
+    assert answer("b", one(1.0), one(3.0, "wrong"), one(2.0))[0].status == "wrong"
+    assert answer("c", one(1.0, "timeout", 99.0), one(2.0), one(2.0))[0].status == "ok"
+    again = [(configuration.id, "search")]
+    assert answer("d", one(1.0, "killed"))[1] == again
+    assert answer("e", one(1.0, "oom"))[0].status == "oom"
+    assert answer("f", one(1.0, "timeout", cost_s=95.0))[0].status == "timeout"  # the job's limit is 90 s
+    assert answer("g", one(1.0, "timeout", cost_s=30.0))[1] == again
+
+
+def test_the_default_is_never_simulated(tmp_path):
+    space = space_of("tiny-gpt-cpu")
+    default = strategy("autoscout", space, seed=1).ask()[0]
+    bench = Bench(tmp_path, [m for m in history(300) if m.configuration != default])
+    (measurement,), _ = bench.evaluator.evaluate([default], 1)
+    assert bench.evaluator.fidelity == "simulated"
+    assert measurement.fidelity == "profiled"
+
+
+def test_repeats_do_not_make_simulators_look_better_than_they_are(tmp_path):
+    """Four configurations four times each are four rows."""
+    rows = history(4) * 4
+    assert Bench(tmp_path, rows).evaluator.fidelity == "profiled"

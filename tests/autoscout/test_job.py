@@ -29,7 +29,7 @@ def test_every_job_that_we_ship_loads(path):
 
 
 def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
-    path = write(tmp_path, layers='preset = "llama-3.2-3b"\nlayers = 2')
+    path = write(tmp_path, layers='preset = "llama-3.2-3b"\nlayers = 2', heads="")
     model = load_job(path).model
     assert (model.layers, model.kv_heads, model.gated) == (2, 8, True)
 
@@ -54,6 +54,14 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["peak < 3"]'}, "'peak < 3' is not a constraint"),
         ({"nodes": 'nodes = [{ device = "a1000", count = 2 }]'}, "did you mean 'a100'?"),
         ({"nodes": "nodes = []"}, "cluster.nodes is empty"),
+        ({"name": 'name = "../elsewhere"'}, "becomes a folder"),
+        ({"heads": "heads = 4\nkv_heads = 3"}, "model.heads 4 is not a multiple of model.kv_heads 3"),
+        ({"heads": "heads = 4\nffn = -7"}, "model.ffn = -7 must not be negative"),
+        ({"hidden": 'hidden = 60\nposition = "rope"'}, "even size of a head; here it is 15"),
+        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be more than 0"),
+        ({"minimize": 'minimize = "cpu_s"\nconstraints = ["cpu_s <= 1.2.3"]'}, "is not a constraint"),
+        ({"layers": 'preset = ["x"]'}, "model.preset = ['x'], which is unknown"),
+        ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
         ({"hidden": "hidden = 66"}, "model.hidden 66 is not a multiple of model.heads 4"),
         ({"target": 'target = "megatrom"'}, "target: invalid enum value 'megatrom'"),
         ({"task": 'task = "serve"'}, "target = 'megatron' trains"),

@@ -10,7 +10,7 @@ from autoscout.rivals.expert import expert_default
 from autoscout.search.bandit import UCB1
 from autoscout.search.dense import DenseOptimizer
 from autoscout.search.mcts import Tree
-from autoscout.search.orchestrator import Algorithm1, Hyper, _mean_improvement
+from autoscout.search.orchestrator import Algorithm1, Hyper, Told, _mean_improvement
 from autoscout.search.strategy import strategy
 from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point
@@ -195,23 +195,54 @@ def test_a_grid_costs_at_most_two_new_experiments_after_the_first():
     assert min(new) >= 1
 
 
-def test_the_fidelity_switch_keeps_the_tree_and_profiles_the_favourites_first():
+def simulate(search, run, batch, steps):
+    """Answers `steps` batches with predictions that are half of the truth."""
+    for _ in range(steps):
+        batch = run.send([Told(c, step_time(c) / 2, simulated=True) for c in batch])
+    return batch
+
+
+def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are_forgotten():
     space = space_of("tiny-gpt-cpu")
     search = Algorithm1(space, expert_default(space), [], 0, Hyper(top_k=3))
     run = search.run()
-    batch = next(run)
-    for _ in range(30):
-        costs: list[float | None] = [step_time(c) for c in batch]
-        search.simulated.update({c.id: (step_time(c), c) for c in batch})
-        batch = run.send(costs)
-    favourites = [c.id for _, c in sorted(search.simulated.values(), key=lambda pair: pair[0])[:3]]
+    batch = simulate(search, run, next(run), 30)
+    predicted = sorted((t for t in search.known.values()), key=lambda t: t.cost or 0.0)
+    last = {c.id: Told(c, step_time(c) / 2, simulated=True) for c in batch}
+    favourites = [t.configuration.id for t in sorted([*predicted, *last.values()], key=lambda t: t.cost or 0.0)]
+    favourites = list(dict.fromkeys(favourites))[:3]
     search.switched = True
-    after = []
+    batch = run.send(list(last.values()))
+    asked = []
     for _ in range(3):
-        batch = run.send([2 * step_time(c) for c in batch])
-        after += [c.id for c in batch]
-    assert after == favourites
-    batch = run.send([2 * step_time(c) for c in batch])
-    assert search.simulated == {}
+        asked += [c.id for c in batch]
+        batch = run.send([Told(c, step_time(c)) for c in batch])
+    assert asked == favourites
+    assert all(not t.simulated for t in search.known.values())
     assert search.best is not None
-    assert search.best[1].id in favourites
+    assert search.best.cost == min(step_time(t.configuration) for t in search.known.values())
+
+
+def test_after_the_fidelity_switch_the_tree_is_searched_again():
+    """Structures that were only simulated are open again, and the tree that was learned proposes them."""
+    space = space_of("smallest-cpu")
+    search = Algorithm1(space, expert_default(space), [], 0, Hyper())
+    run = search.run()
+    batch = simulate(search, run, next(run), 120)
+    assert search.closed.all()
+    search.switched = True
+    for _ in range(20):
+        batch = run.send([Told(c, step_time(c)) for c in batch])
+    reasons = [e.why for e in search.events if isinstance(e, Decided)][-10:]
+    assert "tree search" in reasons
+
+
+def test_a_switch_during_the_tournament_is_noticed_there():
+    space = space_of("tiny-gpt-cpu")
+    search = Algorithm1(space, expert_default(space), [], 0, Hyper(top_k=2))
+    run = search.run()
+    batch = simulate(search, run, next(run), 4)
+    search.switched = True
+    run.send([Told(c, step_time(c) / 2, simulated=True) for c in batch])
+    assert search.switched is False
+    assert all(not t.simulated for t in search.known.values())

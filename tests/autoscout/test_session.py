@@ -102,28 +102,13 @@ def test_without_warm_start_nothing_is_taken_from_the_knowledge_base(tmp_path):
 
 def test_a_wrong_configuration_is_stored_with_its_evidence_and_never_recommended(tmp_path):
     """The fastest recorded configuration is made to compute something else."""
-    recorded = list(journals.events(RECORDED))
     job = load_job("fixtures/jobs/smallest-cpu.toml")
-    ended = [e for e in recorded if isinstance(e, ExperimentEnded)]
-    default = next(e.default for e in recorded if isinstance(e, SessionStarted))
-    fastest = min(
-        (
-            e
-            for e in ended
-            if e.measurement.configuration != default and e.measurement.configuration.knobs["ar"] == "none"
-        ),
-        key=lambda e: cost(job.objective, e.measurement) or 9.0,
-    ).measurement.configuration
-    spoiled = tmp_path / "spoiled.jsonl"
-    journal = journals.Journal(spoiled)
-    for event in recorded:
-        if isinstance(event, ExperimentEnded) and event.measurement.configuration == fastest:
-            broken = msgspec.structs.replace(event.measurement, grad_norms=[26.0, 60.0, 122.0])
-            event = msgspec.structs.replace(event, measurement=broken)
-        journal.append(event, sync=False)
-    journal.close()
+    default = load_default()
+    ended = [e.measurement for e in journals.events(RECORDED) if isinstance(e, ExperimentEnded)]
+    others = [m for m in ended if m.configuration != default and m.configuration.knobs["ar"] == "none"]
+    fastest = min(others, key=lambda m: cost(job.objective, m) or 9.0).configuration
     kb = tmp_path / "kb.duckdb"
-    path = replay_job(tmp_path, spoiled, profiles=330)
+    path = replay_job(tmp_path, spoiled(tmp_path, lambda m: m.configuration == fastest), profiles=330)
     path.write_text(path.read_text() + '[space]\nfix = { ar = "none" }\n')
     result = run(path, kb, strategy="random", hyper=Hyper(patience=1000))
     measured = {m.configuration.id: m for _, m in store.measurements(kb)}
@@ -293,3 +278,103 @@ def test_a_torn_last_line_is_cut_off_and_the_session_goes_on(tmp_path):
     again = session.resume(done.session, kb, lambda e: None, lambda text: None, Stop())
     assert again.confirmed is not None
     assert all(json.loads(line) for line in path.read_bytes().splitlines())
+
+
+def interrupted_after(job: Path, kb: Path, experiments: int, **options) -> str:
+    """Runs a session until so many experiments have ended; returns its name."""
+    stop, seen = Stop(), []
+
+    def count(event):
+        seen.append(event)
+        if sum(isinstance(e, ExperimentEnded) for e in seen) == experiments:
+            stop.ask()
+
+    with pytest.raises(Interrupted):
+        run(job, kb, count, stop, **options)
+    return next(e.session for e in seen if isinstance(e, SessionStarted))
+
+
+def spoiled(tmp_path: Path, chosen) -> Path:
+    """The recorded landscape with other gradient norms where `chosen(measurement)`."""
+    path = tmp_path / "spoiled.jsonl"
+    journal = journals.Journal(path)
+    for event in journals.events(RECORDED):
+        if isinstance(event, ExperimentEnded) and chosen(event.measurement):
+            broken = msgspec.structs.replace(event.measurement, grad_norms=[26.0, 60.0, 122.0])
+            event = msgspec.structs.replace(event, measurement=broken)
+        journal.append(event, sync=False)
+    journal.close()
+    return path
+
+
+def test_a_resumed_session_holds_on_to_the_reference_that_the_knowledge_base_gave(tmp_path):
+    """The default is known, what runs first after the resume computes something else: it must not set the standard."""
+    kb = tmp_path / "kb.duckdb"
+    honest = replay_job(tmp_path)
+    interrupted_after(honest, kb, 1)
+    default = load_default()
+    lies = replay_job(tmp_path, spoiled(tmp_path, lambda m: m.configuration != default))
+    name = interrupted_after(lies, kb, 1)
+    resumed = session.resume(name, kb, lambda e: None, lambda text: None, Stop())
+    assert resumed.confirmed is not None
+    assert resumed.confirmed.winner == default
+    ended = events_of(kb, name, ExperimentEnded)
+    assert {e.measurement.status for e in ended if e.measurement.configuration != default} == {"wrong"}
+
+
+def load_default():
+    return next(e.default for e in journals.events(RECORDED) if isinstance(e, SessionStarted))
+
+
+def test_a_listener_that_fails_costs_no_finished_experiment(tmp_path):
+    kb, seen = tmp_path / "kb.duckdb", []
+
+    def fails_at_the_third(event):
+        seen.append(isinstance(event, ExperimentEnded))
+        if sum(seen) == 3:
+            raise OSError("nobody listens")
+
+    with pytest.raises(OSError, match="nobody listens"):
+        run(replay_job(tmp_path), kb, fails_at_the_third)
+    name = next(store.sessions_folder(kb).iterdir()).name
+    assert len(events_of(kb, name, ExperimentEnded)) == 3
+
+
+def test_resuming_works_when_the_knowledge_base_is_gone(tmp_path):
+    """It is rebuilt from the journals: they are the truth."""
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    run(job, kb, fidelity="profile")
+    name = interrupted_after(job, kb, 3, seed=5)
+    kb.unlink()
+    resumed = session.resume(name, kb, lambda e: None, lambda text: None, Stop())
+    assert resumed.confirmed is not None
+
+
+def test_only_simulating_needs_something_to_simulate_from_and_profiles_the_favourites(tmp_path):
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path, profiles=60)
+    with pytest.raises(AutoscoutError, match="--fidelity simulate needs simulators"):
+        run(job, kb, fidelity="simulate")
+    run(job, kb, strategy="random", fidelity="profile", hyper=Hyper(patience=1000))
+    result = run(job, kb, fidelity="simulate", seed=2, hyper=Hyper(tau=1000, simulated_patience=20, top_k=3))
+    assert result.confirmed is not None
+    searched = [e for e in events_of(kb, result.session, ExperimentEnded) if e.purpose == "search"]
+    assert len(searched) <= 4
+
+
+def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
+    from autoscout.best import best_of_job
+
+    kb, path = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    job = load_job(path)
+    run(path, kb)
+    other = path.with_name("memory.toml")
+    other.write_text(path.read_text().replace('minimize = "step_time_s"', 'minimize = "peak_memory_gib"'))
+    run(other, kb, seed=9)
+    found = best_of_job(kb, job)
+    assert found.metric == "step_time_s"
+    assert found.default is not None
+    assert found.best.value <= 1.05 * found.default.value
+    four = path.with_name("four.toml")
+    four.write_text(path.read_text().replace("count = 2", "count = 4"))
+    with pytest.raises(AutoscoutError, match="nothing is known"):
+        best_of_job(kb, load_job(four))

@@ -81,6 +81,7 @@ def test_the_guard_averages_a_window():
     assert not guard.trusted
     assert guard.check(1.0, 1.0) == pytest.approx(0.15)
     assert guard.trusted
+    assert guard.check(1.0, None) == pytest.approx(0.5)  # predicted to run, and failed
 
 
 def test_the_memory_estimate_moves_as_memory_does():

@@ -101,6 +101,27 @@ def test_resuming_by_name(tuned, job):
     assert json.loads(done.stdout)["best"] == document["best"]
 
 
+def test_resuming_changes_nothing_silently(tuned):
+    kb, document = tuned
+    name = document["session"]["session"]
+    for change in (["--profiles", "50"], ["--seed", "7"], ["--strategy", "random"]):
+        done = autoscout("tune", "--resume", name, *change, kb=kb)
+        assert done.returncode == 2
+        assert f"{change[0]} cannot be changed by --resume" in done.stderr
+    done = autoscout("tune", TINY, "--resume", name, kb=kb)
+    assert done.returncode == 2
+    assert "is not the job of that session" in done.stderr
+
+
+def test_a_reader_that_leaves_does_not_end_the_session(job, tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    script = f"{sys.executable} -m tui.cli tune {job} --no-tui --kb {kb} | head -2; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "0", done.stderr
+    (row,) = store.session_rows(kb)
+    assert row["state"] == "ended"
+
+
 def test_explain(job):
     good = json.loads(autoscout("explain", TINY, "tp=2", "pp=2", "--json").stdout)
     assert good["valid"]
@@ -145,6 +166,8 @@ def test_doctor(tmp_path):
         (["profile", TINY, "tp=2", "pp=4"], 2, "must be the 4 devices"),
         (["profile", TINY, "tq=2"], 2, "did you mean 'tp'?"),
         (["explain", TINY, "tp"], 2, "'tp' is not KNOB=VALUE"),
+        (["profile", TINY, "tp=0"], 2, "tp 0 is not among 1, 2, 4"),
+        (["profile", TINY, "mbs=abc"], 2, "mbs abc is not among 1, 2, 4, 8"),
         (["best", "nothing-1"], 2, "there is no session nothing-1"),
         (["frobnicate"], 2, "No such command"),
         (["sql", "SELEC 1"], 2, "SELEC"),

@@ -33,11 +33,17 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the ranks have it: indices must mean the same
     import torch
 
     count = torch.cuda.device_count()
-    names = sorted({torch.cuda.get_device_name(number) for number in range(count)})
-    found = {"device": " + ".join(names), "devices": str(count), "cuda": str(torch.version.cuda)}
+    names = [torch.cuda.get_device_name(number) for number in range(count)]
+    found = {
+        "device": " + ".join(sorted(set(names))),
+        "devices": str(count),
+        "gpus": ", ".join(names),
+        "cuda": str(torch.version.cuda),
+    }
     if count:
         found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return found

@@ -33,7 +33,7 @@ def main(experiment: Path) -> int:
     rank = os.environ["RANK"]
     try:
         config = json.loads(experiment.read_text())
-        os.environ.update(config["environment"])
+        _adopt(config["environment"])
         result = _run(config)
     except BaseException as error:
         traceback.print_exc()
@@ -41,6 +41,16 @@ def main(experiment: Path) -> int:
         return 1
     _write(experiment.with_name(f"rank-{rank}.json"), result)
     return 0
+
+
+def _adopt(variables: dict[str, str]) -> None:
+    """Takes over the experiment's environment. GPUs are counted among those that we were given."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ.update(variables)
+    chosen = variables.get("CUDA_VISIBLE_DEVICES")
+    if given and chosen:
+        names = given.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[int(index)] for index in chosen.split(","))
 
 
 @functools.cache
@@ -102,11 +112,13 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             grad_norms.append(float(grad_norm))
         if _steps <= config["warmup"]:
             warmup_s.append(seconds)
-            affordable = math.ceil(config["measure_s"] / max(seconds, 1e-9))
-            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
         else:
             iterations_s.append(seconds)
             cpu_s += _cpu_seconds() - cpu
+        if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
+            fastest = min([warmup_s[-1], *iterations_s])
+            affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
+            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
     return {
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
@@ -255,7 +267,11 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 def run_and_exit(experiment: Path) -> None:
     """Sends all output to rank-R.log, runs, and leaves without waiting for anything."""
-    log = os.open(experiment.with_name(f"rank-{os.environ['RANK']}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    path = experiment.with_name(f"rank-{os.environ['RANK']}.log")
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    except OSError:
+        os._exit(os.EX_CANTCREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
     code = main(experiment)

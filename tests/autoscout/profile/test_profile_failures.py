@@ -16,6 +16,7 @@ import pytest
 from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.profile.runner import profiler_for
+from autoscout.profile.torchrun import Torchrun
 from kb.records import AutoscoutError, Job, Measurement
 
 pytestmark = pytest.mark.engine
@@ -150,6 +151,65 @@ def test_interrupt_ends_the_experiment_and_only_that(bench: Bench, launcher: str
         thread.join()
         assert answers[0].status == "killed"
         assert "stopped by AutoScout" in answers[0].evidence
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_an_interrupt_before_the_experiment_ends_it_at_once(bench: Bench, launcher: str) -> None:
+    endless, short = tiny_job(launcher=launcher, timeout_s=60.0, **ENDLESS), tiny_job(launcher=launcher)
+    bench.profiler(endless).interrupt()
+    folder = bench.folder()
+    answer = bench.profiler(endless).run(configuration(), "tiny", folder)
+    assert answer.status == "killed"
+    assert "stopped by AutoScout" in answer.evidence
+    assert not list(folder.glob("rank-*"))
+    assert bench.run(short).status == "ok"
+
+
+def test_an_interrupt_while_the_warm_process_starts(bench: Bench) -> None:
+    profiler = profiler_for(tiny_job(**ENDLESS))
+    profiler.environment()
+    answers: list[Measurement] = []
+    thread = threading.Thread(target=lambda: answers.append(profiler.run(configuration(), "tiny", bench.folder())))
+    thread.start()
+    wait_until(lambda: any("zygote.py" in " ".join(cmdline(child)) for child in psutil.Process().children()))
+    profiler.interrupt()
+    thread.join()
+    assert answers[0].status == "killed"
+    profiler.interrupt()
+    assert profiler.run(configuration(), "tiny", bench.folder()).status == "killed"
+    profiler.close()
+
+
+def test_nothing_is_left_of_what_ranks_of_a_killed_torchrun_started(bench: Bench, tmp_path: Path) -> None:
+    helper = """
+        import os, subprocess
+        if "RANK" in os.environ:
+            subprocess.Popen(["sleep", "601"], start_new_session=True)
+    """
+    (tmp_path / "sitecustomize.py").write_text("\n".join(line[8:] for line in helper.splitlines()))
+    prefix = ["env", f"PYTHONPATH={tmp_path}"]
+    job = tiny_job(launcher="torchrun", command_prefix=prefix, timeout_s=30.0, **ENDLESS)
+    thread, answers = in_background(bench, job, tp=2)
+    time.sleep(1.5)  # AutoScout looks once a second for what there is
+    helpers = [process for process in ranks() if cmdline(process) == ["sleep", "601"]]
+    assert len(helpers) == 2
+    next(child for child in psutil.Process().children() if "torch.distributed.run" in cmdline(child)).kill()
+    thread.join()
+    assert answers[0].status == "killed"
+    assert not [process for process in ranks() if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_rank_log_that_cannot_be_written_is_one_sentence(bench: Bench, interpreter: Callable[[str], str]) -> None:
+    folder = bench.folder()
+    python = interpreter(f'mkdir "{folder}/rank-1.log"; exec {sys.executable} "$@"')
+    with pytest.raises(AutoscoutError, match="the ranks cannot write there"):
+        bench.profiler(tiny_job(python=python)).run(configuration(tp=2), "tiny", folder)
+
+
+def test_a_launcher_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").mkdir()
+    with pytest.raises(AutoscoutError, match="cannot write the experiment's files"):
+        Torchrun(TINY).run(tmp_path / "experiment.json", 2, 10.0)
 
 
 def test_torchrun_reports_the_root_cause(bench: Bench, tmp_path: Path) -> None:

@@ -50,6 +50,26 @@ def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:
     assert len(bench.run(tiny_job(iterations=50, measure_s=0.0)).iterations_s) == 2
 
 
+def test_a_slow_warm_up_does_not_cost_iterations(bench: Bench, tmp_path: Path) -> None:
+    """As compilation and the start of communication would make it."""
+    slow = """
+        import sys, time
+        plain, calls = time.perf_counter, 0
+        def perf_counter():
+            global calls
+            if sys._getframe(1).f_code.co_name != "_iteration":
+                return plain()
+            calls += 1  # two calls an iteration
+            return plain() + (1000 if calls > 1 else 0)
+        time.perf_counter = perf_counter
+    """
+    (tmp_path / "sitecustomize.py").write_text("\n".join(line[8:] for line in slow.splitlines()))
+    prefix = ["env", f"PYTHONPATH={tmp_path}"]
+    measured = bench.run(tiny_job(command_prefix=prefix, iterations=5, measure_s=100.0), tp=2)
+    assert measured.status == "ok", measured.evidence
+    assert len(measured.iterations_s) == 5
+
+
 def test_more_memory_shows(bench: Bench) -> None:
     small, large = bench.run(TINY), bench.run(tiny_job(vocab=2**15, hidden=256))
     assert large.metrics["peak_memory_gib"] > small.metrics["peak_memory_gib"] + 0.1
@@ -68,6 +88,10 @@ def test_contexts_separate_what_cannot_be_compared() -> None:
     assert context_of(TINY, environment) == context_of(TINY, environment | {"launcher": "torchrun"})
     assert context_of(TINY, environment) != context_of(TINY, environment | {"torch": "2.12.0"})
     assert context_of(TINY, environment) != context_of(tiny_job(hidden=128), environment)
+    assert context_of(TINY, environment) != context_of(tiny_job(transformer_engine=True), environment)
+    assert context_of(TINY, environment) != context_of(tiny_job(command_prefix=["taskset", "1"]), environment)
+    same = tiny_job(timeout_s=1.0, launcher="torchrun", python="/opt/python")
+    assert context_of(TINY, environment) == context_of(same, environment)
 
 
 def test_a_finished_result_can_be_adopted_from_its_folder(bench: Bench) -> None:
