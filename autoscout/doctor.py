@@ -60,7 +60,7 @@ def _target(job: Job | None) -> list[Finding]:
                 subject="megatron",
                 ok=False,
                 found=str(error),
-                remedy="pip install 'autoscout[megatron]', or name launch.python in the job",
+                remedy="pip install torch megatron-core==0.16.1, or name launch.python in the job",
                 needed=job is not None,
             )
         ]
@@ -71,7 +71,7 @@ def _target(job: Job | None) -> list[Finding]:
             found=environment.get(name) or "not installed",
             remedy=""
             if environment.get(name)
-            else "pip install 'autoscout[megatron]', or name launch.python in the job",
+            else "pip install torch megatron-core==0.16.1, or name launch.python in the job",
             needed=job is not None,
         )
         for name in ("torch", "megatron-core")

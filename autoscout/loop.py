@@ -249,7 +249,8 @@ class Loop:
             self.on_note(f"re-measuring {len(finalists)} configurations {self.job.launch.repeats} times in turns")
         measured = []
         for order in confirm.rounds(finalists, self.job.launch.repeats):
-            if measured and time.monotonic() > self.deadline and not self.tape.replaying:
+            late = time.monotonic() > self.deadline and not self.tape.replaying
+            if measured and (late or self.tape.next_is(Confirmed)):
                 break
             measured.append([self.profile(c, "confirm") for c in order])
         confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)

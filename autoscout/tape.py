@@ -41,6 +41,9 @@ class Tape:
     def replaying(self) -> bool:
         return bool(self._past)
 
+    def next_is(self, kind: type[Event]) -> bool:
+        return bool(self._past) and isinstance(self._past[0], kind)
+
     def emit(self, event: E, *, write: bool = False, sync: bool = False) -> E:
         """Records an event, or recognizes it as the one recorded next. Decisions may wait in memory for the next
         event that must be written (`write`) or be on disk (`sync`) before this returns: they can be made again."""
@@ -62,7 +65,7 @@ class Tape:
 
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
         """The next recorded event if it is of this kind (and about this configuration): taken from the tape."""
-        if not self._past or not isinstance(self._past[0], kind):
+        if not self.next_is(kind):
             return None
         if configuration is not None and _about(self._past[0]) != configuration.id:
             return None

@@ -30,7 +30,7 @@ def describe(job: Job) -> dict[str, str]:
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
-                f"{interpreter}: has no {package}; install it there (`pip install autoscout[megatron]`) "
+                f"{interpreter}: has no {package}; install it there (`pip install torch megatron-core==0.16.1`) "
                 f"or name an interpreter that has it in launch.python",
                 2,
             )

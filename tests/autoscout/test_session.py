@@ -174,11 +174,15 @@ def test_nothing_feasible_is_said_with_an_example(tmp_path):
     assert refused.value.exit_code == 3
 
 
-def test_the_wall_clock_limit_ends_the_search_and_still_confirms(tmp_path):
-    job = with_budget(load_job(replay_job(tmp_path)), 300, "1s")
-    result = session.tune(job, tmp_path / "kb.duckdb", session.Options(), lambda e: None, lambda t: None, Stop())
+def test_the_wall_clock_limit_ends_the_search_and_still_confirms_once(tmp_path):
+    kb, job = tmp_path / "kb.duckdb", with_budget(load_job(replay_job(tmp_path)), 300, "1s")
+    result = session.tune(job, kb, session.Options(), lambda e: None, lambda t: None, Stop())
     assert result.reason == "wall"
     assert result.confirmed is not None
+    assert result.confirmed.pairs == 1
+    again = session.resume(result.session, kb, lambda e: None, lambda t: None, Stop())
+    assert again.confirmed == result.confirmed
+    assert again.experiments == result.experiments
 
 
 def test_a_full_disk_is_one_sentence_and_costs_no_finished_experiment(tmp_path):
