@@ -16,6 +16,7 @@ from autoscout.job import seconds
 from autoscout.objective import cost, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
+from autoscout.schedule import slots
 from autoscout.search.orchestrator import Hyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
@@ -193,16 +194,28 @@ class Loop:
 
     def _run_or_adopt(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
+        adopted = results.collect(folder)
+        if adopted is not None and adopted.configuration.id == configuration.id:
+            return adopted
         began = time.perf_counter()
-        measurement = results.collect(folder)
-        if measurement is None or measurement.configuration.id != configuration.id:
-            if self.stop.asked >= 2:
+        with self._machine() as ours:
+            if not ours:
                 raise Interrupted
             measurement = self.profiler.run(configuration, name, folder)
         self.experiment_s += time.perf_counter() - began
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def _machine(self) -> contextlib.AbstractContextManager[bool]:
+        if self.job.launch.launcher == "replay":
+            return contextlib.nullcontext(True)
+        return slots.machine(
+            on_wait=lambda: self.on_note(
+                "another AutoScout measures on this machine; waiting for its experiment to end"
+            ),
+            give_up=lambda: self.stop.asked > 0,
+        )
 
     def _check_budget(self) -> None:
         recorded = self.tape.recorded(SearchEnded)
