@@ -17,7 +17,8 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All correct measurements of one configuration: median of the objective's metric, and their spread."""
+    """All correct measurements of one configuration: the objective's metric (of the re-measurements where there are
+    some, else the median), and the spread of all."""
 
     name: str
     configuration: dict[str, Value]
@@ -117,8 +118,10 @@ def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]],
         context=rows[-1][1].context,
         environment=rows[-1][1].environment,
         sessions=list(dict.fromkeys(session for session, _ in rows)),
-        best=_measured(job, groups[winner]),
-        default=_measured(job, groups[default.id]) if base is not None else None,
+        best=_measured(job, groups[winner], confirmed.value if confirmed else None),
+        default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
+        if base is not None
+        else None,
         worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
         gain=gain,
         low=confirmed.low if confirmed else None,
@@ -128,13 +131,13 @@ def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]],
     )
 
 
-def _measured(job: Job, group: list[Measurement]) -> Measured:
+def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
     good = sorted((m for m in group if cost(job.objective, m) is not None), key=lambda m: cost(job.objective, m) or 0.0)
     values = [to_metric(job.objective, c) for m in good if (c := cost(job.objective, m)) is not None]
     return Measured(
         name=good[0].name,
         configuration=good[0].configuration.knobs,
-        value=statistics.median(values),
+        value=confirmed or statistics.median(values),
         lowest=min(values),
         highest=max(values),
         measurements=len(values),
@@ -145,19 +148,23 @@ def _measured(job: Job, group: list[Measurement]) -> Measured:
 def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
     seen = f"best of {configurations} measured configurations"
     if confirmed is None:
-        return f"{seen}; measured {repeats} times, not yet re-measured in turns with the default"
+        times = "once" if repeats == 1 else f"{repeats} times"
+        return f"{seen}; measured {times}, not re-measured in turns with the default"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
+    text = f"{seen}; finalists re-measured {times} in turns"
+    behind = confirmed.behind or 1.0
     if confirmed.name == confirmed.default_name:
-        text = f"{seen}; re-measured {times} in turns, nothing beat the expert default"
+        text += ": keep the expert default, nothing is measurably faster"
+        if behind < 1:
+            low, high = confirmed.behind_low, confirmed.behind_high
+            might = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
+            return f"{text}; {confirmed.rival_name} may be, {might}: more launch.repeats would tell"
     elif confirmed.gain is None:
-        text = f"{seen}; re-measured {times}; the expert default did not run"
+        text += "; the expert default did not run"
     else:
-        noise = ", within noise of it" if confirmed.low is not None and confirmed.low <= 1 else ""
-        against = _times(confirmed.gain, confirmed.low, confirmed.high)
-        text = f"{seen}; re-measured {times} in turns with the expert default: {against} faster{noise}"
+        text += f": {_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
     if confirmed.behind is not None and confirmed.rival_name != confirmed.default_name:
-        behind = _times(confirmed.behind, confirmed.behind_low, confirmed.behind_high)
-        text += f"; next is {confirmed.rival_name}, {behind} slower"
+        text += f"; {confirmed.rival_name} is {_times(behind, confirmed.behind_low, confirmed.behind_high)} slower"
     return text
 
 

@@ -39,33 +39,33 @@ def rounds(finalists: list[Configuration], repeats: int) -> list[list[Configurat
 
 
 def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: Configuration) -> Confirmed | None:
-    """The finalist with the lowest median cost, against the default and against the next best. None if no
-    finalist ran in every round."""
+    """The finalist with the lowest cost (geometric mean over the rounds), if the 95 % interval says that it beats the
+    default; else the default. None if no finalist ran in every round."""
     by_id: dict[str, list[float | None]] = {}
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
     for row in measured:
         for m in row:
             by_id.setdefault(m.configuration.id, []).append(cost(job.objective, m))
-    medians = {
-        key: statistics.median([c for c in costs if c is not None])
-        for key, costs in by_id.items()
-        if all(c is not None for c in costs)
-    }
-    if not medians:
+    costs = {key: [c for c in values if c is not None] for key, values in by_id.items() if None not in values}
+    if not costs:
         return None
-    winner, *others = sorted(medians, key=medians.__getitem__)
-    base = medians.get(default.id)
-    gain = low = high = behind = behind_low = behind_high = None
-    if base is not None:
-        gain, low, high = (1.0, None, None) if winner == default.id else _ratio(by_id[default.id], by_id[winner])
-    if others:
-        behind, behind_low, behind_high = _ratio(by_id[others[0]], by_id[winner])
+    means = {key: statistics.geometric_mean(values) for key, values in costs.items()}
+    winner, *others = sorted(means, key=means.__getitem__)
+    gain = low = high = None
+    if default.id in costs:
+        gain, low, high = _ratio(costs[default.id], costs[winner])
+        if winner != default.id and (low is None or low <= 1.0):
+            others = [winner, *(key for key in others if key != default.id)]
+            winner = default.id
+        if winner == default.id:
+            gain, low, high = 1.0, None, None
+    behind, behind_low, behind_high = _ratio(costs[others[0]], costs[winner]) if others else (None, None, None)
     return Confirmed(
         winner=configurations[winner],
         name=space.name(configurations[winner]),
-        value=to_metric(job.objective, medians[winner]),
+        value=to_metric(job.objective, means[winner]),
         default_name=space.name(default),
-        default_value=None if base is None else to_metric(job.objective, base),
+        default_value=to_metric(job.objective, means[default.id]) if default.id in means else None,
         gain=gain,
         low=low,
         high=high,
@@ -77,9 +77,9 @@ def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: 
     )
 
 
-def _ratio(slower: list[float | None], faster: list[float | None]) -> tuple[float, float | None, float | None]:
+def _ratio(slower: list[float], faster: list[float]) -> tuple[float, float | None, float | None]:
     """Geometric mean over the rounds of slower / faster, and its 95 % interval (Student's t on the logarithm)."""
-    logs = [math.log(s / f) for s, f in zip(slower, faster, strict=True) if s is not None and f is not None]
+    logs = [math.log(s / f) for s, f in zip(slower, faster, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return math.exp(mean), None, None

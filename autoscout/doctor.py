@@ -60,7 +60,7 @@ def _target(job: Job | None) -> list[Finding]:
                 subject="megatron",
                 ok=False,
                 found=str(error),
-                remedy="pip install torch megatron-core==0.16.1, or name launch.python in the job",
+                remedy="install it there, or name another interpreter in the job's launch.python",
                 needed=job is not None,
             )
         ]
@@ -93,6 +93,14 @@ def _knowledge_base(kb: Path) -> Finding:
         rows = store.mark(kb)
     except AutoscoutError as error:
         return Finding(subject="knowledge base", ok=False, found=str(error), needed=True)
+    if not os.access(kb, os.W_OK) or not os.access(kb.parent, os.W_OK):
+        return Finding(
+            subject="knowledge base",
+            ok=False,
+            found=f"{kb} is read-only",
+            remedy="choose a --kb in a folder that you may write to",
+            needed=True,
+        )
     return Finding(subject="knowledge base", ok=True, found=f"{kb}, {rows} measurements")
 
 

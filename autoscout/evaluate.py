@@ -13,7 +13,7 @@ from typing import Literal
 
 from autoscout.objective import cost
 from autoscout.search.orchestrator import Hyper
-from autoscout.simulate.ensemble import Ensemble, fit
+from autoscout.simulate.ensemble import MIN_ROWS, Ensemble, fit
 from autoscout.simulate.guard import Guard
 from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
@@ -55,7 +55,7 @@ class Evaluator:
         if mode == "simulate" and self._ensemble is None:
             raise AutoscoutError(
                 f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
-                f"hardware to fit them ({len(self._training)} measurements); run it without that option first"
+                f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"
             )
         self.fidelity: Fidelity = "simulated" if self._ensemble else "profiled"
         self._best_predicted = float("inf")

@@ -137,6 +137,10 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
+    if objective.maximize and objective.maximize in TRAINING_METRICS and objective.maximize != "tokens_per_s":
+        yield f"objective.maximize = '{objective.maximize}': less of it is better; write minimize"
+    if objective.minimize == "tokens_per_s":
+        yield "objective.minimize = 'tokens_per_s': more of it is better; write maximize"
     for metric in [objective.metric, *(constraint(text)[0] for text in objective.constraints)]:
         if metric not in TRAINING_METRICS:
             yield f"objective speaks of '{metric}'{nearest_name(metric, TRAINING_METRICS)}"

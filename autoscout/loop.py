@@ -13,7 +13,7 @@ import msgspec
 from autoscout import confirm
 from autoscout.evaluate import Evaluator, FidelityMode
 from autoscout.job import seconds
-from autoscout.objective import cost, to_metric
+from autoscout.objective import broken, cost, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
@@ -268,7 +268,7 @@ class Loop:
             measured.append([self.profile(c, "confirm") for c in order])
         confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
         if confirmed is None:
-            raise AutoscoutError("no finalist could be measured again; see `autoscout sessions` for their failures", 3)
+            raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
         return self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 
     def _nothing_worked(self) -> str:
@@ -276,7 +276,8 @@ class Loop:
         for m in self.evaluator.done.values():
             failures[m.status] = failures.get(m.status, 0) + 1
         told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
-        example = next((m.evidence for m in self.evaluator.done.values() if m.evidence), "")
+        reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
+        example = next((f"For example: {reason}" for reason in reasons if reason), "")
         return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
     def _end(self, reason: str) -> tuple[float, float]:

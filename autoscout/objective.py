@@ -36,6 +36,17 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     return from_metric(objective, value)
 
 
+def broken(objective: Objective, measurement: Measurement) -> str:
+    """ "" or which constraint a run that was ok breaks, in words."""
+    for text in objective.constraints:
+        metric, compare, bound = constraint(text)
+        known = measurement.metrics.get(metric)
+        if known is None or not _COMPARE[compare](known, bound):
+            found = "not measured" if known is None else f"{known:.4g}"
+            return f"breaks the constraint {text}: it is {found}"
+    return ""
+
+
 def from_metric(objective: Objective, value: float) -> float:
     return value if objective.minimize else 1.0 / value
 

@@ -107,7 +107,7 @@ def resume(
             )
         journal.append(SessionResumed(pid=os.getpid(), at=time.time()))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
-        on_note(f"resuming {session}: {finished} finished experiments are not run again")
+        on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
         space = Space.of_job(started.job)
         return Loop(started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past)).run()

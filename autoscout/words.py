@@ -16,4 +16,4 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 
 def listed(values: Any) -> str:
-    return ", ".join(str(v) for v in values)
+    return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)

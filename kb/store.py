@@ -41,8 +41,10 @@ def default_path() -> Path:
     """$AUTOSCOUT_KB, else autoscout/kb.duckdb in the XDG data directory."""
     if chosen := os.environ.get("AUTOSCOUT_KB"):
         return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "autoscout" / "kb.duckdb"
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if not data.is_absolute():  # the XDG specification ignores such a setting
+        data = Path.home() / ".local" / "share"
+    return data / "autoscout" / "kb.duckdb"
 
 
 def sessions_folder(kb: Path) -> Path:
@@ -139,7 +141,7 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
     for row in rows:
         if is_running(sessions_folder(kb) / row["session"]):
             row["state"] = "running"
-        elif row["state"] == "open":
+        elif row["state"] == "open" or row["reason"] == "interrupted":
             row["state"] = "interrupted"
     return rows
 

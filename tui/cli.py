@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -28,7 +29,17 @@ def _common(command: F) -> F:
 def _kb(given: Path | None) -> Path:
     from kb.store import default_path
 
+    if given is not None and given.name == "":
+        raise click.UsageError("--kb is empty; give a file, such as kb.duckdb")
     return given or default_path()
+
+
+def _existing_kb(given: Path | None) -> Path:
+    """For verbs that only read: a mistyped name must not answer from an empty knowledge base."""
+    path = _kb(given)
+    if given is not None and not path.exists():
+        raise click.UsageError(f"{path}: there is no knowledge base; `autoscout tune` creates one")
+    return path
 
 
 def _note(text: str) -> None:
@@ -41,13 +52,20 @@ def _note(text: str) -> None:
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
 @click.option("--strategy", type=click.Choice(["autoscout", "paper", "random"]), default="autoscout", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--warm-start", type=click.Choice(["auto", "off"]), default="auto", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
+@click.option(
+    "--warm-start",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Whether the knowledge base is used.",
+)
 @click.option(
     "--fidelity",
     type=click.Choice(["adaptive", "profile", "simulate"]),
     default="adaptive",
     show_default=True,
+    help="Simulators while they are right, only experiments, or only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
 @click.option("--resume", metavar="SESSION", help="Go on with a session that was interrupted.")
@@ -97,7 +115,7 @@ def tune(
             options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
             result = session.tune(job, path, options, progress.see, _note, stop)
     except loop.Interrupted:
-        _note(f"interrupted; everything measured is kept, go on with: autoscout tune --resume {progress.session}")
+        _note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
     report.tuned(path, result, as_json)
 
@@ -143,7 +161,7 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @cli.command()
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--count", is_flag=True, help="Only the number of valid configurations.")
-@click.option("--list", "listed", metavar="N", type=int, help="The first N valid configurations.")
+@click.option("--list", "listed", metavar="N", type=click.IntRange(min=0), help="The first N valid configurations.")
 @_common
 def space(job_file: Path, count: bool, listed: int | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
@@ -161,7 +179,7 @@ def best(what: str, kb: Path | None, as_json: bool) -> None:
     from autoscout import best as bests
     from tui import report
 
-    path = _kb(kb)
+    path = _existing_kb(kb)
     found = bests.best_of_job(path, _job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
     report.best(found, as_json)
 
@@ -173,7 +191,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     from kb import store
     from tui import report
 
-    path = _kb(kb)
+    path = _existing_kb(kb)
     for problem in store.ingest_all(path)[1]:
         _note(problem)
     report.sessions(store.session_rows(path), as_json)
@@ -182,14 +200,14 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 @cli.command()
 @click.argument("query", metavar="SELECT …")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]), default="table")
-@click.option("--limit", type=int, default=1000, show_default=True, help="Rows at most.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to a file instead of stdout.")
 @_common
 def sql(query: str, form: str, limit: int, out: Path | None, kb: Path | None, as_json: bool) -> None:
-    """Ask the knowledge base in SQL, read-only. Views: runs, best, failures, sessions, decisions, checks."""
+    """Ask the knowledge base in SQL, read-only. Views: runs, best, failures, sessions, decisions, checks, orderings."""
     from kb import query as queries
 
-    table = queries.run(_kb(kb), query, limit=limit)
+    table = queries.run(_existing_kb(kb), query, limit=limit)
     rendered = queries.render(table, "json" if as_json else form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
@@ -212,6 +230,10 @@ def doctor(job_file: Path | None, kb: Path | None, as_json: bool) -> None:
     report.doctor(examine(_kb(kb), _job(job_file) if job_file else None), as_json)
 
 
+def _resume_line(session: str, kb: Path | None) -> str:
+    return shlex.join(["autoscout", "tune", "--resume", session, *(["--kb", str(kb)] if kb else [])])
+
+
 def _check_resumed(job_file: Path | None, job: Any) -> None:
     """A resumed session goes on with the job and the options that it was started with."""
     context = click.get_current_context()
@@ -229,7 +251,8 @@ def _lines(stream: Any) -> Callable[[str], None]:
     def write(line: str) -> None:
         try:
             print(line, file=stream, flush=True)
-        except OSError:
+        except OSError as error:
+            _note(f"nobody takes the progress lines any more ({error.strerror}); the session goes on")
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
     return write

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from autoscout.objective import cost, to_metric
+from autoscout.objective import broken, cost, to_metric
 from kb.journal import (
     Answered,
     AnyEvent,
@@ -40,6 +40,7 @@ class Progress:
         self.searched = 0
         self.simulated = 0
         self.answered = 0
+        self.confirming = False
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
 
@@ -83,6 +84,7 @@ class Progress:
             case FidelitySwitched():
                 self._line(f"from simulating to profiling: {event.why}")
             case SearchEnded():
+                self.confirming = True
                 self._line(f"search ends: {_REASONS.get(event.reason, event.reason)}")
             case _:
                 pass
@@ -101,16 +103,22 @@ class Progress:
             self.default = c
         if c is not None and (self.best is None or c < self.best) and fidelity != "re-measured":
             self.best = c
-        shown = m.status if c is None else metric(self.job, to_metric(self.job.objective, c))
+        if c is not None:
+            shown = metric(self.job, to_metric(self.job.objective, c))
+        else:
+            shown = "over a limit" if m.status == "ok" else m.status
         self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
-        if m.evidence:
-            self.write(f"{'':>36}{m.evidence}")
+        problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
+        if problem:
+            self.write(f"{'':>36}{problem}")
 
     def _line(self, text: str) -> None:
         self.write(f"{clock(time.monotonic() - self.began)}  {self._standing():<27}  {text}")
 
     def _standing(self) -> str:
         """Best so far and its gain over the default."""
+        if self.confirming:
+            return "re-measuring"
         if self.best is None:
             return "best –"
         value = to_metric(self.job.objective, self.best)

@@ -53,8 +53,8 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     click.echo("")
     best(found, False)
     click.echo(
-        f"\n{result.experiments} experiments; the engine itself took {result.engine_ms_mean:.1f} ms a step "
-        f"(at most {result.engine_ms_max:.1f}). Session {result.session}"
+        f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
+        f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
 
 
@@ -129,7 +129,7 @@ def explanation(space: Space, found: Explanation, as_json: bool) -> None:
         click.echo(f"valid: {found.name}")
         click.echo("  " + " ".join(f"{k}={_shown(v)}" for k, v in found.configuration.knobs.items()))
     else:
-        click.echo(f"not valid: {found.name}")
+        click.echo(f"not valid: {found.name or 'the expert default'}")
         for violation in found.violations:
             source = f"  ({violation.rule}, {violation.source})" if violation.source else ""
             click.echo(f"  ✗ {violation.sentence}{source}")
@@ -195,7 +195,7 @@ def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
     elif not rows:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:
-        header = list(rows[0])
+        header = ["session", "state", "experiments", "best", "value", "gain", "started"]
         click.echo(table([[_cell(r[h]) for h in header] for r in rows], header))
 
 

@@ -36,13 +36,17 @@ def describe(job: Job) -> dict[str, str]:
             )
     if found["devices"] == "0":
         raise AutoscoutError(
-            f"{interpreter}: torch sees no GPU; check the driver or the container's flags, "
-            f"and that torch is not a build for CPUs",
+            f"{interpreter}: the job needs {_wanted(job)}, and torch sees no GPU; check the driver or the container's "
+            f"flags, and that torch is not a build for CPUs",
             2,
         )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
         raise AutoscoutError(problem, 2)
     return {**found, "worker": _worker_hash(), "launcher": megatron.launcher(job)}
+
+
+def _wanted(job: Job) -> str:
+    return " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:

@@ -26,8 +26,8 @@ class Node:
 
 class Tree:
     def __init__(self, space: Space, ordering: list[str], c_uct: float, unvisited: float = 0.9) -> None:
-        """`ordering`: all sparse knobs, most important first. `c_uct`: exploration of UCT. `unvisited`: what an
-        unvisited branch is taken to be worth, as a share of the best one beside it."""
+        """`ordering`: all sparse knobs that differ anywhere, most important first. `c_uct`: exploration of UCT.
+        `unvisited`: what an unvisited branch is taken to be worth, as a share of the best one beside it."""
         self.ordering = ordering
         self.c_uct = c_uct
         self.unvisited = unvisited

@@ -50,14 +50,15 @@ def tournament(
 def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Generator) -> list[list[str]]:
     """K prioritizations of the sparse knobs: winners of earlier jobs first, then the catalog's own order, its
     layers in turn to the front, and random ones."""
-    names = [knob.name for knob in space.sparse]
-    layers = list(dict.fromkeys(knob.layer for knob in space.sparse))
+    acting = [knob for i, knob in enumerate(space.sparse) if len(np.unique(space.structures[:, i])) > 1]
+    names = [knob.name for knob in acting]
+    layers = list(dict.fromkeys(knob.layer for knob in acting))
     candidates = [_completed(ordering, names) for ordering in seeded]
     for layer in layers:
-        front = [knob.name for knob in space.sparse if knob.layer == layer]
+        front = [knob.name for knob in acting if knob.layer == layer]
         candidates.append(_completed(front, names))
     unique = list(dict.fromkeys(tuple(c) for c in candidates))[:k]
-    for _ in range(10 * k):
+    for _ in range(10 * k):  # a small space may have fewer than k orderings
         if len(unique) >= k:
             break
         shuffled = tuple(rng.permutation(names).tolist())

@@ -10,9 +10,12 @@ from autoscout.space.network import distance
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
+_SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration` is what was asked for, completed; None if no valid one agrees with what was given."""
+    """`configuration` is what was asked for, completed; None if no valid one agrees with what was given. `name` is
+    its short name, or what was given."""
 
     given: dict[str, Value]
     configuration: Configuration | None
@@ -56,7 +59,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
     return Explanation(
         given=dict(given),
         configuration=None,
-        name=space.name(attempt),
+        name=" ".join(f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in given.items()),
         violations=[*_out_of_domain(space, given), *space.violations(attempt)],
         inactive=[space.knob[n].why_inactive for n in given if n not in attempt.knobs],
         nearest=nearest,
@@ -124,7 +127,7 @@ def _value(knob: Knob, text: str) -> Value:
     """The text in the type of the knob's values; what does not fit stays text and is found out of the domain."""
     sample = knob.values[0]
     if isinstance(sample, bool):
-        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+        return _SWITCH.get(text.lower(), text)
     if isinstance(sample, int | float):
         try:
             return type(sample)(text)

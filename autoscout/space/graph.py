@@ -20,6 +20,7 @@ import numpy as np
 
 from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
 from autoscout.space.network import distance, key, limited, network, ordered
+from autoscout.space.rules import Expression
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
 
@@ -43,10 +44,12 @@ class Space:
         attributes: Mapping[str, Any],
         limits: SpaceLimits | None = None,
         objective: Objective | None = None,
+        derived: Mapping[str, str] | None = None,
     ) -> None:
         """Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain (exit 2), or when
         nothing is feasible (exit 3)."""
         self.attributes = dict(attributes)
+        self._derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
@@ -86,7 +89,7 @@ class Space:
             derived={**catalog.derived, **derived},
         )
         knobs, rules = instantiate(catalog, attributes)
-        return Space(knobs, rules, attributes, job.space, job.objective)
+        return Space(knobs, rules, attributes, job.space, job.objective, derived)
 
     # ---- M(s), projection, configurations ----------------------------------------------------------------
 
@@ -201,9 +204,9 @@ class Space:
                 found.append(Violation("domain", f"{knob.name} {value} is not among {listed(knob.values)}", ""))
         if any(v.rule == "missing" for v in found):
             return found
-        return found + [
-            Violation(rule.id, rule.sentence(_Shown(env)), rule.source) for rule in self.rules if not rule.holds(env)
-        ]
+        shown = _Shown(env, self._derived)
+        broken = [rule for rule in self.rules if not rule.holds(env)]
+        return found + [Violation(rule.id, rule.sentence(shown), rule.source) for rule in broken]
 
     def is_valid(self, configuration: Configuration) -> bool:
         if not configuration.knobs.keys() <= self.knob.keys():
@@ -349,8 +352,12 @@ class Space:
             fewer = [r for r in guilty if r is not rule]
             if not self._feasible_under(fewer):
                 guilty = fewer
-        because = "; ".join(f"{r.id}: {r.holds.text}" for r in guilty) or "a knob is left without a value"
+        because = "; ".join(f"{r.id}: {r.holds.text}" for r in guilty) or self._implied()
         return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
+
+    def _implied(self) -> str:
+        implied = [f"{k.name} = {k.implied.text}" for k in self.knobs if k.implied is not None]
+        return f"what the other knobs imply is not possible: {', '.join(implied)}"
 
     def _feasible_under(self, rules: list[Rule]) -> bool:
         relaxed = object.__new__(Space)
@@ -364,6 +371,10 @@ class Space:
 class _Shown(dict):
     """Fills a rule's sentence; an inactive knob without an `off` value reads as a dash."""
 
+    def __init__(self, env: Mapping[str, Any], derived: Mapping[str, Expression]) -> None:
+        super().__init__(env)
+        self._derived = derived
+
     def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
+        value = self._derived[key](self) if key in self._derived else super().__getitem__(key)
         return "–" if value is None else value

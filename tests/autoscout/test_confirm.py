@@ -38,8 +38,9 @@ def test_the_gain_is_the_ratio_of_costs_with_its_interval():
     found = verdict(JOB, SPACE, measured_rounds, DEFAULT)
     assert found is not None
     assert found.winner == OTHER
-    assert (found.value, found.default_value) == (1.0, 2.0)
-    assert found.gain == pytest.approx((2.0 / 1.0 * 2.1 / 1.1 * 1.9 / 0.9) ** (1 / 3))
+    assert found.value == pytest.approx((1.0 * 1.1 * 0.9) ** (1 / 3))
+    assert found.default_value is not None
+    assert found.gain == pytest.approx(found.default_value / found.value)
     assert found.low is not None
     assert found.gain is not None
     assert found.high is not None
@@ -47,10 +48,32 @@ def test_the_gain_is_the_ratio_of_costs_with_its_interval():
     assert found.pairs == 3
 
 
+def test_what_is_not_measurably_faster_does_not_beat_the_default():
+    rounds_ = [[took(OTHER, w), took(DEFAULT, d)] for w, d in ((1.0, 1.1), (1.1, 1.05), (1.0, 1.1))]
+    found = verdict(JOB, SPACE, rounds_, DEFAULT)
+    assert found is not None
+    assert (found.winner, found.gain, found.low) == (DEFAULT, 1.0, None)
+    assert found.rival_name == SPACE.name(OTHER)
+    assert found.behind is not None
+    assert found.behind_high is not None
+    assert found.behind < 1 < found.behind_high
+
+
+def test_one_round_decides_nothing_against_the_default():
+    found = verdict(JOB, SPACE, [[took(OTHER, 1.0), took(DEFAULT, 2.0)]], DEFAULT)
+    assert found is not None
+    assert found.winner == DEFAULT
+
+
+def test_without_a_default_that_runs_the_fastest_wins():
+    found = verdict(JOB, SPACE, [[took(OTHER, 1.0), took(THIRD, 2.0), failed(SPACE, DEFAULT)]], DEFAULT)
+    assert found is not None
+    assert (found.winner, found.gain, found.default_value) == (OTHER, None, None)
+
+
 def test_when_the_default_wins_the_next_best_says_by_how_much():
-    found = verdict(
-        JOB, SPACE, [[took(OTHER, 1.2), took(DEFAULT, 1.0)], [took(OTHER, 1.3), took(DEFAULT, 1.1)]], DEFAULT
-    )
+    rounds_ = [[took(OTHER, 1.2), took(DEFAULT, 1.0)], [took(OTHER, 1.3), took(DEFAULT, 1.1)]]
+    found = verdict(JOB, SPACE, rounds_, DEFAULT)
     assert found is not None
     assert (found.winner, found.gain, found.low) == (DEFAULT, 1.0, None)
     assert found.rival_name == SPACE.name(OTHER)
@@ -58,23 +81,23 @@ def test_when_the_default_wins_the_next_best_says_by_how_much():
 
 
 def test_a_finalist_that_fails_once_is_out():
-    found = verdict(
-        JOB, SPACE, [[took(OTHER, 1.0), took(DEFAULT, 2.0)], [failed(SPACE, OTHER), took(DEFAULT, 2.0)]], DEFAULT
-    )
+    rounds_ = [[took(OTHER, 1.0), took(DEFAULT, 2.0)], [failed(SPACE, OTHER), took(DEFAULT, 2.0)]]
+    found = verdict(JOB, SPACE, rounds_, DEFAULT)
     assert found is not None
     assert found.winner == DEFAULT
     assert verdict(JOB, SPACE, [[failed(SPACE, OTHER)]], DEFAULT) is None
 
 
 def test_a_larger_metric_wins_where_the_objective_maximizes():
-    job = msgspec.structs.replace(
-        JOB, objective=msgspec.structs.replace(JOB.objective, minimize="", maximize="tokens_per_s")
-    )
+    objective = msgspec.structs.replace(JOB.objective, minimize="", maximize="tokens_per_s")
+    job = msgspec.structs.replace(JOB, objective=objective)
 
     def rate(configuration, tokens):
         return msgspec.structs.replace(measured(SPACE, configuration), metrics={"tokens_per_s": tokens})
 
-    found = verdict(job, SPACE, [[rate(OTHER, 200.0), rate(DEFAULT, 100.0)]], DEFAULT)
+    rounds_ = [[rate(OTHER, 200.0 + i), rate(DEFAULT, 100.0 - i)] for i in range(3)]
+    found = verdict(job, SPACE, rounds_, DEFAULT)
     assert found is not None
-    assert (found.winner, found.value) == (OTHER, pytest.approx(200.0))
-    assert found.gain == pytest.approx(2.0)
+    assert found.winner == OTHER
+    assert found.value == pytest.approx(201.0, rel=1e-3)
+    assert found.gain == pytest.approx(2.03, rel=1e-2)

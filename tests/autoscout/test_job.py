@@ -50,6 +50,8 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"wall": 'wall = "soon"'}, "'soon' is not a duration"),
         ({"wall": 'wall = "0m"'}, "allows no experiment"),
         ({"minimize": 'minimize = "step_time"'}, "did you mean 'step_time_s'?"),
+        ({"minimize": 'maximize = "step_time_s"'}, "less of it is better"),
+        ({"minimize": 'minimize = "tokens_per_s"'}, "more of it is better"),
         ({"minimize": 'minimize = "cpu_s"\nmaximize = "tokens_per_s"'}, "exactly one of minimize and maximize"),
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["peak < 3"]'}, "'peak < 3' is not a constraint"),
         ({"nodes": 'nodes = [{ device = "a1000", count = 2 }]'}, "did you mean 'a100'?"),

@@ -127,7 +127,7 @@ def test_fix_and_limit():
     [
         ({"fix": {"tq": 2}}, "did you mean 'tp'?"),
         ({"fix": {"tp": 3}}, "tp = 3, but in this job tp is one of 1, 2, 4"),
-        ({"fix": {"sp": 1}}, "sp is one of False, True"),
+        ({"fix": {"sp": 1}}, "sp is one of false, true"),
         ({"limit": {"mbs": []}}, "leaves mbs no value"),
     ],
 )

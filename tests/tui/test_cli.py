@@ -133,6 +133,30 @@ def test_explain(job):
     assert "nearest valid" in bad.stdout
 
 
+def test_switches_are_written_as_they_are_shown():
+    for word, value in (("on", True), ("off", False), ("true", True), ("no", False)):
+        found = json.loads(autoscout("explain", TINY, "dp=4", f"distopt={word}", "--json").stdout)
+        assert found["configuration"]["knobs"]["distopt"] is value
+
+
+def test_a_mixed_cluster_explains_parts_of_a_kind():
+    done = autoscout("explain", "fixtures/jobs/llama-3.2-3b.toml", "a100=0", "a40=0")
+    assert done.returncode == 0, done.stderr
+    assert "not valid: a100=0 a40=0" in done.stdout
+    assert "no device is used" in done.stdout
+
+
+def test_the_way_back_names_the_knowledge_base(job, tmp_path):
+    kb = tmp_path / "other place" / "kb.duckdb"
+    command = [sys.executable, "-m", "tui.cli", "tune", str(job), "--no-tui", "--profiles", "300", "--kb", str(kb)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    next(line for line in process.stdout if " 3/300 " in line)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert f"--kb '{kb}'" in errors
+
+
 def test_space():
     assert autoscout("space", TINY, "--count").stdout.strip() == "4432"
     document = json.loads(autoscout("space", TINY, "--json", "--list", "3").stdout)
@@ -165,10 +189,12 @@ def test_doctor(tmp_path):
         (["tune", "--resume", "nothing-1"], 2, "there is no session nothing-1"),
         (["profile", TINY, "tp=2", "pp=4"], 2, "must be the 4 devices"),
         (["profile", TINY, "tq=2"], 2, "did you mean 'tp'?"),
+        (["sql", "FROM runs"], 2, "there is no knowledge base"),
+        (["space", TINY, "--list", "-1"], 2, "not in the range"),
         (["explain", TINY, "tp"], 2, "'tp' is not KNOB=VALUE"),
         (["profile", TINY, "tp=0"], 2, "tp 0 is not among 1, 2, 4"),
         (["profile", TINY, "mbs=abc"], 2, "mbs abc is not among 1, 2, 4, 8"),
-        (["best", "nothing-1"], 2, "there is no session nothing-1"),
+        (["best", "nothing-1"], 2, "there is no knowledge base"),
         (["frobnicate"], 2, "No such command"),
         (["sql", "SELEC 1"], 2, "SELEC"),
         (["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU"),
