@@ -151,21 +151,24 @@ def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) ->
         times = "once" if repeats == 1 else f"{repeats} times"
         return f"{seen}; measured {times}, not re-measured in turns with the default"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
-    text = f"{seen}; finalists re-measured {times} in turns"
-    behind = confirmed.behind or 1.0
+    text = f"{seen}; finalists re-measured {times} in turns: "
     if confirmed.name == confirmed.default_name:
-        text += ": keep the expert default, nothing is measurably faster"
-        if behind < 1:
-            low, high = confirmed.behind_low, confirmed.behind_high
-            might = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
-            return f"{text}; {confirmed.rival_name} may be, {might}: more launch.repeats would tell"
+        text += "keep the expert default, nothing is measurably faster"
     elif confirmed.gain is None:
-        text += "; the expert default did not run"
+        text += "the expert default did not run"
     else:
-        text += f": {_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
-    if confirmed.behind is not None and confirmed.rival_name != confirmed.default_name:
-        text += f"; {confirmed.rival_name} is {_times(behind, confirmed.behind_low, confirmed.behind_high)} slower"
-    return text
+        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
+    return text + _next_best(confirmed)
+
+
+def _next_best(confirmed: Confirmed) -> str:
+    behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
+    if behind is None or confirmed.rival_name == confirmed.default_name:
+        return ""
+    if behind < 1:
+        ahead = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
+        return f"; {confirmed.rival_name} may be {ahead} faster, which is within noise"
+    return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
 
 
 def _times(ratio: float, low: float | None, high: float | None) -> str:

@@ -33,33 +33,37 @@ def finalists(job: Job, measured: list[Measurement], default: Configuration) -> 
     return chosen
 
 
-def rounds(finalists: list[Configuration], repeats: int) -> list[list[Configuration]]:
-    """Every finalist once a round, in opposite order every other round."""
-    return [finalists if i % 2 == 0 else finalists[::-1] for i in range(repeats)]
+def round_of(finalists: list[Configuration], number: int) -> list[Configuration]:
+    """Every finalist once, in opposite order every other round."""
+    return finalists if number % 2 == 0 else finalists[::-1]
+
+
+def undecided(job: Job, measured: list[list[Measurement]], default: Configuration) -> bool:
+    """Something is faster than the default on average, but nothing measurably: more rounds would tell."""
+    costs = _costs(job, measured)
+    if default.id not in costs:
+        return False
+    means = {key: statistics.geometric_mean(values) for key, values in costs.items()}
+    return min(means, key=means.__getitem__) != default.id and not _faster(costs, default.id)
 
 
 def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: Configuration) -> Confirmed | None:
-    """The finalist with the lowest cost (geometric mean over the rounds), if the 95 % interval says that it beats the
-    default; else the default. None if no finalist ran in every round."""
-    by_id: dict[str, list[float | None]] = {}
-    configurations = {m.configuration.id: m.configuration for row in measured for m in row}
-    for row in measured:
-        for m in row:
-            by_id.setdefault(m.configuration.id, []).append(cost(job.objective, m))
-    costs = {key: [c for c in values if c is not None] for key, values in by_id.items() if None not in values}
+    """Of the finalists that are measurably faster than the default (95 %), the one with the lowest cost (geometric
+    mean over the rounds); the default where there is none. None if no finalist ran in every round."""
+    costs = _costs(job, measured)
     if not costs:
         return None
     means = {key: statistics.geometric_mean(values) for key, values in costs.items()}
-    winner, *others = sorted(means, key=means.__getitem__)
+    eligible = [*_faster(costs, default.id), default.id] if default.id in costs else list(costs)
+    winner = min(eligible, key=lambda key: (key == default.id, means[key]))
+    others = sorted((key for key in costs if key != winner), key=means.__getitem__)
     gain = low = high = None
-    if default.id in costs:
+    if winner == default.id:
+        gain = 1.0
+    elif default.id in costs:
         gain, low, high = _ratio(costs[default.id], costs[winner])
-        if winner != default.id and (low is None or low <= 1.0):
-            others = [winner, *(key for key in others if key != default.id)]
-            winner = default.id
-        if winner == default.id:
-            gain, low, high = 1.0, None, None
     behind, behind_low, behind_high = _ratio(costs[others[0]], costs[winner]) if others else (None, None, None)
+    configurations = {m.configuration.id: m.configuration for row in measured for m in row}
     return Confirmed(
         winner=configurations[winner],
         name=space.name(configurations[winner]),
@@ -75,6 +79,25 @@ def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: 
         behind_low=behind_low,
         behind_high=behind_high,
     )
+
+
+def _costs(job: Job, measured: list[list[Measurement]]) -> dict[str, list[float]]:
+    """Costs round by round of the finalists that ran in every round."""
+    by_id: dict[str, list[float | None]] = {}
+    for row in measured:
+        for m in row:
+            by_id.setdefault(m.configuration.id, []).append(cost(job.objective, m))
+    return {key: [c for c in values if c is not None] for key, values in by_id.items() if None not in values}
+
+
+def _faster(costs: dict[str, list[float]], default: str) -> list[str]:
+    """Those whose advantage over the default is more than noise: the whole 95 % interval is above 1."""
+    found = []
+    for key, values in costs.items():
+        low = _ratio(costs[default], values)[1]
+        if low is not None and low > 1.0:
+            found.append(key)
+    return found
 
 
 def _ratio(slower: list[float], faster: list[float]) -> tuple[float, float | None, float | None]:

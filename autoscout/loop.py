@@ -251,21 +251,24 @@ class Loop:
     def _confirm(self) -> Confirmed:
         """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run.
 
-        Costs up to (FINALISTS + 1) × repeats experiments beside the budget; when the wall-clock limit is over, one
-        round only.
+        Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
+        wall-clock limit is over, one round only.
         """
         done = [self.reference.rejudge(m) for m in self.evaluator.done.values()]
         finalists = confirm.finalists(self.job, done, self.started.default)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
+        repeats, default = self.job.launch.repeats, self.started.default
         if not self.tape.replaying:
-            self.on_note(f"re-measuring {len(finalists)} configurations {self.job.launch.repeats} times in turns")
-        measured = []
-        for order in confirm.rounds(finalists, self.job.launch.repeats):
+            self.on_note(f"re-measuring {len(finalists)} configurations at least {repeats} times in turns")
+        measured: list[list[Measurement]] = []
+        while len(measured) < repeats or (
+            len(measured) < 2 * repeats and confirm.undecided(self.job, measured, default)
+        ):
             late = time.monotonic() > self.deadline and not self.tape.replaying
             if measured and (late or self.tape.next_is(Confirmed)):
                 break
-            measured.append([self.profile(c, "confirm") for c in order])
+            measured.append([self.profile(c, "confirm") for c in confirm.round_of(finalists, len(measured))])
         confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
         if confirmed is None:
             raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)

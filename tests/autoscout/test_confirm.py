@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from landscape import failed, job_of, measured, space_of
 
-from autoscout.confirm import finalists, rounds, verdict
+from autoscout.confirm import finalists, round_of, undecided, verdict
 from autoscout.rivals.expert import expert_default
 from autoscout.space.explain import completed
 
@@ -30,7 +30,30 @@ def test_finalists_are_those_that_noise_may_have_hidden():
 
 
 def test_rounds_go_forth_and_back():
-    assert rounds([OTHER, DEFAULT], 3) == [[OTHER, DEFAULT], [DEFAULT, OTHER], [OTHER, DEFAULT]]
+    assert [round_of([OTHER, DEFAULT], i) for i in range(3)] == [[OTHER, DEFAULT], [DEFAULT, OTHER], [OTHER, DEFAULT]]
+
+
+def rounds_of(*rows):
+    """One row of seconds a round, for OTHER, THIRD and the default."""
+    return [[took(OTHER, a), took(THIRD, b), took(DEFAULT, d)] for a, b, d in rows]
+
+
+def test_of_those_that_are_measurably_faster_the_fastest_wins():
+    """OTHER is faster on average, but only THIRD surely."""
+    measured_rounds = rounds_of((0.5, 0.85, 1.0), (0.9, 0.86, 1.0), (0.5, 0.85, 1.0))
+    found = verdict(JOB, SPACE, measured_rounds, DEFAULT)
+    assert found is not None
+    assert found.winner == THIRD
+    assert found.low is not None
+    assert found.low > 1
+    assert found.rival_name == SPACE.name(OTHER)
+    assert not undecided(JOB, measured_rounds, DEFAULT)
+
+
+def test_more_rounds_where_they_may_decide_something():
+    assert undecided(JOB, rounds_of((0.5, 1.2, 1.0), (0.9, 1.2, 1.0), (1.1, 1.2, 1.0)), DEFAULT)
+    assert not undecided(JOB, rounds_of((1.1, 1.2, 1.0), (1.2, 1.2, 1.0)), DEFAULT)  # the default leads
+    assert not undecided(JOB, [[took(OTHER, 1.0)]], DEFAULT)  # it does not run
 
 
 def test_the_gain_is_the_ratio_of_costs_with_its_interval():
