@@ -53,9 +53,10 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_of_session(kb: Path, session: str) -> Best:
-    past = journals.events(session_folder(kb, session) / "journal.jsonl")
     started = session_started(kb, session)
-    return _best(started.job, started.default, [(session, m) for m in _measurements(past)], _confirmed(past))
+    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    rows = [(session, m) for m in _measurements(past)]
+    return _best(started.job, Space.of_job(started.job), started.default, rows, _confirmed(past))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
@@ -76,7 +77,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     for session in dict.fromkeys(session for session, _ in reversed(rows)):
         if confirmed := _confirmed_alike(kb, session, job):
             break
-    return _best(job, default, rows, confirmed)
+    return _best(job, space, default, rows, confirmed)
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
@@ -89,7 +90,13 @@ def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
     return _confirmed(journals.events(path)) if alike else None
 
 
-def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]], confirmed: Confirmed | None) -> Best:
+def _best(
+    job: Job,
+    space: Space,
+    default: Configuration,
+    rows: list[tuple[str, Measurement]],
+    confirmed: Confirmed | None,
+) -> Best:
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -106,7 +113,6 @@ def _best(job: Job, default: Configuration, rows: list[tuple[str, Measurement]],
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
-    space = Space.of_job(job)
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:

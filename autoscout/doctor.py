@@ -29,7 +29,7 @@ def examine(kb: Path, job: Job | None) -> list[Finding]:
         _processor(),
         _memory(),
         *_target(job),
-        *_gpu(),
+        _gpu(),
         _knowledge_base(kb),
         _filesystem(kb),
     ]
@@ -65,27 +65,15 @@ def _target(job: Job | None) -> list[Finding]:
             )
         ]
     return [
-        Finding(
-            subject=name,
-            ok=bool(environment.get(name)),
-            found=environment.get(name) or "not installed",
-            remedy=""
-            if environment.get(name)
-            else "pip install torch megatron-core==0.16.1, or name launch.python in the job",
-            needed=job is not None,
-        )
+        Finding(subject=name, ok=True, found=environment[name], needed=job is not None)
         for name in ("torch", "megatron-core")
     ]
 
 
-def _gpu() -> list[Finding]:
+def _gpu() -> Finding:
     driver = shutil.which("nvidia-smi")
-    gpu = Finding(
-        subject="gpu",
-        ok=driver is not None,
-        found="NVIDIA driver present" if driver else "no NVIDIA driver (nvidia-smi not found): CPU jobs only",
-    )
-    return [gpu]
+    found = "NVIDIA driver present" if driver else "no NVIDIA driver (nvidia-smi not found): CPU jobs only"
+    return Finding(subject="gpu", ok=driver is not None, found=found)
 
 
 def _knowledge_base(kb: Path) -> Finding:

@@ -41,8 +41,8 @@ class Evaluator:
         default: Configuration,
     ) -> None:
         """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
-        session's reference; `remembered`: (session, measurement) of this
-        job, hardware and versions from the KB, oldest first."""
+        session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
+        oldest first. Errors: AutoscoutError when only simulators are wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default = default
         self._profile, self._judge = profile, judge

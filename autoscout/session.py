@@ -11,7 +11,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -56,13 +56,28 @@ def tune(
 ) -> Result:
     """A new session. Errors: AutoscoutError; Interrupted after everything is on disk."""
     _repair(kb, on_note)
-    profiler = profiler_for(job)
-    with contextlib.closing(profiler):
+    space = Space.of_job(job)
+    with _begun(_new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
+        return loop.run()
+
+
+@contextlib.contextmanager
+def _begun(
+    session: str,
+    job: Job,
+    kb: Path,
+    space: Space,
+    options: Options,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+) -> Iterator[Loop]:
+    """A new session's folder, journal and loop; everything is given back at the end."""
+    warm = options.warm_start != "off"
+    with contextlib.closing(profiler_for(job)) as profiler:
         environment = profiler.environment()
-        space = Space.of_job(job)
-        warm = options.warm_start != "off"
         started = SessionStarted(
-            session=_new_id(job),
+            session=session,
             job=job,
             context=context_of(job, environment),
             strategy=options.strategy,
@@ -76,11 +91,10 @@ def tune(
             orderings=store.orderings(kb, job.id) if warm else [],
         )
         folder = store.sessions_folder(kb) / started.session
-        journal = Journal(folder / "journal.jsonl")
-        with contextlib.closing(journal), _owned(folder):
+        with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
             tape = Tape(journal, [], on_event)
             tape.emit(started, sync=True)
-            return Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0).run()
+            yield Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
 
 
 def resume(
@@ -131,35 +145,15 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     default = expert_default(space)
     configuration = completed(space, parse(space, assignments), default)
     _repair(kb, on_note)
-    with contextlib.closing(profiler_for(job)) as profiler:
-        environment = profiler.environment()
-        context = context_of(job, environment)
-        started = SessionStarted(
-            session=_new_id(job, "profile"),
-            job=job,
-            context=context,
-            strategy="profile",
-            seed=0,
-            fidelity="profile",
-            warm_start="off",
-            hyper={},
-            environment=environment,
-            kb_mark=store.mark(kb),
-            default=default,
-            orderings=[],
-        )
-        folder = store.sessions_folder(kb) / started.session
-        with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
-            tape = Tape(journal, [], lambda event: None)
-            tape.emit(started, sync=True)
-            loop = Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
-            remembered = store.measurements(kb, job=job.id, context=context)
-            of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
-            if of_default:
-                loop.reference.judge(of_default[-1])
-            elif configuration.id != default.id:
-                on_note("the losses are not checked: the expert default has not been measured for this job yet")
-            return loop.profile_alone(configuration)
+    options = Options(strategy="profile", fidelity="profile", warm_start="off")
+    with _begun(_new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
+        remembered = store.measurements(kb, job=job.id, context=loop.started.context)
+        of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
+        if of_default:
+            loop.reference.judge(of_default[-1])
+        elif configuration.id != default.id:
+            on_note("the losses are not checked: the expert default has not been measured for this job yet")
+        return loop.profile_alone(configuration)
 
 
 def session_folder(kb: Path, session: str) -> Path:

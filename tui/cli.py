@@ -168,7 +168,8 @@ def space(job_file: Path, count: bool, listed: int | None, kb: Path | None, as_j
     from autoscout.space.graph import Space
     from tui import report
 
-    report.space(_job(job_file), Space.of_job(_job(job_file)), count, listed, as_json)
+    job = _job(job_file)
+    report.space(job, Space.of_job(job), count, listed, as_json)
 
 
 @cli.command()

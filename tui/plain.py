@@ -39,7 +39,6 @@ class Progress:
         self.arm = ""
         self.searched = 0
         self.simulated = 0
-        self.answered = 0
         self.confirming = False
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
@@ -61,7 +60,6 @@ class Progress:
             case ExperimentEnded():
                 self._experiment(event)
             case Answered():
-                self.answered += 1
                 self._measured(event.measurement, "known")
             case Simulated():
                 self.simulated += 1

@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -29,13 +30,11 @@ class Profiler(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one experiment and waits for their end."""
+    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`."""
 
-    def start(self) -> None: ...
+    def start(self, stopping: Callable[[], bool]) -> None: ...
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome: ...
-
-    def interrupt(self) -> None: ...
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome: ...
 
     def close(self) -> None: ...
 
@@ -61,6 +60,7 @@ class MegatronProfiler:
         self._job = job
         self._launcher = launcher
         self._environment: dict[str, str] = {}
+        self._stopping = False
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -75,6 +75,20 @@ class MegatronProfiler:
         Errors: AutoscoutError when the configuration cannot be an experiment at all (no mbs) or the folder
         cannot be written.
         """
+        try:
+            return self._run(configuration, name, folder)
+        finally:
+            self._stopping = False
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Ends every process that is still held."""
+        self._launcher.close()
+
+    def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = megatron.world_size(configuration)
         try:
             about = results.About(
@@ -88,11 +102,13 @@ class MegatronProfiler:
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "error", str(error))
         worker = megatron.worker_config(self._job, configuration, devices.gpus_of(about.environment))
-        self._launcher.start()
+        self._launcher.start(lambda: self._stopping)
         started = time.time()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()
-        outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s)
+        outcome = Outcome(stopped=True)
+        if not self._stopping:
+            outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s, lambda: self._stopping)
         cost = time.time() - started
         measurement = results.collect(folder)
         if measurement is None and os.EX_CANTCREAT in outcome.codes.values():
@@ -109,14 +125,6 @@ class MegatronProfiler:
             device_s=cost * ranks,
             at=started + cost,
         )
-
-    def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
-        self._launcher.interrupt()
-
-    def close(self) -> None:
-        """Ends every process that is still held."""
-        self._launcher.close()
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

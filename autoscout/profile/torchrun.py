@@ -3,6 +3,7 @@
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from autoscout.profile import environment, processes, results
@@ -35,26 +36,16 @@ class Torchrun:
 
     def __init__(self, job: Job) -> None:
         self._python = environment.target_python(job)
-        self._stopping = False
 
-    def start(self) -> None:
+    def start(self, stopping: Callable[[], bool]) -> None:
         """Nothing has to be got ready."""
-
-    def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
-        """Runs the experiment to its end. Errors: AutoscoutError when the folder cannot be written."""
-        try:
-            return Outcome(stopped=True) if self._stopping else self._run(experiment, ranks, timeout_s)
-        finally:
-            self._stopping = False
-
-    def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
-        self._stopping = True
 
     def close(self) -> None:
         """Nothing stays between experiments."""
 
-    def _run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
+        written."""
         command = [*torchrun_command(self._python, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
@@ -69,7 +60,7 @@ class Torchrun:
             )
         seen: dict[int, str] = {}
         try:
-            timed_out = self._wait(process, timeout_s, seen)
+            timed_out = self._wait(process, timeout_s, stopping, seen)
             code = process.poll()
         finally:
             processes.end(process, _GRACE_S, seen)
@@ -77,7 +68,7 @@ class Torchrun:
                 process.stdin.close()
         said = log.read_text(errors="replace")
         cause = _ROOT_CAUSE.search(said)
-        stopped = self._stopping and code is None
+        stopped = stopping() and code is None
         return Outcome(
             codes={int(cause[1]): int(cause[2])} if cause and code else {},
             timed_out=timed_out,
@@ -86,13 +77,19 @@ class Torchrun:
             said=said.strip()[-1000:],
         )
 
-    def _wait(self, process: subprocess.Popen[bytes], timeout_s: float, seen: dict[int, str]) -> bool:
-        """Waits for the end, the limit or interrupt(); whether it was the limit.
+    def _wait(
+        self,
+        process: subprocess.Popen[bytes],
+        timeout_s: float,
+        stopping: Callable[[], bool],
+        seen: dict[int, str],
+    ) -> bool:
+        """Waits for the end, the limit or `stopping()`; whether it was the limit.
 
         Notes its family in `seen`: ranks lead their own sessions, and nothing leads to them once torchrun is dead.
         """
         start = looked = time.monotonic()
-        while process.poll() is None and not self._stopping:
+        while process.poll() is None and not stopping():
             now = time.monotonic()
             if now > start + timeout_s:
                 return True

@@ -7,6 +7,7 @@ import select
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,12 @@ class Warm:
         with results.writing("temporary files"):
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
         self._ready = False
-        self._stopping = False
         self._buffer = b""
 
-    def start(self) -> None:
+    def start(self, stopping: Callable[[], bool]) -> None:
         """Gets ready for one experiment, so that the zygote's imports are not part of its cost."""
         alive = self._process is not None and self._process.poll() is None
-        if self._stopping or (alive and self._ready):
+        if stopping() or (alive and self._ready):
             return
         self.close()
         self._errors.seek(0)
@@ -52,18 +52,7 @@ class Warm:
             stderr=self._errors,
             start_new_session=True,
         )
-        self._ready = self._answer(self._process, _START_LIMIT_S) is not None
-
-    def run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
-        """Runs the experiment to its end; start() must have been called."""
-        try:
-            return Outcome(stopped=True) if self._stopping else self._run(experiment, ranks, timeout_s)
-        finally:
-            self._stopping = False
-
-    def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
-        self._stopping = True
+        self._ready = self._answer(self._process, _START_LIMIT_S, stopping) is not None
 
     def close(self) -> None:
         """Ends the zygote and with it whatever it runs."""
@@ -75,18 +64,19 @@ class Warm:
         self._process = None
         self._buffer = b""
 
-    def _run(self, experiment: Path, ranks: int, timeout_s: float) -> Outcome:
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called."""
         assert self._process is not None
         answer = None
         if self._ready:
             request = {"experiment": str(experiment.resolve()), "ranks": ranks, "timeout_s": timeout_s}
             self._send(self._process, request)
-            answer = self._answer(self._process, timeout_s + _ANSWER_MARGIN_S)
+            answer = self._answer(self._process, timeout_s + _ANSWER_MARGIN_S, stopping)
         if answer is None:  # the zygote did not start, died, hangs or did not stop in time
             code = self._process.poll()
             self.close()
-            hangs = code is None and not self._stopping
-            return Outcome(stopped=self._stopping, timed_out=hangs, launcher_code=code, said=self._said())
+            hangs = code is None and not stopping()
+            return Outcome(stopped=stopping(), timed_out=hangs, launcher_code=code, said=self._said())
         return Outcome(
             codes={rank: code for rank, code in enumerate(answer["codes"]) if rank not in answer["ended"]},
             timed_out=answer["timed_out"],
@@ -99,14 +89,16 @@ class Warm:
         with contextlib.suppress(BrokenPipeError):  # it died: the missing answer says so
             os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
 
-    def _answer(self, process: subprocess.Popen[bytes], limit_s: float) -> dict[str, Any] | None:
+    def _answer(
+        self, process: subprocess.Popen[bytes], limit_s: float, stopping: Callable[[], bool]
+    ) -> dict[str, Any] | None:
         """The zygote's next line; None when it died or did not answer in time. Any exception ends it."""
         assert process.stdout is not None
         told = False
         deadline = time.monotonic() + limit_s
         try:
             while b"\n" not in self._buffer:
-                if self._stopping and not told:
+                if stopping() and not told:
                     told = True
                     self._send(process, {"stop": True})
                     deadline = min(deadline, time.monotonic() + _STOP_LIMIT_S)

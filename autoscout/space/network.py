@@ -1,8 +1,9 @@
 """Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
 
+import math
+
 import msgspec
 import networkx as nx
-import numpy as np
 
 from autoscout.space.knob import Knob, Rule
 from autoscout.words import listed, nearest_name
@@ -69,8 +70,9 @@ def distance(a: Value, b: Value) -> float:
     """Between two values of a knob: |log₂| of their ratio for positive numbers, else 1 if they differ."""
     if key(a) == key(b):
         return 0.0
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in (a, b))
-    return abs(float(np.log2(a / b))) if numbers else 1.0  # type: ignore[operator]
+    if isinstance(a, bool | str) or isinstance(b, bool | str) or a <= 0 or b <= 0:
+        return 1.0
+    return abs(math.log2(a / b))
 
 
 def key(value: Value) -> tuple[str, Value]:

@@ -209,7 +209,7 @@ def test_a_rank_log_that_cannot_be_written_is_one_sentence(bench: Bench, interpr
 def test_a_launcher_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "launcher.log").mkdir()
     with pytest.raises(AutoscoutError, match="cannot write the experiment's files"):
-        Torchrun(TINY).run(tmp_path / "experiment.json", 2, 10.0)
+        Torchrun(TINY).run(tmp_path / "experiment.json", 2, 10.0, lambda: False)
 
 
 def test_torchrun_reports_the_root_cause(bench: Bench, tmp_path: Path) -> None:
