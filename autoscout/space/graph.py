@@ -10,7 +10,7 @@ assignment is feasible exactly if some row agrees with it: values can be masked,
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
+from autoscout.space.feasible import Feasible
+from autoscout.space.knob import Knob, Rule, instantiate, load_catalog, table_knob
 from autoscout.space.network import distance, key, limited, network, ordered
 from autoscout.space.rules import Expression
 from autoscout.words import listed, nearest_name
@@ -45,9 +46,11 @@ class Space:
         limits: SpaceLimits | None = None,
         objective: Objective | None = None,
         derived: Mapping[str, str] | None = None,
+        measured: list[dict[str, Value]] | None = None,
     ) -> None:
-        """Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain (exit 2), or when
-        nothing is feasible (exit 3)."""
+        """`measured`: valid are exactly these assignments of active knobs, instead of all that the rules allow.
+        Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain (exit 2), or when nothing is
+        feasible (exit 3)."""
         self.attributes = dict(attributes)
         self._derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
@@ -64,7 +67,8 @@ class Space:
         self._sparse_rules, self._dense_rules, self._joint_rules = self._due_rules()
         self._mask_reads = self._names_behind_masks()
         self._masks: dict[tuple[Any, ...], dict[str, tuple[Value, ...]]] = {}
-        self.structures: np.ndarray = self._enumerate()
+        self._listed = None if measured is None else self._grouped(measured)
+        self.structures: np.ndarray = self._enumerate() if self._listed is None else self._index(self._listed)
         if len(self.structures) == 0:
             raise AutoscoutError(self._why_nothing_is_feasible(), 3)
 
@@ -91,10 +95,27 @@ class Space:
         knobs, rules = instantiate(catalog, attributes)
         return Space(knobs, rules, attributes, job.space, job.objective, derived)
 
+    @staticmethod
+    def from_table(
+        rows: list[dict[str, Value]], sparse: Iterable[str], dense: Iterable[str], objective: Objective | None = None
+    ) -> "Space":
+        """Any table of measured rows is a space: the domains are the values that occur, ordered, and the rows are the
+        valid configurations. A knob that a row lacks is inactive there."""
+        kinds = {**dict.fromkeys(sparse, "sparse"), **dict.fromkeys(dense, "dense")}
+        return Space(
+            [table_knob(name, kind, rows) for name, kind in kinds.items()],
+            [],
+            {},
+            objective=objective,
+            measured=[{n: row[n] for n in kinds if n in row} for row in rows],
+        )
+
     # ---- M(s), projection, configurations ----------------------------------------------------------------
 
     def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
         """M(s): the active dense knobs with their valid values, in the order of the domains."""
+        if self._listed is not None:
+            return self._listed_mask(s)
         env = self._environment(s)
         key = tuple(env[name] for name in self._mask_reads)
         if key not in self._masks:
@@ -109,16 +130,18 @@ class Space:
             for name, values in mask.items()
         }
         first = {name: values[0] for name, values in by_distance.items()}
-        if not self._joint_rules or self._joint_ok(s, first):
+        if self._joint_ok(s, first):
             return first
-        points = (dict(zip(by_distance, values, strict=True)) for values in itertools.product(*by_distance.values()))
         return min(
-            (p for p in points if self._joint_ok(s, p)),
+            self.points(s),
             key=lambda p: sum(abs(self._step(n, p[n]) - self._step(n, x.get(n, p[n]))) for n in p),
         )
 
     def points(self, s: Structure) -> Iterator[Point]:
         """All of X(s)."""
+        if self._listed is not None:
+            yield from self._listed[self._key(s)]
+            return
         mask = self.mask(s)
         for values in itertools.product(*mask.values()):
             point = dict(zip(mask, values, strict=True))
@@ -141,8 +164,7 @@ class Space:
 
     def row(self, s: Structure) -> int | None:
         """The table's row of a structure; None if it is not valid."""
-        codes = tuple(self._code[k.name].get(key(s[k.name]), -2) if k.name in s else INACTIVE for k in self.sparse)
-        return self._rows.get(codes)
+        return self._rows.get(self._key(s))
 
     def name(self, configuration: Configuration) -> str:
         """Short canonical name: what differs from a plain single-device run, e.g. tp2_pp2_sp_mbs1."""
@@ -163,7 +185,7 @@ class Space:
     @cached_property
     def sizes(self) -> np.ndarray:
         """|X(s)| of every structure."""
-        if self._joint_rules:
+        if self._joint_rules or self._listed is not None:
             return np.array([sum(1 for _ in self.points(self.structure(i))) for i in range(len(self.structures))])
         sizes = [
             int(np.prod([len(v) for v in self.mask(self.structure(i)).values()] or [1]))
@@ -180,6 +202,11 @@ class Space:
         s = self.structure(int(rng.choice(len(self.structures), p=self.sizes / self.sizes.sum())))
         points = list(self.points(s))
         return self.configuration(s, points[int(rng.integers(len(points)))])
+
+    @cached_property
+    def feasible(self) -> "Feasible":
+        """Every valid configuration as a row of codes."""
+        return Feasible(self)
 
     def configurations(self) -> Iterator[Configuration]:
         for i in range(len(self.structures)):
@@ -204,6 +231,8 @@ class Space:
                 found.append(Violation("domain", f"{knob.name} {value} is not among {listed(knob.values)}", ""))
         if any(v.rule == "missing" for v in found):
             return found
+        if self._listed is not None and not found and not self.is_valid(configuration):
+            return [Violation("table", "no row of the table has this combination", "")]
         shown = _Shown(env, self._derived)
         broken = [rule for rule in self.rules if not rule.holds(env)]
         return found + [Violation(rule.id, rule.sentence(shown), rule.source) for rule in broken]
@@ -267,8 +296,37 @@ class Space:
         return mask
 
     def _joint_ok(self, s: Structure, x: Mapping[str, Value]) -> bool:
+        if self._listed is not None:
+            return dict(x) in self._listed.get(self._key(s), [])
         env = self._environment({**s, **x})
         return all(rule.holds(env) for rule in self._joint_rules)
+
+    def _key(self, assigned: Mapping[str, Value]) -> tuple[int, ...]:
+        """The codes of the sparse knobs."""
+        return tuple(
+            self._code[k.name].get(key(assigned[k.name]), -2) if k.name in assigned else INACTIVE for k in self.sparse
+        )
+
+    def _grouped(self, measured: list[dict[str, Value]]) -> dict[tuple[int, ...], list[Point]]:
+        """X(s) by structure, of the rows within the limits; a combination that occurs twice is one."""
+        groups: dict[tuple[int, ...], dict[tuple[Any, ...], Point]] = {}
+        for row in measured:
+            if all(key(value) in self._code[name] for name, value in row.items()):
+                point = {k.name: row[k.name] for k in self.dense if k.name in row}
+                groups.setdefault(self._key(row), {})[tuple(point.items())] = point
+        return {structure: list(points.values()) for structure, points in sorted(groups.items())}
+
+    def _index(self, groups: Mapping[tuple[int, ...], Any]) -> np.ndarray:
+        self._rows = {row: i for i, row in enumerate(groups)}
+        return np.array(list(groups), dtype=np.int16).reshape(len(groups), len(self.sparse))
+
+    def _listed_mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
+        points = (self._listed or {}).get(self._key(s), [])
+        return {
+            knob.name: tuple(v for v in knob.values if v in {p[knob.name] for p in points if knob.name in p})
+            for knob in self.dense
+            if any(knob.name in p for p in points)
+        }
 
     def _due_rules(self) -> tuple[list[list[Rule]], dict[str, list[Rule]], list[Rule]]:
         """Rules by when they can be checked: after the i-th sparse knob, on one dense knob, on several."""

@@ -258,3 +258,28 @@ def test_an_unknown_name_in_a_rule_is_named():
     rule = Rule(id="X1", holds=Expression("pipeline > 0"), reason="", source="", checked="ours")
     with pytest.raises(AutoscoutError, match=r"X1: 'pipeline > 0' speaks of 'pipeline'.*did you mean 'pipelines'"):
         Space([knob], [rule], {})
+
+
+ROWS = [
+    {"engine": "a", "threads": 1, "block": 16},
+    {"engine": "a", "threads": 2, "block": 16},
+    {"engine": "a", "threads": 2, "block": 32},
+    {"engine": "b", "threads": 1},  # block is inactive under b
+]
+
+
+def test_a_table_of_measured_rows_is_a_space():
+    space = Space.from_table([*ROWS, ROWS[0]], sparse=["engine"], dense=["threads", "block"])
+    assert space.count == len(space.feasible) == 4
+    assert [c.knobs for c in space.configurations()] == ROWS
+    assert [space.feasible.index(space.feasible.configuration(i)) for i in range(4)] == [0, 1, 2, 3]
+    columns = space.feasible.columns()
+    assert columns["engine"].tolist() == ["a", "a", "a", "b"]
+    assert columns["block"].tolist()[:3] == [16, 16, 32]
+    assert np.isnan(columns["block"][3])
+    assert space.mask({"engine": "b"}) == {"threads": (1,)}
+    assert space.project({"engine": "a"}, {"threads": 1, "block": 32}) in ({"threads": 1, "block": 16}, ROWS[2])
+    absent = Configuration({"engine": "a", "threads": 1, "block": 32})
+    assert not space.is_valid(absent)
+    assert space.feasible.index(absent) is None
+    assert [v.rule for v in space.violations(absent)] == ["table"]

@@ -1,0 +1,59 @@
+"""What every verb shares: common options, the knowledge base's path, the job file, notes and signals."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def common(command: F) -> F:
+    """Options that every verb takes."""
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
+    return click.option("--kb", "kb", type=click.Path(path_type=Path), help="Knowledge base file.")(command)
+
+
+def kb_path(given: Path | None) -> Path:
+    from kb.store import default_path
+
+    if given is not None and given.name == "":
+        raise click.UsageError("--kb is empty; give a file, such as kb.duckdb")
+    return given or default_path()
+
+
+def existing_kb(given: Path | None) -> Path:
+    """For verbs that only read: a mistyped name must not answer from an empty knowledge base."""
+    path = kb_path(given)
+    if given is not None and not path.exists():
+        raise click.UsageError(f"{path}: there is no knowledge base; `autoscout tune` creates one")
+    return path
+
+
+def note(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        click.echo(f"autoscout: {text}", err=True)
+
+
+def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -> Any:
+    from autoscout.job import load_job, with_budget
+
+    job = load_job(path)
+    return with_budget(job, profiles, wall) if profiles is not None or wall is not None else job
+
+
+def stop_on_signals(stop: Any) -> None:
+    """Ctrl-C once: end after the running experiment. Twice, or a termination signal: end it too, at once."""
+
+    def interrupted(number: int, frame: Any) -> None:
+        stop.ask()
+        if number != signal.SIGINT:
+            stop.ask()
+        elif stop.asked == 1:
+            note("ending after the running experiment; press Ctrl-C again to end it now")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)

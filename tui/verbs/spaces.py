@@ -1,0 +1,37 @@
+"""Verbs about the space of a job: space, explain."""
+
+from pathlib import Path
+
+import click
+
+from tui.options import common, load_job
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option("--count", is_flag=True, help="Only the number of valid configurations.")
+@click.option("--list", "listed", metavar="N", type=click.IntRange(min=0), help="The first N valid configurations.")
+@common
+def space(job_file: Path, count: bool, listed: int | None, kb: Path | None, as_json: bool) -> None:
+    """Show the knobs of a job, what activates what, and how many configurations are valid."""
+    from autoscout.space.graph import Space
+    from tui import report
+
+    job = load_job(job_file)
+    report.space(job, Space.of_job(job), count, listed, as_json)
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
+@common
+def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Say whether a configuration is valid, by which rule it is not, and the nearest one that is."""
+    from autoscout.rivals.expert import expert_default
+    from autoscout.space import explain as explaining
+    from autoscout.space.graph import Space
+    from tui import report
+
+    space = Space.of_job(load_job(job_file))
+    explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
+    report.explanation(space, explanation, as_json)

@@ -1,0 +1,163 @@
+"""Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
+@click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
+@click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
+@click.option("--strategy", type=click.Choice(["autoscout", "paper", "random"]), default="autoscout", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
+@click.option(
+    "--warm-start",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Whether the knowledge base is used.",
+)
+@click.option(
+    "--fidelity",
+    type=click.Choice(["adaptive", "profile", "simulate"]),
+    default="adaptive",
+    show_default=True,
+    help="Simulators while they are right, only experiments, or only simulators.",
+)
+@click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
+@click.option("--resume", metavar="SESSION", help="Go on with a session that was interrupted.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
+@common
+def tune(
+    job_file: Path | None,
+    profiles: int | None,
+    wall: str | None,
+    strategy: str,
+    seed: int,
+    warm_start: str,
+    fidelity: str,
+    no_tui: bool,
+    resume: str | None,
+    dry_run: bool,
+    kb: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a tuning session and end on a measured winner."""
+    from autoscout import loop, session
+    from kb import journal as journals
+    from tui import plain, report
+
+    path = kb_path(kb)
+    past = []
+    if resume is not None:
+        started = session.session_started(path, resume)
+        past = journals.events(session.session_folder(path, resume) / "journal.jsonl")
+        job = started.job
+        _check_resumed(job_file, job)
+    elif job_file is None:
+        raise click.UsageError("give a job file, or --resume SESSION")
+    else:
+        job = load_job(job_file, profiles, wall)
+    if dry_run:
+        report.dry_run(job, as_json)
+        return
+    stop = loop.Stop()
+    stop_on_signals(stop)
+    progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
+    progress.replay(past)
+    try:
+        if resume is not None:
+            result = session.resume(resume, path, progress.see, note, stop)
+        else:
+            options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
+            result = session.tune(job, path, options, progress.see, note, stop)
+    except loop.Interrupted:
+        note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
+        raise SystemExit(130) from None
+    report.tuned(path, result, as_json)
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
+@common
+def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Run one experiment, measured and stored; knobs not given follow the expert default."""
+    from autoscout import loop, session
+    from tui import report
+
+    job = load_job(job_file)
+    stop = loop.Stop()
+    stop_on_signals(stop)
+    try:
+        measurement = session.profile_one(job, kb_path(kb), list(assignments), note, stop)
+    except loop.Interrupted:
+        note("interrupted; nothing was stored")
+        raise SystemExit(130) from None
+    report.measurement(job, measurement, as_json)
+    if measurement.status != "ok":
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("what", metavar="JOB.toml|SESSION")
+@common
+def best(what: str, kb: Path | None, as_json: bool) -> None:
+    """Show the winner beside the expert default: knob differences, gain, and how it was measured."""
+    from autoscout import best as bests
+    from tui import report
+
+    path = existing_kb(kb)
+    found = (
+        bests.best_of_job(path, load_job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
+    )
+    report.best(found, as_json)
+
+
+@click.command()
+@common
+def sessions(kb: Path | None, as_json: bool) -> None:
+    """List the sessions, newest last."""
+    from kb import store
+    from tui import report
+
+    path = existing_kb(kb)
+    for problem in store.ingest_all(path)[1]:
+        note(problem)
+    report.sessions(store.session_rows(path), as_json)
+
+
+def _resume_line(session: str, kb: Path | None) -> str:
+    return shlex.join(["autoscout", "tune", "--resume", session, *(["--kb", str(kb)] if kb else [])])
+
+
+def _check_resumed(job_file: Path | None, job: Any) -> None:
+    """A resumed session goes on with the job and the options that it was started with."""
+    context = click.get_current_context()
+    for name in ("profiles", "wall", "strategy", "seed", "warm_start", "fidelity"):
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")
+    if job_file is not None and load_job(job_file).id != job.id:
+        raise click.UsageError(f"{job_file} is not the job of that session")
+
+
+def _lines(stream: Any) -> Callable[[str], None]:
+    """Writes lines; when nobody reads them any more (a closed pipe, a lost terminal) the session goes on silently."""
+
+    def write(line: str) -> None:
+        try:
+            print(line, file=stream, flush=True)
+        except OSError as error:
+            note(f"nobody takes the progress lines any more ({error.strerror}); the session goes on")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+    return write
