@@ -15,6 +15,17 @@ from autoscout.presets import device_memory_gib, devices, models
 from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job
 
+_LATENCIES = [
+    f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
+]
+SERVING_METRICS = (
+    *_LATENCIES,
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "goodput_rps",
+    "peak_memory_gib",
+)
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
 
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
@@ -104,7 +115,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
     yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
-    yield from _not_positive("traffic", job.traffic, ("seq_len", "global_batch"))
+    yield from _traffic_problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if model.experts:
@@ -137,19 +148,39 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
-    if objective.maximize and objective.maximize in TRAINING_METRICS and objective.maximize != "tokens_per_s":
+    known_metrics = SERVING_METRICS if job.task == "serve" else TRAINING_METRICS
+    if objective.maximize in known_metrics and not objective.maximize.endswith(("_per_s", "_rps")):
         yield f"objective.maximize = '{objective.maximize}': less of it is better; write minimize"
-    if objective.minimize == "tokens_per_s":
-        yield "objective.minimize = 'tokens_per_s': more of it is better; write maximize"
+    if objective.minimize in known_metrics and objective.minimize.endswith(("_per_s", "_rps")):
+        yield f"objective.minimize = '{objective.minimize}': more of it is better; write maximize"
     for metric in [objective.metric, *(constraint(text)[0] for text in objective.constraints)]:
-        if metric not in TRAINING_METRICS:
-            yield f"objective speaks of '{metric}'{nearest_name(metric, TRAINING_METRICS)}"
-    if job.task == "serve":
-        yield "task = 'serve' needs a serving target; target = 'megatron' trains"
+        if metric not in known_metrics:
+            yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
+    if (job.task == "serve") != (job.target == "vllm"):
+        yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _traffic_problems(job: Job) -> typing.Iterator[str]:
+    traffic = job.traffic
+    if job.task != "serve":
+        yield from _not_positive("traffic", traffic, ("seq_len", "global_batch"))
+        return
+    yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))
+    if traffic.rate and traffic.concurrency:
+        yield "traffic has both rate (open loop) and concurrency (closed loop); give one"
+    if not (traffic.rate or traffic.concurrency or traffic.trace):
+        yield "traffic of a serving job needs rate, concurrency or a trace"
+    for name in ("input_len", "output_len"):
+        lengths = getattr(traffic, name)
+        lengths = lengths if isinstance(lengths, list) else [lengths]
+        if not traffic.trace and not (lengths and min(lengths) > 0):
+            yield f"traffic.{name} = {getattr(traffic, name)} must be more than 0 (or give a trace)"
+        if lengths != sorted(lengths):
+            yield f"traffic.{name} gives quantiles from the least to the largest: {sorted(lengths)}"
 
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:

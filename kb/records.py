@@ -10,6 +10,7 @@ Value = bool | int | float | str
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
 Fidelity = Literal["simulated", "profiled"]
 Task = Literal["pretrain", "finetune", "serve"]
+Target = Literal["megatron", "vllm", "deepspeed"]
 
 
 class AutoscoutError(Exception):
@@ -54,11 +55,24 @@ class Model(Strict, frozen=True):
     preset: str = ""
 
 
-class Traffic(Strict, frozen=True):
-    """Training: tokens per sample and samples per optimizer step."""
+class Traffic(Strict, frozen=True, omit_defaults=True):
+    """Training: tokens per sample and samples per optimizer step. Serving: `rate` requests a second (open loop, Poisson
+    arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`; lengths in
+    tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
 
-    seq_len: int
-    global_batch: int
+    A trace is CSV with the columns arrival_s, input_tokens, output_tokens; with `rate` or `concurrency` only its
+    lengths are used.
+    """
+
+    seq_len: int = 0
+    global_batch: int = 0
+    rate: float = 0.0
+    concurrency: int = 0
+    trace: str = ""
+    input_len: int | list[int] = 0
+    output_len: int | list[int] = 0
+    shared_prefix: int = 0  # leading tokens that all requests have in common
+    requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
 
 
 class Node(Strict, frozen=True):
@@ -116,7 +130,7 @@ class Job(Strict, frozen=True):
     """What is tuned: the paper's workload 𝒲."""
 
     name: str
-    target: Literal["megatron"]
+    target: Target
     model: Model
     traffic: Traffic
     cluster: Cluster

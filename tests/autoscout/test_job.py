@@ -66,7 +66,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
         ({"hidden": "hidden = 66"}, "model.hidden 66 is not a multiple of model.heads 4"),
         ({"target": 'target = "megatrom"'}, "target: invalid enum value 'megatrom'"),
-        ({"task": 'task = "serve"'}, "target = 'megatron' trains"),
+        ({"task": 'task = "serve"'}, "does not go with target = 'megatron'"),
         ({"repeats": 'repeats = 2\nlauncher = "replay"'}, "needs launch.recorded"),
     ],
 )
@@ -100,3 +100,34 @@ def test_durations_and_budgets(tmp_path):
     assert with_budget(job, 3, None).budget.profiles == 3
     with pytest.raises(AutoscoutError, match="--profiles 0"):
         with_budget(job, 0, None)
+
+
+SERVE = """
+name = "chat"
+task = "serve"
+target = "vllm"
+model = { layers = 2, hidden = 64, heads = 4, vocab = 512 }
+cluster.nodes = [{ device = "cpu", count = 1 }]
+objective = { minimize = "tpot_p50_ms", constraints = ["ttft_p99_ms <= 500"] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("traffic", "said"),
+    [
+        ("{ rate = 4.0, input_len = [16, 64, 400], output_len = 32 }", ""),
+        ("{ trace = 'azure.csv.gz' }", ""),
+        ("{ input_len = 16, output_len = 32 }", "needs rate, concurrency or a trace"),
+        ("{ rate = 4.0, concurrency = 2, input_len = 16, output_len = 32 }", "both rate"),
+        ("{ rate = 4.0, input_len = [64, 16], output_len = 32 }", "quantiles"),
+        ("{ rate = 4.0, output_len = 32 }", "traffic.input_len"),
+    ],
+)
+def test_traffic_of_a_serving_job(tmp_path, traffic, said):
+    path = tmp_path / "chat.toml"
+    path.write_text(f"{SERVE}\ntraffic = {traffic}\n")
+    if not said:
+        assert load_job(path).traffic
+        return
+    with pytest.raises(AutoscoutError, match=said):
+        load_job(path)
