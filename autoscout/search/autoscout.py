@@ -57,8 +57,8 @@ class AutoScout:
         self.default = None if default is None else self.pool.row(default)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
-        self.sparse = SparseArm([int(c) for c in self.pool.sparse], hyper.c_uct)
-        self.pending: dict[int, Proposal | None] = {}
+        self.sparse = SparseArm([int(c) for c in self.pool.sparse], hyper.probe)
+        self.pending: dict[int, list[Proposal]] = {}  # row → who proposed it, the one who was chosen first
         self.repeats: frozenset[str] = frozenset()
         self.asked = 0
         self._events: list[Event] = []
@@ -87,6 +87,7 @@ class AutoScout:
     def _next(self) -> int | None:
         if self._closing():
             return self._repeat()
+        self.bandit.age()
         known = len(self.model.costs) + len(self.model.failed) + len(self.pending)
         if known == len(self.pool):
             return None
@@ -100,7 +101,7 @@ class AutoScout:
         self.model.update(list(self.pending))
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
-        index = self.bandit.expecting(known, gains, self.hyper.prior_pulls)
+        index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
         at = int(np.flatnonzero(self.model.candidates == chosen.row)[0])
         values = {
@@ -108,7 +109,9 @@ class AutoScout:
             "predicted_gain": chosen.gain,
             "uncertainty": float(self.model.deviation[at]),
         }
-        return self._decide("search", chosen, values)
+        self._decide("search", chosen, values)
+        self.pending[chosen.row] = [chosen, *(p for p in proposals if p.row == chosen.row and p is not chosen)]
+        return chosen.row
 
     def _proposals(self) -> list[Proposal]:
         best = self.model.rows[int(np.argmin(self.model.believed_costs()))]
@@ -154,7 +157,7 @@ class AutoScout:
         return self._decide("repeat", Proposal(row, "MODEL", 0.0, why), {"uncertainty": float(deviation[at])})
 
     def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
-        self.pending[proposal.row] = proposal
+        self.pending[proposal.row] = [proposal]
         self.asked += 1
         self._step += 1
         configuration = self.pool.configuration(proposal.row)
@@ -179,8 +182,16 @@ class AutoScout:
             if row is None:
                 continue
             c = cost(self.space.objective, measurement)
-            self.pending.pop(row, None)
-            self.model.tell(row, c if c is not None and np.isfinite(c) else None)
+            c = c if c is not None and np.isfinite(c) else None
+            for proposal in self.pending.pop(row, []):
+                if proposal.gain > 0:
+                    self._reward(proposal, c)
+            self.model.tell(row, c)
+
+    def _reward(self, proposal: Proposal, c: float | None) -> None:
+        best = float(np.exp(self.model.logs.min())) if len(self.model.logs) else None
+        earned = max(0.0, 1 - c / best) if c is not None and best is not None else 0.0
+        self.bandit.update(proposal.arm, earned)
 
     def drain(self) -> list[Event]:
         events, self._events = self._events, []

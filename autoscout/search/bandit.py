@@ -26,15 +26,21 @@ class UCB1:
             for a, n in self.n.items()
         }
 
-    def expecting(self, t: int, gains: dict[str, float], pulls: float) -> dict[str, float]:
+    def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
         """The same, for arms whose present proposals are expected to earn `gains`: an expectation counts as so many
         `pulls` that earned it. So no arm must be pulled to be known, and one that expects and earns little starves."""
         total = sum(self.n.values()) + pulls
-        c = self.c0 * self.gamma**t
         return {
-            a: (self.q[a] + pulls * gain) / (self.n[a] + pulls) + c * math.sqrt(math.log(total) / (self.n[a] + pulls))
+            a: (self.q[a] + pulls * gain) / (self.n[a] + pulls)
+            + self.c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
             for a, gain in gains.items()
         }
+
+    def age(self) -> None:
+        """What was earned long ago counts less: gains shrink by orders of magnitude as a search goes on."""
+        for arm in self.n:
+            self.q[arm] *= self.gamma
+            self.n[arm] *= self.gamma
 
     def select(self, t: int) -> str:
         index = self.index(t)

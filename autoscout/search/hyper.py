@@ -22,7 +22,8 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     simulated_patience: int = 100  # simulated iterations without improvement, then profiling takes over
     # the default (strategy `autoscout`); switches are for the ablation
     opening: int = 6  # first experiments where nothing is known beforehand: the default and points far from it
-    explore: float = 0.05  # bandit exploration; the gains that compete are expected ones, of a few hundredths
+    explore: float = 0.003  # bandit exploration: a relative gain that is hardly worth an experiment any more
+    probe: float = 1.5  # exploration of the tree over the belief, beside gains that are scaled to 1
     remeasure: int = 5  # of a budget: kept for repeating the front-runners
     sparse: bool = True  # the tree over structures proposes
     dense: bool = True  # coordinate steps propose

@@ -154,7 +154,15 @@ def job(name: str, changed: dict[str, Any] | None = None, **limit: list[Any]) ->
         "good": step_time(space.attributes, columns, GOOD),
         "biased": step_time(space.attributes, columns, BIASED),
     }
-    title = "".join([name, *(f" {knob} {','.join(map(str, values if isinstance(values, list) else [values]))}" for knob, values in {**given, **limit}.items())])
+    title = "".join(
+        [
+            name,
+            *(
+                f" {knob} {','.join(map(str, values if isinstance(values, list) else [values]))}"
+                for knob, values in {**given, **limit}.items()
+            ),
+        ]
+    )
     return Landscape(title, space, np.where(short, np.inf, cost), expert_default(space), simulators)
 
 
