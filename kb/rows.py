@@ -25,11 +25,11 @@ KNOBS = {
     **dict.fromkeys(("pp", "tp", "dp", "cp", "ep", "etp", "vpp"), "INTEGER"),
     **dict.fromkeys(("ar_layers", "mbs", "tp_comm", "a100", "a40"), "INTEGER"),
     **dict.fromkeys(("sp", "distopt", "overlap_grad", "overlap_param"), "BOOLEAN"),
-    **dict.fromkeys(("ar", "ar_method", "kv_cache_dtype"), "VARCHAR"),
-    "ddp_bucket": "BIGINT",
-    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "block_size", "zero_stage"), "INTEGER"),
+    **dict.fromkeys(("ar", "ar_method", "kv_cache_dtype", "quantization", "spec"), "VARCHAR"),
+    **dict.fromkeys(("ddp_bucket", "reduce_bucket"), "BIGINT"),
+    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "block_size", "stage"), "INTEGER"),
     "gpu_memory_utilization": "DOUBLE",
-    **dict.fromkeys(("enable_prefix_caching", "enable_chunked_prefill"), "BOOLEAN"),
+    **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
 SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s")
@@ -42,11 +42,11 @@ INCOMING = {
     **dict.fromkeys(("cost_s", "device_s", "unix_s", *METRICS), "DOUBLE"),
     **dict.fromkeys(("other_metrics", *SERIES), "VARCHAR"),
 }
-_COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics")  # into `measurement`, as they are
+COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics")  # into `measurement`, as they are
 
 EXACT = (
     "o.session, o.job_id, o.context, o.environment, c.id AS configuration_id, c.name, c.knobs, m.id, "
-    + ", ".join(f"m.{name}" for name in _COPIED)
+    + ", ".join(f"m.{name}" for name in COPIED)
     + ", "
     + ", ".join(f"x.{name}" for name in SERIES)
 )
@@ -102,7 +102,9 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         """
         CREATE OR REPLACE TEMP TABLE fresh AS
         SELECT * FROM (SELECT *, row_number() OVER () AS place FROM incoming)
-        WHERE id NOT IN (SELECT id FROM measurement WHERE id IN (SELECT id FROM incoming))
+        WHERE
+            id NOT IN (SELECT id FROM measurement WHERE id IN (SELECT id FROM incoming))
+            AND session NOT IN (SELECT session FROM forgotten)
         QUALIFY row_number() OVER (PARTITION BY id ORDER BY place) = 1
         """
     )
@@ -141,7 +143,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         INSERT INTO measurement BY NAME
         SELECT
             f.id, coalesce((SELECT max(added) FROM measurement), 0) + row_number() OVER (ORDER BY f.place) AS added,
-            o.key AS origin, c.key AS configuration, {", ".join(f"f.{name}" for name in _COPIED)}
+            o.key AS origin, c.key AS configuration, {", ".join(f"f.{name}" for name in COPIED)}
         FROM fresh AS f
         INNER JOIN (SELECT * FROM origin WHERE session IN (SELECT session FROM fresh)) AS o
             ON o.session = f.session AND o.job_id = f.job_id AND o.context = f.context

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from kb import journal as journals
-from kb import lock, rows
+from kb import lake, lock, rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError, Job, Measurement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
 
 def default_path() -> Path:
     """$AUTOSCOUT_KB, else autoscout/kb.duckdb in the XDG data directory."""
@@ -30,6 +33,11 @@ def default_path() -> Path:
 def sessions_folder(kb: Path) -> Path:
     """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
     return kb.parent / "sessions"
+
+
+def imports_folder(kb: Path) -> Path:
+    """Holds a file for every import (kb/imports.py)."""
+    return kb.parent / "imports"
 
 
 def is_running(folder: Path) -> bool:
@@ -51,7 +59,7 @@ def ingest(kb: Path, journal: Path) -> int:
 
 
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
-    """Adds what is new in any journal below the sessions folder: repairs late and lost ingests.
+    """Adds what is new in any journal below the sessions folder, and imports: repairs late and lost ingests.
 
     Returns the number of new measurements, and a sentence for every journal with a part that cannot be read.
     """
@@ -62,11 +70,12 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
         if path.stat().st_size != known.get(path.parent.name, 0)
     ]
+    again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
-        return 0, []
+        return again.measurements, again.passed_over
     with writer(kb) as con:
         new, problems = _ingest(con, late)
-    return new, [str(problem) for problem in problems]
+    return again.measurements + new, [*again.passed_over, *map(str, problems)]
 
 
 def mark(kb: Path) -> int:
@@ -156,6 +165,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     if not isinstance(started, journals.SessionStarted):
         raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+    if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
+        return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
     if end > path.stat().st_size:  # not the file that it was: offer all of it again
@@ -211,12 +222,19 @@ def job_row(job: Job) -> dict[str, Any]:
         "target": job.target,
         "family": f"{job.task}-{job.target}-{'moe' if job.model.experts else 'dense'}",
         "model": rows.json(job.model),
-        "traffic": rows.json(job.traffic),
+        "traffic": rows.json(_without_paths(job).traffic),
     }
 
 
+def _without_paths(job: Job) -> Job:
+    """Where somebody keeps interpreters, recordings and traces is nobody else's business."""
+    traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
+    launch = msgspec.structs.replace(job.launch, python="", recorded="", command_prefix=[])
+    return msgspec.structs.replace(job, traffic=traffic, launch=launch)
+
+
 def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
-    job = started.job
+    job = _without_paths(started.job)
     return {
         "id": started.session,
         "source": source,

@@ -117,9 +117,13 @@ CREATE TABLE configuration (
     block_size INTEGER,
     gpu_memory_utilization DOUBLE,
     kv_cache_dtype VARCHAR,
-    enable_prefix_caching BOOLEAN,
-    enable_chunked_prefill BOOLEAN,
-    zero_stage INTEGER
+    prefix_caching BOOLEAN,
+    chunked_prefill BOOLEAN,
+    eager BOOLEAN,
+    quantization VARCHAR,
+    spec VARCHAR,
+    stage INTEGER,
+    reduce_bucket BIGINT
 );
 
 INSERT INTO configuration BY NAME
@@ -231,12 +235,12 @@ SELECT
     m.tokens_per_s,
     m.peak_memory_gib,
     m.cost_s,
-    make_timestamp((m.unix_s * 1000000)::BIGINT) AS ended,
+    make_timestamp((nullif(m.unix_s, 0) * 1000000)::BIGINT) AS ended,  -- NULL: an import does not know
     m.evidence,
     c.pp, c.tp, c.dp, c.cp, c.ep, c.etp, c.vpp, c.sp, c.ar, c.ar_method, c.ar_layers, c.mbs, c.distopt,
     c.overlap_grad, c.overlap_param, c.ddp_bucket, c.tp_comm, c.a100, c.a40, c.max_num_seqs,
-    c.max_num_batched_tokens, c.block_size, c.gpu_memory_utilization, c.kv_cache_dtype, c.enable_prefix_caching,
-    c.enable_chunked_prefill, c.zero_stage,
+    c.max_num_batched_tokens, c.block_size, c.gpu_memory_utilization, c.kv_cache_dtype, c.prefix_caching,
+    c.chunked_prefill, c.eager, c.quantization, c.spec, c.stage, c.reduce_bucket,
     m.ttft_mean_ms, m.ttft_p50_ms, m.ttft_p99_ms, m.tpot_mean_ms, m.tpot_p50_ms, m.tpot_p99_ms, m.itl_p99_ms,
     m.e2el_mean_ms, m.e2el_p99_ms, m.requests_per_s, m.output_tokens_per_s, m.total_tokens_per_s, m.goodput_rps,
     m.step_time_min_s,
