@@ -105,15 +105,17 @@ def measurements(
     return [(row["session"], rows.measurement(row)) for row in found]
 
 
-def orderings(kb: Path, job_id: str | None = None) -> list[list[str]]:
-    """The orderings that won earlier sessions' tournaments, newest session first, each once."""
+def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
+    """The orderings that won earlier sessions' tournaments, newest session first, each once; None does not filter."""
     with reader(kb) as con:
         rows = con.execute(
             """
-            SELECT ordering FROM orderings WHERE winner AND ($job IS NULL OR job_id = $job)
+            SELECT ordering FROM orderings
+            WHERE winner AND ($job IS NULL OR job_id = $job)
+                AND ($sessions IS NULL OR session IN (FROM unnest($sessions)))
             ORDER BY session_unix_s DESC, session, reward DESC
             """,
-            {"job": job_id},
+            {"job": job_id, "sessions": sessions},
         ).fetchall()
     return [list(ordering) for ordering in dict.fromkeys(tuple(ordering) for (ordering,) in rows)]
 
