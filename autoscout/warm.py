@@ -112,6 +112,7 @@ def gather(
             contexts=[alike.context],
             sessions=[choice.source] if choice.source != "auto" else alike.sessions,
             up_to=up_to,
+            maximize=bool(job.objective.maximize),
         )
         ran = _costs(job, found)
         failed, excused = _failures(job, alike, found)

@@ -112,7 +112,7 @@ def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = 
             """
             SELECT ordering FROM orderings
             WHERE winner AND ($job IS NULL OR job_id = $job)
-                AND ($sessions IS NULL OR session IN (FROM unnest($sessions)))
+                AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ORDER BY session_unix_s DESC, session, reward DESC
             """,
             {"job": job_id, "sessions": sessions},

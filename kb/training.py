@@ -1,13 +1,16 @@
 """What is known of a job's configurations, one row each: what simulators learn from and a new job starts with."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kb import rows
 from kb.connect import reader
 from kb.records import Status, Value
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +33,16 @@ def outcomes(
     contexts: list[str] | None = None,
     sessions: list[str] | None = None,
     up_to: int | None = None,
+    most: int = 2000,
+    maximize: bool = False,
 ) -> list[Outcome]:
-    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark)."""
+    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark).
+
+    Of more than `most` configurations: half the best by the first of `metrics`, half at random, always the same ones.
+    """
     columns = [name if name in rows.METRICS else _other(name) for name in metrics]
     medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))
+    rank = ("-m0" if maximize else "m0") if metrics else "first"
     with reader(kb) as con:
         found = con.execute(
             f"""
@@ -46,8 +55,8 @@ def outcomes(
                 WHERE
                     m.origin IN (
                         SELECT key FROM origin
-                        WHERE job_id = $job AND ($contexts IS NULL OR context IN (FROM unnest($contexts)))
-                        AND ($sessions IS NULL OR session IN (FROM unnest($sessions)))
+                        WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                        AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
                     )
                     AND m.fidelity = 'profiled' AND ($up_to IS NULL OR m.added <= $up_to)
                 GROUP BY m.configuration
@@ -56,12 +65,45 @@ def outcomes(
             SELECT
                 c.name, c.knobs, if(d.wrong, 'wrong', if(d.ok, 'ok', d.last)), d.evidence, d.runs,
                 {", ".join(f"d.m{i}" for i in range(len(metrics))) or "NULL"}
-            FROM done AS d INNER JOIN configuration AS c ON c.key = d.configuration
+            FROM (
+                FROM done
+                QUALIFY
+                    row_number() OVER (ORDER BY {rank} NULLS LAST, first) <= $most // 2
+                    OR row_number() OVER (ORDER BY hash(configuration)) <= $most // 2
+                    OR count(*) OVER () <= $most
+            ) AS d
+            INNER JOIN configuration AS c ON c.key = d.configuration
             ORDER BY d.first
             """,
-            {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to},
+            {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to, "most": most},
         ).fetchall()
     return [_outcome(metrics, row) for row in found]
+
+
+def columns(
+    kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
+) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
+    """Every run of a job that was ok and has the metric, as columns of n values: the knobs (masked where inactive), the
+    metric, and `configuration`, a number that is the same for runs of the same configuration. For simulators."""
+    chosen = [
+        f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
+    ]
+    value = f"m.{metric}" if metric in rows.METRICS else _other(metric)
+    with reader(kb) as con:
+        return con.execute(
+            f"""
+            SELECT {"".join(f'{column} AS "{knob}", ' for column, knob in zip(chosen, knobs, strict=True))}
+                {value} AS "{metric}", m.configuration
+            FROM measurement AS m INNER JOIN configuration AS c ON c.key = m.configuration
+            WHERE
+                m.origin IN (
+                    SELECT key FROM origin
+                    WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                )
+                AND m.status = 'ok' AND m.fidelity = 'profiled' AND {value} IS NOT NULL
+            """,
+            {"job": job_id, "contexts": contexts},
+        ).fetchnumpy()
 
 
 def _outcome(metrics: list[str], row: tuple[Any, ...]) -> Outcome:
