@@ -24,6 +24,9 @@ for verb in (
     spaces.space,
     spaces.explain,
     knowledge.sql,
+    knowledge.similar,
+    knowledge.import_,
+    knowledge.kb_,
     machine.doctor,
 ):
     cli.add_command(verb)
