@@ -66,6 +66,8 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
         with reader(own, files=True) as con:
             written = lake.write_session(con, id, imports)
     with writer(kb) as con:
-        con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # who imports it again wants it again
+        if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [id]).fetchone():
+            con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # who imports it again wants it again
+            con.execute("DELETE FROM lake_file WHERE session = ?", [id])
     new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
     return Stored(id, new, total - new)

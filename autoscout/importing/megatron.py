@@ -11,12 +11,13 @@ from pathlib import Path
 from autoscout.importing.found import Cell, Row, Source
 from kb.records import Job, shape
 
-_ARGUMENT = re.compile(r"^\s*(?:\[?\w*\d*\]?:?\s*)?(\w+) \.{2,} ?(.*?)\s*$")
+_RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers name the rank before each line
+_ARGUMENT = re.compile(_RANK + r"(\w+) \.{2,} ?(.*?)\s*$")
 _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*([\d.]+)")
 _LOSS = re.compile(r"lm loss:\s*([\d.]+E?[+-]?\d*)")
 _MEMORY = re.compile(r"memory \(MB\) \|.*?max allocated:\s*([\d.]+)")
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
-_ERROR = re.compile(r"^\s*(?:\[?\w*\d*\]?:?\s*)?(\w*(?:Error|Exception): .*)$")
+_ERROR = re.compile(_RANK + r"([\w.]*(?:Error|Exception): .*)$")
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
 _KEPT = ("world_size", "transformer_impl", "params_dtype", "num_experts", "fp8", "attention_backend")
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "peak_memory_gib": "peak_memory_gib@gib"}

@@ -88,9 +88,24 @@ def _parquet_rows(first: dict[str, object], rest: Iterator[dict[str, object]]) -
 
 def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
     if isinstance(error, UnicodeError):
+        line = _first_undecodable(path, line)
         return AutoscoutError(
-            f"{path}: near line {line} it is not UTF-8; convert it first, for example "
+            f"{path}: line {line} is not UTF-8; convert it first, for example "
             f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
             2,
         )
     return AutoscoutError(f"{path}: ends or breaks near line {line} ({error}); nothing of it was stored", 2)
+
+
+def _first_undecodable(path: Path, line: int) -> int:
+    """Text is decoded in blocks, so an error shows before its line is reached."""
+    with open(path, "rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    opener: Any = gzip.open if zipped else open
+    with opener(path, "rb") as raw:
+        for number, text in enumerate(raw, 1):
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                return number
+    return line
