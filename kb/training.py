@@ -84,7 +84,7 @@ def columns(
     kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
 ) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
     """Every run of a job that was ok and has the metric, as columns of n values: the knobs (masked where inactive), the
-    metric, and `configuration`, a number that is the same for runs of the same configuration. For simulators."""
+    metric, and `configuration`, a number that is the same for runs of the same configuration; in no order."""
     chosen = [
         f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
     ]

@@ -104,8 +104,9 @@ def test_half_copied_and_changed_files_are_passed_over_and_said(two):
 
 def test_a_kill_while_pushing_leaves_only_whole_files(two, tmp_path):
     ann, bob, folder = two
-    for i in range(30):
-        store.ingest(ann, write(ann, f"s{i:02}", ended(measured(1.0 + i, tp=100 + i))))
+    for i in range(20):
+        write(ann, f"s{i:02}", ended(measured(1.0 + i, tp=100 + i)))
+    store.ingest_all(ann)
     child = python(
         "import sys, pathlib; from kb import lake; lake.push(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
         ann,

@@ -9,6 +9,12 @@ from kb_samples import ended, measured, python, write
 
 from kb import connect, store
 
+INGEST = """
+import sys
+from pathlib import Path
+from kb import store
+print(store.ingest(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
 TOOL = Path(__file__).parents[1] / "tools" / "kb_stress.py"
 
 
@@ -29,9 +35,8 @@ def test_who_gets_the_lock_ingests_for_all_who_wait(tmp_path: Path):
     kb = tmp_path / "kb.duckdb"
     store.mark(kb)
     paths = [write(kb, f"s{i}", ended(measured(1.0 + i, tp=i))) for i in range(6)]
-    code = "import sys, pathlib; from kb import store; print(store.ingest(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))"
     with connect.writer(kb):
-        children = [python(code, kb, path) for path in paths]
+        children = [python(INGEST, kb, path) for path in paths]
         requests = kb.with_name("kb.duckdb.requests")
         while not requests.is_dir() or len(list(requests.glob("s*"))) < 6:
             pass
@@ -46,11 +51,7 @@ def test_a_request_of_a_killed_process_is_fulfilled_by_the_next(tmp_path: Path):
     store.mark(kb)
     path = write(kb, "killed", ended(measured(1.0, tp=1)))
     with connect.writer(kb):
-        child = python(
-            "import sys, pathlib; from kb import store; store.ingest(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
-            kb,
-            path,
-        )
+        child = python(INGEST, kb, path)
         while not list(kb.with_name("kb.duckdb.requests").glob("killed*")):
             pass
         child.kill()

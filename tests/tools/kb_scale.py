@@ -65,9 +65,11 @@ SELECT n + 1, name, id, id, '{"torch": "2.13.0", "device": "NVIDIA A100-SXM4-80G
 _CONFIGURATIONS = """
 CREATE TEMP TABLE knob AS
 SELECT
-    k, [1, 2, 4, 8][1 + k % 4] AS tp, [1, 2, 4, 8][1 + (k // 4) % 4] AS pp, [1, 2, 4, 8, 16][1 + (k // 16) % 5] AS mbs,
+    k, [1, 2, 4, 8][1 + k % 4] AS tp, [1, 2, 4, 8][1 + (k // 4) % 4] AS pp,
+    [1, 2, 4, 8, 16][1 + (k // 16) % 5] AS mbs,
     ['none', 'selective', 'full'][1 + (k // 80) % 3] AS ar, (k // 240) % 2 = 1 AS sp, (k // 480) % 2 = 1 AS distopt,
-    (k // 960) % 2 = 1 AS overlap_grad, [32, 64, 128, 256][1 + (k // 1920) % 4] AS ddp_bucket, 1 + k // 7680 AS ar_layers
+    (k // 960) % 2 = 1 AS overlap_grad, [32, 64, 128, 256][1 + (k // 1920) % 4] AS ddp_bucket,
+    1 + k // 7680 AS ar_layers
 FROM range($configurations) AS r(k);
 INSERT INTO configuration BY NAME
 SELECT
@@ -81,7 +83,8 @@ FROM knob;
 _MEASUREMENTS = """
 INSERT INTO measurement BY NAME
 WITH row AS (
-    SELECT n, i, serving, imported, gpus, layers, hidden, ((i * 997 + hash(n, j) % $of_a_job) % $configurations)::INTEGER AS k,
+    SELECT n, i, serving, imported, gpus, layers, hidden,
+        ((i * 997 + hash(n, j) % $of_a_job) % $configurations)::INTEGER AS k,
         (hash(n, j, 1) % 1000000) / 1e6 AS u, (hash(n, j, 2) % 1000000) / 1e6 AS v, j
     FROM run, range(if(imported, $per_import, $per_session)) AS r(j)
 ),
@@ -124,7 +127,8 @@ SELECT name, s, CASE WHEN s = 70 THEN 'session_ended' WHEN s = 69 THEN 'confirme
         WHEN s = 1 THEN '{"round": 0, "orderings": [["tp", "pp"], ["mbs", "tp"]], "rewards": [0.9, 0.8], "kept": [0]}'
         WHEN s % 3 = 0 THEN json_object('step', s, 'phase', 'search', 'arm', 'SPARSE', 'names', ['tp8_pp4_mbs4'],
             'why', 'the tree proposes it')
-        WHEN s % 7 IN (1, 2) THEN json_object('step', s, 'name', 'c' || (s // 7), 'predicted', 1 + (hash(n, s) % 100) / 500,
+        WHEN s % 7 IN (1, 2) THEN json_object('step', s, 'name', 'c' || (s // 7),
+            'predicted', 1 + (hash(n, s) % 100) / 500,
             'members', json_object('linear', 1.1, 'roofline', 1 + (hash(n, s) % 100) / 300), 'measured', 1.05,
             'mape', 0.05, 'epsilon', 0.15, 'weights', json_object('linear', 0.5, 'roofline', 0.5))
         ELSE '{"step": 1, "costs": [1.0, 1.1, 0.9, null], "delta_sparse": 0.1, "delta_dense": 0.0, "interaction": null,
