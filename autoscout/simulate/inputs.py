@@ -39,6 +39,10 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
+    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    "stage_layers": np.nan,
+    "stage_tp": np.nan,
+    "stage_recomputed": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
