@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from autoscout.space.feasible import Feasible
-from autoscout.space.knob import Knob, Rule, instantiate, load_catalog, table_knob
+from autoscout.space.knob import Knob, Rule, instantiate, table_knob
 from autoscout.space.network import distance, key, limited, network, ordered
 from autoscout.space.rules import Expression
 from autoscout.words import listed, nearest_name
@@ -82,10 +82,11 @@ class Space:
     @staticmethod
     def of_job(job: Any) -> "Space":
         from autoscout.space.attributes import attributes_of, device_knobs, device_rules
+        from autoscout.space.declared import catalog_of
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = load_catalog(job.target)
+        catalog = catalog_of(job, {*attributes, *derived, *(knob.name for knob in knobs_of_devices)})
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
