@@ -20,7 +20,7 @@ from autoscout.space import build, tables
 from autoscout.space.constraints import INACTIVE, Columns, constraints
 from autoscout.space.diagram import Diagram
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
-from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
+from autoscout.space.knob import Knob, Rule, instantiate
 from autoscout.space.network import distance, key, limited, network, ordered
 from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
 from autoscout.space.rules import Expression
@@ -77,10 +77,11 @@ class Space:
     @staticmethod
     def of_job(job: Any) -> "Space":
         from autoscout.space.attributes import attributes_of, device_knobs, device_rules
+        from autoscout.space.declared import catalog_of
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = load_catalog(job.target)
+        catalog = catalog_of(job, {*attributes, *derived, *(knob.name for knob in knobs_of_devices)})
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
