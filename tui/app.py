@@ -1,0 +1,299 @@
+"""The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static
+
+from kb.journal import AnyEvent, FidelitySwitched
+from kb.records import AutoscoutError
+from tui import telemetry
+from tui.draw import panels
+from tui.follow import Follower
+from tui.screens.arms import ArmsPane
+from tui.screens.checks import ChecksPane
+from tui.screens.cluster import ClusterPane
+from tui.screens.compare import ComparePane
+from tui.screens.experiments import ExperimentsPane
+from tui.screens.knowledge import KnowledgePane
+from tui.screens.launch import LaunchPane, command
+from tui.screens.pane import Pane
+from tui.screens.tune import TunePane
+from tui.state import State, fold
+from tui.telemetry import Reading
+
+TICK_S = 0.25
+_KEPT_READINGS = 600
+_PANES = (
+    ("tune", "Tune", TunePane),
+    ("arms", "Arms", ArmsPane),
+    ("checks", "Checks", ChecksPane),
+    ("cluster", "Cluster", ClusterPane),
+    ("experiments", "Runs", ExperimentsPane),
+    ("compare", "Compare", ComparePane),
+    ("knowledge", "KB", KnowledgePane),
+    ("launch", "Launch", LaunchPane),
+)
+
+
+class SessionApp(App[None]):
+    CSS_PATH = "app.tcss"
+    TITLE = "AutoScout"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-widest")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (34, "-high")]
+    BINDINGS = [
+        *[Binding(str(i + 1), f"show('{key}')", name) for i, (key, name, _) in enumerate(_PANES)],
+        Binding("question_mark", "explain", "help"),
+        Binding("q", "quit", "close"),
+        Binding("y", "copy", "copy", show=False),
+        Binding("slash", "filter", "filter", show=False),
+        Binding("m", "mark", "mark", show=False),
+        Binding("n", "turn(1)", "next page", show=False),
+        Binding("b", "turn(-1)", "page back", show=False),
+        Binding("left_square_bracket,h", "step(-1)", "step back", show=False),
+        Binding("right_square_bracket,l", "step(1)", "step", show=False),
+        Binding("left_curly_bracket", "step(-20)", "20 back", show=False),
+        Binding("right_curly_bracket", "step(20)", "20 on", show=False),
+        Binding("space", "play", "play", show=False),
+        Binding("f", "switch", "fidelity switch", show=False),
+        Binding("home", "rewind", "start", show=False),
+        Binding("end", "live", "now", show=False),
+        Binding("j", "move(1)", show=False),
+        Binding("k", "move(-1)", show=False),
+        Binding("t", "next_theme", "theme", show=False),
+        Binding("escape", "leave", show=False),
+    ]
+
+    def __init__(self, follower: Follower, kb: Path, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.follower = follower
+        self.kb = kb
+        self.ascii_only = ascii_only
+        self.events: list[AnyEvent] = []
+        self.live = State()
+        self.past: State | None = None  # what is shown instead of `live` while a time cursor is set
+        self.cursor = 0  # events that `past` has taken in
+        self.playing = False
+        self.alive: bool | None = None
+        self.tail: list[str] = []
+        self.marked: list[str] = []
+        self.readings: dict[str, list[Reading]] = {}
+        self._counters = (0, 0)
+        self._problem = ""
+        self._reading = False
+
+    @property
+    def state(self) -> State:
+        return self.live if self.past is None else self.past
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="headline")
+        with ContentSwitcher(initial="tune-pane"):
+            for key, _, pane in _PANES:
+                yield pane(id=f"{key}-pane")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        self.theme = os.environ.get("AUTOSCOUT_THEME", "textual-dark")
+        self.set_interval(TICK_S, self._tick)
+        self.set_interval(1.0, self._measure_machine)
+        self._tick()
+
+    # ---- following ---------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._read()
+        if self.playing and self.past is not None:
+            self.action_step(1)
+
+    @work(thread=True)
+    def _read(self) -> None:
+        """Off the screen's thread: files may lie on a slow disk."""
+        problem, found, alive, tail = "", [], self.alive, self.tail
+        try:
+            found = self.follower.more()
+            alive = self.follower.alive()
+            running = [run for run in self.live.running.values() if run.folder]
+            tail = self.follower.tail(running[-1].folder) if running else []
+        except (AutoscoutError, OSError) as error:
+            problem = str(error)
+        self.call_from_thread(self._take, found, alive, tail, problem)
+
+    def _take(self, found: list[AnyEvent], alive: bool | None, tail: list[str], problem: str) -> None:
+        self._reading = False
+        self.events += found
+        for event in found:
+            self.live.apply(event)
+        self.alive, self.tail, self._problem = alive, tail, problem
+        self.repaint()
+
+    def _measure_machine(self) -> None:
+        if self.query_one(ContentSwitcher).current != "cluster-pane":
+            return
+        now, self._counters = telemetry.read(self._counters)
+        for name, reading in now.items():
+            history = self.readings.setdefault(name, [])
+            history.append(reading)
+            del history[:-_KEPT_READINGS]
+
+    def repaint(self) -> None:
+        """Draws the pane that is seen; the others draw when they are opened."""
+        headline = self.query_one("#headline", Static)
+        width = self.size.width
+        text = panels.headline(self.state, width, self.alive if self.past is None else None, self.ascii_only)
+        if self.past is not None:
+            text.append(f"\n replay: event {self.cursor} of {len(self.events)}", style="reverse")
+            text.append("  [ ] step  { } 20  space play  f switch  end now", style="dim")
+        if self._problem:
+            text.append(f"\n {self._problem}", style="reverse")
+        headline.update(text)
+        self._current().repaint()
+
+    def _current(self) -> Pane:
+        switcher = self.query_one(ContentSwitcher)
+        return switcher.query_one(f"#{switcher.current}", Pane)
+
+    # ---- screens and keys --------------------------------------------------------------------------------
+
+    def action_show(self, key: str) -> None:
+        self.query_one(ContentSwitcher).current = f"{key}-pane"
+        pane = self._current()
+        self.call_after_refresh(pane.repaint)
+        first = next((w for w in pane.query("DataTable, Tree, TextArea") if w.focusable), None)
+        self.set_focus(first)
+
+    def action_explain(self) -> None:
+        self.push_screen(Help(self._current().help))
+
+    def action_copy(self) -> None:
+        line = command(self.state)
+        if not line:
+            self.notify("nothing measured yet")
+            return
+        self.copy_to_clipboard(line)
+        file = self.follower.folder / "best.sh"
+        try:
+            file.write_text(line + "\n")
+            self.notify(f"copied, and written to {file}")
+        except OSError as error:
+            self.notify(f"copied; not written to {file}: {error.strerror}")
+
+    def action_filter(self) -> None:
+        self.action_show("experiments")
+        self.query_one("#filter", Input).focus()
+
+    def action_mark(self) -> None:
+        run = self.query_one(ExperimentsPane).selected
+        if run is None or self.query_one(ContentSwitcher).current != "experiments-pane":
+            return
+        key = run.configuration.id
+        self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
+        self.notify(f"{len(self.marked)} marked to compare; 6 shows them")
+
+    def action_turn(self, pages: int) -> None:
+        if self.query_one(ContentSwitcher).current == "experiments-pane":
+            self.query_one(ExperimentsPane).turn(pages)
+
+    def action_move(self, by: int) -> None:
+        focused = self.focused
+        if isinstance(focused, DataTable):
+            (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()
+        elif focused is not None and hasattr(focused, "action_cursor_down"):
+            (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
+
+    def action_next_theme(self) -> None:
+        self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
+
+    def action_leave(self) -> None:
+        if not self.query_one(KnowledgePane).cancel():
+            self.set_focus(None)
+
+    # ---- the time cursor ---------------------------------------------------------------------------------
+
+    def action_step(self, by: int) -> None:
+        at = (self.cursor if self.past is not None else len(self.events)) + by
+        self._go(at)
+
+    def action_play(self) -> None:
+        if self.past is None:
+            self._go(0)
+        self.playing = not self.playing
+
+    def action_switch(self) -> None:
+        """To the moment when evaluation went over to profiling."""
+        at = next((i for i, e in enumerate(self.events) if isinstance(e, FidelitySwitched)), None)
+        if at is None:
+            self.notify("the fidelity never switched")
+        else:
+            self._go(at + 1)
+
+    def action_rewind(self) -> None:
+        self._go(1)
+
+    def action_live(self) -> None:
+        self.past, self.playing = None, False
+        self.repaint()
+
+    def _go(self, at: int) -> None:
+        at = max(0, min(len(self.events), at))
+        if at == len(self.events) and (self.alive or self.playing):
+            self.action_live()
+            return
+        if self.past is None or at < self.cursor:
+            self.past = fold(self.events[:at])
+        else:
+            for event in self.events[self.cursor : at]:
+                self.past.apply(event)
+        self.cursor = at
+        self.repaint()
+
+
+class Help(ModalScreen[None]):
+    BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self.about = about
+
+    def compose(self) -> ComposeResult:
+        text = Text()
+        text.append(f"{self.about}\n\n", style="bold")
+        for keys, meaning in _KEYS:
+            text.append(f"  {keys:<12}", style="bold").append(f"{meaning}\n")
+        with Vertical(id="help"):
+            yield Static(text)
+
+
+_KEYS = (
+    ("1 … 8", "screens"),
+    ("/", "filter the experiments"),
+    ("j k enter", "down, up, open"),
+    ("n b", "next page, page back"),
+    ("m", "mark an experiment to compare"),
+    ("y", "copy the best configuration's command"),
+    ("[ ] { }", "step back and on in time, by 1 or 20 events"),
+    ("space", "play the session from its beginning"),
+    ("f", "jump to the switch from simulating to profiling"),
+    ("home end", "the beginning, and now"),
+    ("t", "light or dark"),
+    ("ctrl+p", "all commands"),
+    ("q", "close; the session goes on"),
+)
+
+
+def watch(follower: Follower, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
+    """Runs the screens until they are closed."""
+    if colour == "none":
+        os.environ["NO_COLOR"] = "1"
+    os.environ.setdefault("TEXTUAL_FPS", "20")
+    SessionApp(follower, kb, ascii_only).run()
