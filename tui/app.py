@@ -1,6 +1,7 @@
 """The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
 
 import os
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -135,6 +136,8 @@ class SessionApp(App[None]):
         for event in found:
             self.live.apply(event)
         self.alive, self.tail, self._problem = alive, tail, problem
+        if alive and self.live.ended is None:
+            self.live.now = max(self.live.last, time.time())
         self.repaint()
 
     def _measure_machine(self) -> None:

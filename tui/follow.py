@@ -30,6 +30,12 @@ class Follower:
                 break
         return found
 
+    def everything(self) -> list[AnyEvent]:
+        found: list[AnyEvent] = []
+        while more := self.more():
+            found += more
+        return found
+
     def alive(self) -> bool | None:
         """Whether the process of the session runs; None for a recording, which never had one."""
         owner = self.folder / "owner.lock"

@@ -90,7 +90,8 @@ class State(msgspec.Struct, kw_only=True):
     fidelity_why: str = ""
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
     began: float = 0.0
-    now: float = 0.0  # of the last event
+    now: float = 0.0  # unix time of the last event; of the screen's clock while the session runs
+    last: float = 0.0  # of the last event
     resumed: int = 0
     phase: str = "starting"  # starting · tournament · search · confirm · ended
     step: int = 0
@@ -133,7 +134,8 @@ class State(msgspec.Struct, kw_only=True):
         return self.default_value / self.best.value if minimized else self.best.value / self.default_value
 
     def apply(self, event: AnyEvent) -> None:
-        self.now = max(self.now, event.at)
+        self.last = max(self.last, event.at)
+        self.now = self.last
         match event:
             case SessionStarted():
                 self._start(event)

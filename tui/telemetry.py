@@ -44,7 +44,7 @@ def _lines(path: str) -> list[str]:
 
 def _gpus() -> dict[str, Reading]:
     try:
-        import pynvml
+        import pynvml  # type: ignore[import-not-found] - only where somebody installed it
     except ImportError:
         return {}
     try:

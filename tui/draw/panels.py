@@ -1,7 +1,5 @@
 """The panels of the screens: pure functions from a state and a size to text."""
 
-import time
-
 from rich.text import Text
 
 from tui.draw.look import fidelity_mark, glyph, style
@@ -9,6 +7,7 @@ from tui.draw.plot import Marks, bar, plot, scatter, sparkline
 from tui.state import SEARCH_PURPOSES, State, best_so_far, remaining_s
 from tui.text import clock, metric, number
 
+SILENT_S = 30.0  # without an event or a running experiment: worth saying
 _PHASES = {
     "starting": "starting",
     "default": "measuring the default",
@@ -36,8 +35,9 @@ def headline(state: State, width: int, alive: bool | None, ascii_only: bool) -> 
     if state.job is None:
         return text.append("waiting for the session to begin …", style="dim")
     text.append(f" {state.job.name}", style="bold")
-    elapsed = (time.time() if alive else state.now) - state.began
-    text.append(f"  {clock(max(0.0, elapsed))}  {fidelity_mark(state.fidelity, ascii_only)} {_doing(state, alive)}")
+    text.append(
+        f"  {clock(max(0.0, state.now - state.began))}  {fidelity_mark(state.fidelity, ascii_only)} {_doing(state, alive)}"
+    )
     text.append(f"  {state.session}\n", style="dim")
     if state.best_value is None:
         return text.append(" best –  nothing measured yet", style="dim")
@@ -64,8 +64,8 @@ def _doing(state: State, alive: bool | None) -> str:
         return f"ended: {REASONS.get(state.ended.reason, state.ended.reason)}"
     if alive is False:
         return "its process is gone; resume with: autoscout tune --resume"
-    silent = time.time() - state.now if alive else 0.0
-    if silent > 30 and not state.running:
+    silent = state.now - state.last
+    if silent > SILENT_S and not state.running:
         return f"{_PHASES.get(state.phase, state.phase)}, silent for {clock(silent)}"
     return _PHASES.get(state.phase, state.phase)
 
@@ -177,7 +177,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
     for run in state.running.values():
         text.append(f"{glyph('running', ascii_only)} #{run.number} ", style="cyan")
         text.append(f"{run.name}", style="bold")
-        text.append(f"  {run.purpose}  {clock(max(0.0, time.time() - run.began))}\n")
+        text.append(f"  {run.purpose}  {clock(max(0.0, state.now - run.began))}\n")
         text.append(f"  {run.why}\n", style="dim")
     if not state.running and state.runs:
         run = state.runs[-1]

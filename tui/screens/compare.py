@@ -37,7 +37,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     ranked = sorted((key for key in groups if costs[key]), key=lambda key: statistics.median(costs[key]))
     chosen = [key for key in marked if key in groups] or ranked
     fits = max(1, min(_MOST, (width - 20) // 13))
-    shown = list(dict.fromkeys([*chosen[: fits - 1], *([default] if default in groups else [])]))[:fits]
+    beside = [default] if default in groups else []
+    shown = list(dict.fromkeys(chosen[: fits - len(beside)] + beside))
     knobs = {key: groups[key][0].configuration.knobs for key in shown}
     text = Text(no_wrap=True, overflow="ellipsis")
     heads = [

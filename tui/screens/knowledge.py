@@ -47,7 +47,7 @@ class Console(TextArea):
 
     def __init__(self) -> None:
         super().__init__("FROM best", id="console", soft_wrap=True, tab_behavior="focus")
-        self.words: list[str] = _WORDS.split()
+        self.words: list[str] = [str(word) for word in _WORDS.split()]
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
@@ -161,7 +161,7 @@ class KnowledgePane(Pane):
                 branch.add_leaf(f"{column} {kind}", data=f"SELECT {column} FROM {name}")
         console = self.query_one(Console)
         names = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
-        console.words = list(dict.fromkeys([*names, *console.words]))
+        console.words[:0] = names
 
     async def _sql(self, sql: str, limit: int = PAGE) -> tuple[int, str, str]:
         command = [sys.executable, "-m", "tui.cli", "sql", sql, "--json", "--limit", str(limit)]
