@@ -10,7 +10,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static
 
 from kb.journal import AnyEvent, FidelitySwitched
@@ -64,8 +64,8 @@ class SessionApp(App[None]):
         Binding("right_curly_bracket", "step(20)", "20 on", show=False),
         Binding("space", "play", "play", show=False),
         Binding("f", "switch", "fidelity switch", show=False),
-        Binding("home", "rewind", "start", show=False),
-        Binding("end", "live", "now", show=False),
+        Binding("home,g", "rewind", "start", show=False),
+        Binding("end,G", "live", "now", show=False),
         Binding("j", "move(1)", show=False),
         Binding("k", "move(-1)", show=False),
         Binding("t", "next_theme", "theme", show=False),
@@ -91,11 +91,17 @@ class SessionApp(App[None]):
         self._reading = False
 
     @property
+    def base(self) -> Screen[object]:
+        """The screen with the panes, whatever lies over it."""
+        return self.screen_stack[0]
+
+    @property
     def state(self) -> State:
         return self.live if self.past is None else self.past
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline")
+        yield Static(id="problem")
         with ContentSwitcher(initial="tune-pane"):
             for key, _, pane in _PANES:
                 yield pane(id=f"{key}-pane")
@@ -126,6 +132,9 @@ class SessionApp(App[None]):
             alive = self.follower.alive()
             running = [run for run in self.live.running.values() if run.folder]
             tail = self.follower.tail(running[-1].folder) if running else []
+            failed = self.live.ended is not None and self.live.ended.reason == "failed"
+            if failed or (alive is False and self.live.ended is None):
+                problem = self.follower.last_words()
         except (AutoscoutError, OSError) as error:
             problem = str(error)
         self.call_from_thread(self._take, found, alive, tail, problem)
@@ -141,7 +150,7 @@ class SessionApp(App[None]):
         self.repaint()
 
     def _measure_machine(self) -> None:
-        if self.query_one(ContentSwitcher).current != "cluster-pane":
+        if self.base.query_one(ContentSwitcher).current != "cluster-pane":
             return
         now, self._counters = telemetry.read(self._counters)
         for name, reading in now.items():
@@ -151,25 +160,28 @@ class SessionApp(App[None]):
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
-        headline = self.query_one("#headline", Static)
+        if not self.screen_stack or not self.base.query("#headline"):
+            return
+        headline = self.base.query_one("#headline", Static)
         width = self.size.width
         text = panels.headline(self.state, width, self.alive if self.past is None else None, self.ascii_only)
         if self.past is not None:
             text.append(f"\n replay: event {self.cursor} of {len(self.events)}", style="reverse")
             text.append("  [ ] step  { } 20  space play  f switch  end now", style="dim")
-        if self._problem:
-            text.append(f"\n {self._problem}", style="reverse")
         headline.update(text)
+        problem = self.base.query_one("#problem", Static)
+        problem.display = bool(self._problem)
+        problem.update(Text(self._problem))
         self._current().repaint()
 
     def _current(self) -> Pane:
-        switcher = self.query_one(ContentSwitcher)
+        switcher = self.base.query_one(ContentSwitcher)
         return switcher.query_one(f"#{switcher.current}", Pane)
 
     # ---- screens and keys --------------------------------------------------------------------------------
 
     def action_show(self, key: str) -> None:
-        self.query_one(ContentSwitcher).current = f"{key}-pane"
+        self.base.query_one(ContentSwitcher).current = f"{key}-pane"
         pane = self._current()
         self.call_after_refresh(pane.repaint)
         first = next((w for w in pane.query("DataTable, Tree, TextArea") if w.focusable), None)
@@ -193,19 +205,19 @@ class SessionApp(App[None]):
 
     def action_filter(self) -> None:
         self.action_show("experiments")
-        self.query_one("#filter", Input).focus()
+        self.base.query_one("#filter", Input).focus()
 
     def action_mark(self) -> None:
-        run = self.query_one(ExperimentsPane).selected
-        if run is None or self.query_one(ContentSwitcher).current != "experiments-pane":
+        run = self.base.query_one(ExperimentsPane).selected
+        if run is None or self.base.query_one(ContentSwitcher).current != "experiments-pane":
             return
         key = run.configuration.id
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
         self.notify(f"{len(self.marked)} marked to compare; 6 shows them")
 
     def action_turn(self, pages: int) -> None:
-        if self.query_one(ContentSwitcher).current == "experiments-pane":
-            self.query_one(ExperimentsPane).turn(pages)
+        if self.base.query_one(ContentSwitcher).current == "experiments-pane":
+            self.base.query_one(ExperimentsPane).turn(pages)
 
     def action_move(self, by: int) -> None:
         focused = self.focused
@@ -218,7 +230,7 @@ class SessionApp(App[None]):
         self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
 
     def action_leave(self) -> None:
-        if not self.query_one(KnowledgePane).cancel():
+        if not self.base.query_one(KnowledgePane).cancel():
             self.set_focus(None)
 
     # ---- the time cursor ---------------------------------------------------------------------------------
@@ -287,7 +299,7 @@ _KEYS = (
     ("[ ] { }", "step back and on in time, by 1 or 20 events"),
     ("space", "play the session from its beginning"),
     ("f", "jump to the switch from simulating to profiling"),
-    ("home end", "the beginning, and now"),
+    ("g G", "the beginning, and now"),
     ("t", "light or dark"),
     ("ctrl+p", "all commands"),
     ("q", "close; the session goes on"),

@@ -6,6 +6,7 @@ from autoscout.session import session_folder
 from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
+from kb.records import AutoscoutError
 
 _AT_ONCE = 2000  # events: the screen stays alive while a long journal is read
 
@@ -23,11 +24,15 @@ class Follower:
         found: list[AnyEvent] = []
         if not self.path.exists() or self.path.stat().st_size == self.offset:
             return found
-        for event, offset in journals.read(self.path, self.offset):
-            found.append(event)
-            self.offset = offset
-            if len(found) == _AT_ONCE:
-                break
+        try:
+            for event, offset in journals.read(self.path, self.offset):
+                found.append(event)
+                self.offset = offset
+                if len(found) == _AT_ONCE:
+                    break
+        except AutoscoutError:
+            if not found:  # what stands before a damaged line counts; the next call says what is wrong
+                raise
         return found
 
     def everything(self) -> list[AnyEvent]:
@@ -51,6 +56,12 @@ class Follower:
             file.seek(max(0, newest.stat().st_size - 200 * lines))
             text = file.read().decode(errors="replace")
         return [line for line in text.splitlines() if line.strip()][-lines:]
+
+    def last_words(self) -> str:
+        """What the engine in the background said last; "" for one that ran in a terminal."""
+        log = self.folder / "engine.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return lines[-1].removeprefix("autoscout: ") if lines else ""
 
 
 def journal_of(kb: Path, what: str) -> Path:

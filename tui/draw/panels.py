@@ -35,9 +35,8 @@ def headline(state: State, width: int, alive: bool | None, ascii_only: bool) -> 
     if state.job is None:
         return text.append("waiting for the session to begin …", style="dim")
     text.append(f" {state.job.name}", style="bold")
-    text.append(
-        f"  {clock(max(0.0, state.now - state.began))}  {fidelity_mark(state.fidelity, ascii_only)} {_doing(state, alive)}"
-    )
+    elapsed = clock(max(0.0, state.now - state.began))
+    text.append(f"  {elapsed}  {fidelity_mark(state.fidelity, ascii_only)} {_doing(state, alive)}")
     text.append(f"  {state.session}\n", style="dim")
     if state.best_value is None:
         return text.append(" best –  nothing measured yet", style="dim")
@@ -123,7 +122,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
         last = state.checks[-1]
         fine = last.mape <= last.epsilon
         sign = ("<=" if fine else ">") if ascii_only else ("≤" if fine else ">")
-        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%}  {'trusted' if fine else 'not trusted'}\n")
+        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {'trusted' if fine else 'too much'}\n")
         spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)
         text.append(f"{spark} {len(state.checks)} checks\n")
     else:
