@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from autoscout.session import session_folder
 from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
@@ -68,4 +67,9 @@ def journal_of(kb: Path, what: str) -> Path:
     """A session by its name, or a recorded journal by its path. Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)
-    return session_folder(kb, what) / "journal.jsonl"
+    from kb.store import sessions_folder
+
+    path = sessions_folder(kb) / what / "journal.jsonl"
+    if not path.is_file():
+        raise AutoscoutError(f"there is no session {what} beside {kb}; `autoscout sessions` lists them", 2)
+    return path

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from autoscout.job import seconds
 from autoscout.objective import broken, cost, to_metric
 from kb.journal import (
     Answered,
@@ -282,8 +283,6 @@ def remaining_s(state: State) -> float | None:
     recent = [r.ended - r.began for r in state.runs if r.ended and r.purpose in SEARCH_PURPOSES][-10:]
     if not recent:
         return None
-    from autoscout.job import seconds
-
     by_count = (state.job.budget.profiles - state.searched) * sum(recent) / len(recent)
     by_wall = state.began + seconds(state.job.budget.wall) - state.now
     return max(0.0, min(by_count, by_wall))

@@ -19,11 +19,17 @@ from tui.follow import Follower
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = [(80, 24), (120, 40), (200, 50)]
 KEYS = {"1": "tune", "2": "arms", "3": "checks", "5": "experiments", "6": "compare", "8": "launch"}
-CRASHED = [
+CRASHED: list[AnyEvent] = [
     started(),
     SessionEnded(reason="failed", experiments=0, engine_ms_mean=0, engine_ms_max=0, at=1_700_000_001.0),
 ]
-STATES = {"empty": [], "starting": [started()], "running": running(), "ended": ended(), "failed": CRASHED}
+STATES: dict[str, list[AnyEvent]] = {
+    "empty": [],
+    "starting": [started()],
+    "running": running(),
+    "ended": ended(),
+    "failed": CRASHED,
+}
 
 
 def recording(folder: Path, events: list[AnyEvent]) -> SessionApp:
@@ -131,7 +137,7 @@ async def test_filtering_and_marking_experiments(tmp_path):
 
 
 async def test_a_hundred_thousand_experiments_are_paged(tmp_path):
-    events = [started()]
+    events: list[AnyEvent] = [started()]
     for i in range(1, 3001):
         events += experiment(i, measured(configuration(mbs=i), 1.0 + i / 1000), 1_700_000_000.0 + 10 * i)
     app = recording(tmp_path, events)

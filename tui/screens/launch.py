@@ -3,6 +3,8 @@
 from rich.text import Text
 from textual.app import ComposeResult
 
+from autoscout.export import launch, render
+from kb.records import AutoscoutError
 from tui.draw import panels
 from tui.screens.pane import Pane
 from tui.state import State
@@ -32,10 +34,12 @@ def evidence(state: State) -> Text:
 
 
 def command(state: State) -> str:
-    """The knobs as an AutoScout command: what was measured can be measured again."""
-    if state.job is None or (state.best is None and state.confirmed is None):
-        return ""
+    """The winner so far as a command of its target; "" where there is none yet."""
     winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
-    assert winner is not None
-    values = (f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in winner.knobs.items())
-    return f"autoscout profile {state.job.name}.toml " + " ".join(values)
+    if state.job is None or winner is None:
+        return ""
+    name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
+    try:
+        return render(launch(state.job, winner, name, panels.gain(state)), "command")
+    except AutoscoutError as error:
+        return str(error)
