@@ -14,6 +14,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static
 
 from kb.journal import AnyEvent, FidelitySwitched
+from kb.orders import MEANING, give, parsed
 from kb.records import AutoscoutError
 from tui import telemetry
 from tui.draw import panels
@@ -70,6 +71,10 @@ class SessionApp(App[None]):
         Binding("k", "move(-1)", show=False),
         Binding("t", "next_theme", "theme", show=False),
         Binding("escape", "leave", show=False),
+        Binding("p", "pause", "pause", show=False),
+        Binding("S", "stop", "stop", show=False),
+        Binding("r", "retry", "try again", show=False),
+        Binding("colon", "order", "order", show=False),
     ]
 
     def __init__(self, follower: Follower, kb: Path, ascii_only: bool = False) -> None:
@@ -233,6 +238,49 @@ class SessionApp(App[None]):
         if not self.base.query_one(KnowledgePane).cancel():
             self.set_focus(None)
 
+    # ---- steering: orders, which the engine takes in before its next experiment -------------------------------
+
+    def action_pause(self) -> None:
+        self._give("go" if self.live.paused else "pause")
+
+    def action_stop(self) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._give("stop")
+
+        kept = f"{self.live.searched} experiments are kept; the finalists are re-measured, then the session ends."
+        self.push_screen(Sure(f"Stop this session? {kept}"), answered)
+
+    def action_retry(self) -> None:
+        """The selected experiment's configuration again, if it is not known already."""
+        run = self.base.query_one(ExperimentsPane).selected
+        if run is not None and self.base.query_one(ContentSwitcher).current == "experiments-pane":
+            self._give(
+                "try",
+                [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()],
+            )
+
+    def action_order(self) -> None:
+        def written(line: str | None) -> None:
+            words = (line or "").split()
+            keys = {key: key for key, _, _ in _PANES}
+            if words and words[0] in keys:
+                self.action_show(words[0])
+            elif words:
+                self._give(words[0], words[1:])
+
+        self.push_screen(Prompt(), written)
+
+    def _give(self, what: str, words: list[str] | None = None) -> None:
+        if not self.alive:
+            self.notify("this session does not run", severity="warning")
+            return
+        try:
+            give(self.follower.folder, parsed(what, words or [], f"screens, pid {os.getpid()}"))
+            self.notify(f"{what}: takes effect before the next experiment")
+        except AutoscoutError as error:
+            self.notify(str(error), severity="error")
+
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def action_step(self, by: int) -> None:
@@ -285,8 +333,36 @@ class Help(ModalScreen[None]):
         text.append(f"{self.about}\n\n", style="bold")
         for keys, meaning in _KEYS:
             text.append(f"  {keys:<12}", style="bold").append(f"{meaning}\n")
-        with Vertical(id="help"):
+        with Vertical(classes="box"):
             yield Static(text)
+
+
+class Sure(ModalScreen[bool]):
+    """Asks once."""
+
+    BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q", "dismiss(False)", "no")]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(f"{self.question}\n\ny yes   n no")
+
+
+class Prompt(ModalScreen[str]):
+    """One line: an order with its values, or the name of a screen."""
+
+    BINDINGS = [Binding("escape", "dismiss", "back")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Input(placeholder="try tp=2 mbs=4", id="order")
+            yield Static("\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        self.dismiss(submitted.value)
 
 
 _KEYS = (
@@ -300,6 +376,10 @@ _KEYS = (
     ("space", "play the session from its beginning"),
     ("f", "jump to the switch from simulating to profiling"),
     ("g G", "the beginning, and now"),
+    ("p", "pause, and go on"),
+    ("S", "stop after asking: the finalists are still re-measured"),
+    ("r", "run the selected configuration (again)"),
+    (":", "any order: try, pin, exclude, budget, profile …, or a screen's name"),
     ("t", "light or dark"),
     ("ctrl+p", "all commands"),
     ("q", "close; the session goes on"),

@@ -19,6 +19,8 @@ def cli() -> None:
 for verb in (
     tuning.tune,
     watching.watch,
+    watching.steer,
+    watching.stop,
     exporting.export,
     tuning.profile,
     tuning.best,

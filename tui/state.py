@@ -26,6 +26,7 @@ from kb.journal import (
     SessionResumed,
     SessionStarted,
     Simulated,
+    Steered,
     TournamentRanked,
 )
 from kb.records import Configuration, Job, Measurement
@@ -115,6 +116,8 @@ class State(msgspec.Struct, kw_only=True):
     confirmed: Confirmed | None = None
     ended: SessionEnded | None = None
     search_end: str = ""
+    paused: bool = False
+    orders: list[Steered] = msgspec.field(default_factory=list)
     predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
 
     @property
@@ -142,7 +145,7 @@ class State(msgspec.Struct, kw_only=True):
                 self._start(event)
             case SessionResumed():
                 self.resumed += 1
-                self.ended, self.phase = None, "search"
+                self.ended, self.phase, self.paused = None, "search", False
                 for run in self.running.values():
                     run.status, run.note = "killed", "the session was interrupted while it ran"
                 self.running.clear()
@@ -175,6 +178,8 @@ class State(msgspec.Struct, kw_only=True):
             case FidelitySwitched():
                 self.switches.append(event)
                 self.fidelity, self.fidelity_why = event.to, event.why
+            case Steered():
+                self._steer(event)
             case BestFound():
                 self.best = event
             case SearchEnded():
@@ -192,6 +197,17 @@ class State(msgspec.Struct, kw_only=True):
         self.fidelity_asked = event.fidelity
         self.fidelity = "simulated" if event.fidelity == "simulate" else "profiled"
         self.began = event.at
+
+    def _steer(self, event: Steered) -> None:
+        self.orders.append(event)
+        if event.refused:
+            return
+        if event.what in ("pause", "go"):
+            self.paused = event.what == "pause"
+        elif event.what == "budget" and self.job is not None:
+            profiles = int(event.values["profiles"])
+            budget = msgspec.structs.replace(self.job.budget, profiles=profiles)
+            self.job = msgspec.structs.replace(self.job, budget=budget)
 
     def _reward(self, event: Rewarded) -> None:
         for name, (pulls, mean) in event.arms.items():

@@ -63,6 +63,8 @@ def _doing(state: State, alive: bool | None) -> str:
         return f"ended: {REASONS.get(state.ended.reason, state.ended.reason)}"
     if alive is False:
         return "its process is gone; resume with: autoscout tune --resume"
+    if state.paused:
+        return "paused; p goes on"
     silent = state.now - state.last
     if silent > SILENT_S and not state.running:
         return f"{_PHASES.get(state.phase, state.phase)}, silent for {clock(silent)}"
@@ -107,6 +109,10 @@ def budget(state: State, width: int, ascii_only: bool) -> Text:
     if limit.wall:
         text.append(f"  wall {clock(max(0, state.now - state.began))} of {limit.wall}")
     text.append("\n")
+    if state.orders:
+        last = state.orders[-1]
+        asked = " ".join([last.what, *(f"{n}={v}" for n, v in last.values.items())])
+        text.append(f"asked: {asked}{', refused: ' + last.refused if last.refused else ''}\n")
     left = remaining_s(state)
     if left is not None:
         text.append(f"about {clock(left)} left, then the finalists are re-measured")

@@ -1,6 +1,8 @@
 """Verbs that look at a session while it runs or afterwards: watch. And the engine started in the background."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from kb.orders import MEANING, Order, give, parsed
 from kb.records import AutoscoutError
 from tui.options import common, existing_kb, note
 
@@ -39,6 +42,54 @@ def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, a
         _plainly(journal)
     else:
         show(journal, path, ascii_only)
+
+
+@click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+@click.argument("session")
+@click.argument("what", type=click.Choice(list(MEANING)))
+@click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
+@common
+def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Give an order to a running session; it takes effect before its next experiment."""
+    order = parsed(what, list(values), f"verb, pid {os.getpid()}")
+    folder = _running(existing_kb(kb), session)
+    give(folder, order)
+    _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--now", is_flag=True, help="End the running experiment too, without a result; it can be resumed.")
+@common
+def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
+    """Ask a running session to end: no further search, the finalists are re-measured. What was measured is kept."""
+    from kb import lock
+
+    folder = _running(existing_kb(kb), session)
+    if now:
+        pid = lock.holder(folder / "owner.lock")
+        if pid is None:
+            raise AutoscoutError(f"session {session} does not say which process runs it; try again in a second")
+        os.kill(pid, signal.SIGTERM)
+        _said(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
+    else:
+        give(folder, Order(what="stop", by=f"verb, pid {os.getpid()}"))
+        _said(f"{session}: ends after the running experiment, then re-measures the finalists", as_json, session, "stop")
+
+
+def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
+    click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
+
+
+def _running(kb: Path, session: str) -> Path:
+    from kb import store
+
+    folder = store.sessions_folder(kb) / session
+    if not (folder / "journal.jsonl").is_file():
+        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+    if not store.is_running(folder):
+        raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
+    return folder
 
 
 def on_screen() -> bool:
