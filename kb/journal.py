@@ -35,6 +35,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     kb_mark: int  # rows that the KB held: what this session may learn from others, also when resumed
     default: Configuration
     orderings: list[list[str]]
+    host: str = ""  # "" unknown or not to be told
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
