@@ -107,7 +107,7 @@ def complete(columns: Columns) -> Inputs:
     x["micro_batches"] = np.maximum(np.ceil(x["global_batch"] / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
-    n = max(len(v) for v in x.values() if isinstance(v, np.ndarray))
+    n = max(np.size(value) for name, value in columns.items() if name != "degrees")
     return Inputs(**x, n=n)
 
 

@@ -19,7 +19,7 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.once import rank_weights
 from autoscout.simulate.stage import layer_weights, recomputed
 from autoscout.simulate.training import devices, fleets
-from kb.records import Configuration
+from kb.records import Configuration, Job
 
 Array = np.ndarray
 GIB = 2.0**30
@@ -47,6 +47,10 @@ class Memory:
         self.device = device
         self.margin = 0.0  # log of the factor
         self.spread = ERROR
+
+    @classmethod
+    def of_job(cls, job: Job) -> "Memory":
+        return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in REQUIRED if name not in columns]
