@@ -8,7 +8,6 @@ it before a device is full (context, fragmentation) enters the probability of ru
 """
 
 from collections.abc import Mapping
-from math import erf
 from typing import Any
 
 import numpy as np
@@ -67,8 +66,8 @@ class Memory:
         left = residual - self.margin
         self.spread = float(np.sqrt((ERROR**2 * 4 + np.sum(left**2)) / (4 + len(left))))
         died = np.isposinf(values) & np.isfinite(raw)
-        room = np.log(np.maximum(self._room(columns, len(raw))[died], 1e-9))
-        needed = room - raw[died]  # log factor at which these rows just do not fit
+        # The log factor at which these rows just do not fit.
+        needed = -self._pressure(columns)[died]
         if len(needed) and needed.max() > self.margin:
             self.margin = min(float(needed.max()), self.margin + 2 * ERROR)
 
@@ -82,24 +81,26 @@ class Memory:
         )
 
     def oom_probability(self, columns: Columns) -> Array:
-        """(n,) that a row runs out of its device's memory."""
-        predicted = self.predict(columns)
-        room = self._room(columns, len(predicted.value))
-        z = (np.log(predicted.value) - np.log(np.maximum(room, 1e-9))) / predicted.error
-        return np.array([0.5 * (1 + erf(v / np.sqrt(2))) for v in z])
+        """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
+        from scipy.special import ndtr
+
+        return ndtr((self._pressure(columns) + self.margin) / self.spread)
 
     def fits(self, columns: Columns) -> Array:
-        """(n,) bool. Wrong in this direction costs an experiment that dies, so it has to be likely."""
+        """(n,) bool; False where the device is unknown."""
         return self.oom_probability(columns) <= CAUTION
 
-    def _room(self, columns: Columns, n: int) -> Array:
-        """GiB that a framework can allocate on the smallest device of a row."""
-        room = np.full(n, np.nan)
-        for rows, fleet, _ in fleets(columns, n, self.device):
-            room[rows] = min(usable_gib(hw.memory_gib, hw.context_gib) for hw in fleet)
-        given = np.broadcast_to(np.asarray(columns.get("memory_gib", np.nan), dtype=float), n)
-        stated = np.where(given > 0, usable_gib(given, 0.7), np.nan)
-        return np.where(np.isnan(room), stated, np.where(np.isnan(stated), room, np.minimum(room, stated)))
+    def _pressure(self, columns: Columns) -> Array:
+        """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
+        fewer micro batches, may lie on the smaller devices."""
+        groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
+        pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
+        for rows, some, x in groups:
+            stated = np.broadcast_to(np.asarray(some.get("memory_gib", np.nan), dtype=float), x.n)
+            for local, fleet, counts in fleets(some, x.n, self.device):
+                here = x.take(local)
+                pressure[rows[local]] = _tightest(here, fleet, [c[local] for c in counts], stated[local])
+        return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
         groups = [(rows, complete(some)) for rows, some in by_precision(columns)]
@@ -114,34 +115,52 @@ class Memory:
         return np.sum(list(parts.values()), axis=0), parts
 
 
-def usable_gib(memory: Any, context: Any) -> Any:
-    return (memory - context) / (1 + FRAGMENTATION)
-
-
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
     """Peak of one configuration of a job whose space has these attributes."""
     columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
     return float(Memory().predict(columns).value[0])
 
 
+def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Array) -> Array:
+    """log(needed / available), over the first stage of every kind of device and the last stage."""
+    per_stage = x.gpus / x.pp
+    found = []
+    for kind, hw in enumerate(fleet):
+        memory = np.where((stated > 0) & (len(fleet) == 1), stated, hw.memory_gib)
+        room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
+        begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
+        stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])
+        found += [np.log(_total(_stage(x, np.minimum(index, x.pp - 1))) / GIB / room) for index in stages]
+    return np.max(np.broadcast_arrays(*found), axis=0)
+
+
+def _total(parts: dict[str, Array]) -> Array:
+    return sum(parts.values(), np.zeros(1))
+
+
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fuller of the first and the last stage."""
-    first, last = _stage(x, True), _stage(x, False)
-    fuller = sum(first.values()) >= sum(last.values())
+    """GiB by component, (n,) each, of the fuller of the first and the last stage; of the first where a table tells
+    its size only (planners that cut stages of different size fill all of them alike)."""
+    first, last = _stage(x, np.zeros(1)), _stage(x, x.pp - 1)
+    fuller = (_total(first) >= _total(last)) | ~np.isnan(x.stage_layers)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
 
 
-def _stage(x: Inputs, first: bool) -> dict[str, Array]:
+def _stage(x: Inputs, index: Array) -> dict[str, Array]:
+    """Bytes by component on a rank of that pipeline stage."""
     b = 4.0 if x.dtype == "fp32" else 2.0
-    if first and not np.all(np.isnan(x.stage_layers)):  # stages that differ: the table describes the first one
-        known = ~np.isnan(x.stage_layers)
-        x = Inputs(**{**vars(x), "tp": np.where(known, x.stage_tp, x.tp), "recomputed": x.stage_recomputed})
-    layers = np.where(np.isnan(x.stage_layers), np.ceil(x.layers / x.pp), x.stage_layers)
+    first = index == 0
+    if not np.all(np.isnan(x.stage_layers)):  # stages that differ: the table describes the first one
+        known = first & ~np.isnan(x.stage_layers)
+        recomputed_here = np.where(known, x.stage_recomputed, x.recomputed)
+        x = Inputs(**{**vars(x), "tp": np.where(known, x.stage_tp, x.tp), "recomputed": recomputed_here})
+    layers = np.where(first & ~np.isnan(x.stage_layers), x.stage_layers, np.ceil(x.layers / x.pp))
     dense, expert = rank_weights(x, layers)
-    if not first:
-        dense = np.where(x.pp > 1, dense - x.learned_positions * x.seq_len * x.hidden, dense)
+    inner = ~first & (index < x.pp - 1)
+    positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
+    dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
     parts = _states(x, dense, expert, b)
-    parts["activations"], parts["logits"] = _activations(x, b, layers, first)
+    parts["activations"], parts["logits"] = _activations(x, b, layers, index)
     parts["buffers"] = _buffers(x, b)
     parts["process"] = np.zeros(1)
     return parts
@@ -171,8 +190,8 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     }
 
 
-def _activations(x: Inputs, b: float, layers: Array, first: bool) -> tuple[Array, Array]:
-    """Bytes kept for the backward pass on the first or the last stage, and bytes of logits and loss."""
+def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Array, Array]:
+    """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
     plain, scores = _layer_bytes(x, b, tokens, own)
@@ -185,12 +204,11 @@ def _activations(x: Inputs, b: float, layers: Array, first: bool) -> tuple[Array
     kept_plain = np.where(operators, np.minimum((1 - whole) / (1 - CORE_OPERATORS), 1), 1 - whole)
     kept = kept_plain * plain + kept_scores * scores + whole * inputs / group
     working = np.where(whole > 0, (plain + scores) * group, 0.0)
-    stage = 0.0 if first else x.pp - 1
-    interleaved = (x.pp - stage - 1) * 2 + (x.vpp - 1) * x.pp + 1
-    chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - stage, x.micro_batches))
-    ends = (x.pp == 1) | (not first)
+    interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
+    chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
+    ends = index == x.pp - 1
     head = np.where(ends, tokens * x.vocab / x.tp * np.where(x.lora > 0, EAGER_LOGITS, LOGITS) + 2 * inputs, 0.0)
-    masks = x.dropout * own * x.hidden * (1 if first else 0)
+    masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     return chunks * (np.ceil(layers / x.vpp) * kept + masks) + working, head
 
 
