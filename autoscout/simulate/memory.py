@@ -142,7 +142,7 @@ def peak(x: Inputs) -> dict[str, Array]:
     """GiB by component, (n,) each, of the fuller of the first and the last stage; of the first where a table tells
     its size only (planners that cut stages of different size fill all of them alike)."""
     first, last = _stage(x, np.zeros(1)), _stage(x, x.pp - 1)
-    fuller = (_total(first) >= _total(last)) | ~np.isnan(x.stage_layers)
+    fuller = (_total(first) >= _total(last)) | ~np.isnan(x.stage_recomputed)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
 
 
@@ -150,11 +150,11 @@ def _stage(x: Inputs, index: Array) -> dict[str, Array]:
     """Bytes by component on a rank of that pipeline stage."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first = index == 0
-    if not np.all(np.isnan(x.stage_layers)):  # stages that differ: the table describes the first one
-        known = first & ~np.isnan(x.stage_layers)
-        recomputed_here = np.where(known, x.stage_recomputed, x.recomputed)
-        x = Inputs(**{**vars(x), "tp": np.where(known, x.stage_tp, x.tp), "recomputed": recomputed_here})
     layers = np.where(first & ~np.isnan(x.stage_layers), x.stage_layers, np.ceil(x.layers / x.pp))
+    if not np.all(np.isnan(x.stage_recomputed)):  # stages that differ: the table describes the first one
+        tp = np.where(first & ~np.isnan(x.stage_tp), x.stage_tp, x.tp)
+        share = np.where(first & ~np.isnan(x.stage_recomputed), x.stage_recomputed, x.recomputed)
+        x = Inputs(**{**vars(x), "tp": tp, "recomputed": share})
     dense, expert = rank_weights(x, layers)
     inner = ~first & (index < x.pp - 1)
     positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
