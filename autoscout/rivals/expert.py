@@ -6,7 +6,7 @@ activations do not fit, selective first; the micro batch as large as fits, up to
 
 vLLM: its defaults for the device, with the smallest tensor parallel size (and then pipeline) that fits.
 
-DeepSpeed: the lowest ZeRO stage that fits, as its autotuner tries them, with the largest micro batch, and offloading only
+DeepSpeed: the lowest ZeRO stage that fits, as its autotuner tries them, with the largest micro batch; offloading only
 where nothing else fits; everything else as it is by default.
 
 A target of a person's own: the defaults that its catalog states.
@@ -134,8 +134,8 @@ def _deepspeed(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
-    """ZeRO's memory per device (Rajbhandari et al., "ZeRO", figure 1): weights and gradients in the model's dtype and 12
-    bytes of optimizer state a parameter, each over all devices from its stage on; plus activations (see memory.py)."""
+    """ZeRO's memory per device (Rajbhandari et al., "ZeRO", figure 1): weights and gradients in the model's dtype and
+    12 bytes of optimizer state a parameter, each over all devices from its stage on; plus activations (memory.py)."""
     weights, gradients, state = (a["params"] * n for n in (a["dtype_bytes"], a["dtype_bytes"], 12))
     state = 0 if offload == "cpu" and stage else state / (gpus if stage >= 1 else 1)
     gradients /= gpus if stage >= 2 else 1

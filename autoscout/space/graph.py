@@ -86,7 +86,7 @@ class Space:
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = catalog_of(job, {*attributes, *derived, *(knob.name for knob in knobs_of_devices)})
+        catalog = catalog_of(job)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
@@ -94,7 +94,7 @@ class Space:
             derived={**catalog.derived, **derived},
         )
         knobs, rules = instantiate(catalog, attributes)
-        return Space(knobs, rules, attributes, job.space, job.objective, derived)
+        return Space(knobs, rules, attributes, job.space, job.objective, catalog.derived)
 
     @staticmethod
     def from_table(

@@ -1,4 +1,4 @@
-"""What the target's interpreter has installed: names and defaults change between versions, and the installed one counts.
+"""What the target's interpreter has installed: names and defaults change between versions; the installed one counts.
 
 Asked of vLLM, whose arguments come and go with every release: a short script under the target's interpreter lists the
 engine's arguments with their defaults. Importing vLLM takes seconds, so the answer is kept in the user's cache folder,
