@@ -187,17 +187,3 @@ def instantiate(catalog: Catalog, attributes: Mapping[str, Any]) -> tuple[list[K
         for entry in catalog.rule
     ]
     return knobs, rules
-
-
-def table_knob(name: str, kind: str, rows: list[dict[str, Value]]) -> Knob:
-    """A column of a table as a knob: its domain is what occurs, in order."""
-    occurring = {value for row in rows if (value := row.get(name)) is not None}
-    values = tuple(sorted(occurring, key=lambda v: (isinstance(v, str), v)))
-    return Knob(
-        name=name,
-        kind="sparse" if kind == "sparse" else "dense",
-        layer="table",
-        values=values,
-        meaning="a column of the table",
-        sets=name,
-    )
