@@ -53,8 +53,8 @@ def _own(path: Path, job: Job) -> Catalog:
     for knob in own.knob:
         if not knob.sets.startswith(_SETS.get(job.target, ("",))):
             raise AutoscoutError(
-                f"{path}: knob '{knob.name}': sets = '{knob.sets}', but {job.target} is told of a person's knobs through "
-                f"{', '.join(prefix + '…' for prefix in _SETS[job.target])} only",
+                f"{path}: knob '{knob.name}': sets = '{knob.sets}', but {job.target} is told of a person's knobs "
+                f"through {', '.join(prefix + '…' for prefix in _SETS[job.target])} only",
                 2,
             )
     return own

@@ -1,6 +1,6 @@
 """Writes the tables of docs/knobs.md from the catalogs, and checks which of Megatron's rules are where.
 
-    PYTHONPATH=. python tests/tools/knob_tables.py
+PYTHONPATH=. python tests/tools/knob_tables.py
 """
 
 import re

@@ -1,6 +1,6 @@
 """How often the space and the target give the same answer, and every class of disagreement with its reason.
 
-    PYTHONPATH=. python tests/tools/oracle_rate.py [megatron] [vllm]
+PYTHONPATH=. python tests/tools/oracle_rate.py [megatron] [vllm]
 """
 
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "autoscout" / "oracle"))
 
-import megatron_oracle  # noqa: E402 - found there
-import vllm_oracle  # noqa: E402
-from agreement import report  # noqa: E402
+import megatron_oracle
+import vllm_oracle
+from agreement import report
 
 
 def main() -> None:

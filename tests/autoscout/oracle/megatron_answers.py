@@ -1,10 +1,12 @@
 """Asks Megatron-core itself, in one process: one JSON question a line in, one JSON answer a line out.
 
-A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are made
-for real over torch's fake process group (collectives return at once, whatever they are given), so that any number of
-ranks can be asked. A deep question also builds the model and takes one training step as that rank: errors of shapes and
-schedules show, numbers mean nothing. The answer: {"refused": "" or the error, "phase": …}.
+A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are
+made for real over torch's fake process group (collectives return at once, whatever they are given), so that any number
+of ranks can be asked. A deep question also builds the model and takes one training step as that rank: errors of shapes
+and schedules show, numbers mean nothing. The answer: {"refused": "" or the error, "phase": …}.
 """
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import contextlib
 import io

@@ -1,11 +1,11 @@
-"""Megatron-core as the oracle of its catalog: its own configuration classes, process groups, and model of small jobs."""
+"""Megatron-core as the oracle of its catalog: its configuration classes, process groups, model and first step."""
 
 import functools
 import os
 import sys
 
 import numpy as np
-from agreement import Answers, Verdict, assignments
+from agreement import Answers, Verdict, assignments, one_rule_broken
 
 from autoscout.profile.megatron import environment_variables, worker_config
 from autoscout.space.graph import Space
@@ -39,6 +39,7 @@ DEEP = {
     "P9": _SILENT,
     "M18": _SILENT,
     "W1": _OURS,
+    "implied": _OURS,
     "E1": _OURS,
     "M17": _GLOO,
 }
@@ -46,24 +47,30 @@ EARLY = {**DEEP, **dict.fromkeys(LATER, _EARLY)}
 
 
 @functools.cache
-def verdicts(early: int = 3000, deep: int = 120, seed: int = 0) -> tuple[list[Verdict], list[Verdict]]:
-    """(of the configuration classes and groups, of a whole first step on the first and the last rank)."""
+def verdicts(early: int = 3000, deep: int = 120, each: int = 1, seed: int = 0) -> tuple[list[Verdict], list[Verdict]]:
+    """(of the groups and configuration classes, of a whole first step on the first and the last rank). `early` and
+    `deep` assignments; the second also of `each` that break one rule alone, a rule and job."""
     spaces: dict[str, Space] = {}
     jobs = [job for i in range(24) if (job := _feasible_job(i, seed, spaces))][:12]
-    environment = {**os.environ, **environment_variables(jobs[0], spaces[jobs[0].name].configuration(spaces[jobs[0].name].structure(0), {}), [])}
+    first = spaces[jobs[0].name]
+    environment = {**os.environ, **environment_variables(jobs[0], first.sample(np.random.default_rng(0)), [])}
     found: dict[bool, list[Verdict]] = {False: [], True: []}
     with Answers(sys.executable, "megatron_answers.py", environment) as oracle:
         for i, job in enumerate(jobs):
-            space = spaces[job.name]
-            for is_deep, count in ((False, early // len(jobs)), (True, deep // len(jobs))):
-                for configuration in assignments(space, job, count, np.random.default_rng([seed, i]), BEYOND):
-                    refused = ""
-                    for rank in {0, job.devices - 1} if is_deep else {0}:
-                        config = worker_config(job, configuration, [])
-                        question = {"world": job.devices, "rank": rank, "deep": is_deep, "config": config}
-                        refused = refused or oracle.ask(question)
-                    rules = tuple(v.rule for v in space.violations(configuration))
-                    found[is_deep].append(Verdict(job.name, space.name(configuration), rules, refused))
+            space, rng = spaces[job.name], np.random.default_rng([seed, i])
+            broken = one_rule_broken(space, each, 1000, rng)
+            asked = [(False, c) for c in assignments(space, early // len(jobs), rng, BEYOND)]
+            asked += [(True, c) for c in [*assignments(space, deep // len(jobs), rng, BEYOND), *broken]]
+            for is_deep, configuration in asked:
+                if is_deep and configuration.knobs.get("ep", 1) != 1:
+                    continue  # how many tokens another rank's router sends is not to be invented
+                refused = ""
+                for rank in {0, job.devices - 1} if is_deep else {0}:
+                    config = worker_config(job, configuration, [])
+                    question = {"world": job.devices, "rank": rank, "deep": is_deep, "config": config}
+                    refused = refused or oracle.ask(question)
+                rules = tuple(v.rule for v in space.violations(configuration))
+                found[is_deep].append(Verdict(job.name, space.name(configuration), rules, refused))
     return found[False], found[True]
 
 
@@ -91,8 +98,8 @@ def _job(number: int, rng: np.random.Generator) -> Job:
             hidden=heads * 8,
             heads=heads,
             kv_heads=one(*(d for d in (1, 2, 3, 4, 8) if heads % d == 0)),
-            ffn=one(48, 64, 96),
-            vocab=one(60, 64, 96),
+            ffn=one(44, 50, 64, 96),
+            vocab=one(60, 63, 64, 96),
             bias=not experts and bool(rng.integers(2)),
             gated=bool(rng.integers(2)),
             position="rope",
@@ -100,7 +107,7 @@ def _job(number: int, rng: np.random.Generator) -> Job:
             expert_ffn=32 if experts else 0,
             dtype="bf16" if rng.integers(2) else "fp32",
         ),
-        traffic=Traffic(seq_len=one(16, 24, 32), global_batch=one(4, 8, 12, 16)),
+        traffic=Traffic(seq_len=one(12, 20, 24, 32), global_batch=one(4, 8, 12, 16)),
         cluster=Cluster(nodes=[Node(device="cpu", count=one(1, 2, 4, 6, 8))]),
         objective=Objective(minimize="step_time_s"),
     )

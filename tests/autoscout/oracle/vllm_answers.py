@@ -1,8 +1,10 @@
 """Asks vLLM itself, in one process: one JSON question a line in, one JSON answer a line out.
 
-A question is {"model": folder, "arguments": {…}}: the engine's configuration is made, no engine. The answer: {"refused":
-"" or the error, "effective": what vLLM made of some arguments}.
+A question is {"model": folder, "arguments": {…}}: the engine's configuration is made, no engine. The answer:
+{"refused": "" or the error, "effective": what vLLM made of some arguments}.
 """
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import contextlib
 import json

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from agreement import Answers, Verdict, assignments
+from agreement import Answers, Verdict, assignments, one_rule_broken
 
 from autoscout.profile.vllm import engine_arguments, model_config
 from autoscout.space.graph import Space
@@ -28,11 +28,13 @@ BEYOND: dict[str, list[Value]] = {
 }
 _LATER = "vLLM refuses it when the engine starts or the model is built, not yet here"
 _INERT = "vLLM takes the knob and ignores it here, so we leave it out"
+_OURS = "our own choice: all devices serve"
 _SAME = "vLLM takes it, and it is the same run as a smaller value's"
 LISTED = {
     "inactive": _INERT,
     "domain": "a value that is not offered: vLLM would take it, or refuse it when the engine starts (block sizes)",
-    "VP1": "our own choice: all devices serve",
+    "VP1": _OURS,
+    "implied": _OURS,
     "VP3": _LATER,
     "VP4": _LATER,
     "VP8": _LATER,
@@ -61,7 +63,9 @@ def verdicts(count: int = 400, seed: int = 0) -> list[Verdict]:
             model = Path(folder) / job.name
             model.mkdir()
             (model / "config.json").write_text(json.dumps(model_config(job)))
-            for configuration in assignments(space, job, count // len(jobs), np.random.default_rng([seed, i]), BEYOND):
+            rng = np.random.default_rng([seed, i])
+            asked = [*assignments(space, count // len(jobs), rng, BEYOND), *one_rule_broken(space, 2, 400, rng)]
+            for configuration in asked:
                 refused = oracle.ask({"model": str(model), "arguments": engine_arguments(job, configuration)})
                 rules = tuple(v.rule for v in space.violations(configuration))
                 found.append(Verdict(job.name, space.name(configuration), rules, refused))
