@@ -118,6 +118,15 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
     why: str
 
 
+class Steered(Event, frozen=True, tag="steered"):
+    """A person's order took effect: pause, go, stop, budget, profile, try, pin or exclude, or why it could not."""
+
+    what: str
+    values: dict[str, Value]
+    by: str
+    refused: str = ""
+
+
 class BestFound(Event, frozen=True, tag="best_found"):
     configuration: Configuration
     name: str
@@ -202,6 +211,7 @@ AnyEvent = (
     | Simulated
     | Checked
     | FidelitySwitched
+    | Steered
     | BestFound
     | SearchEnded
     | Confirmed

@@ -88,6 +88,14 @@ def is_held(path: Path) -> bool:
         os.close(file)
 
 
+def holder(path: Path) -> int | None:
+    """The process that holds `path` exclusively, as it wrote there; None if nobody does."""
+    if not is_held(path):
+        return None
+    first = path.read_text(errors="replace").split(" ")[0]
+    return int(first) if first.isdigit() else None
+
+
 def _open_to_read(path: Path) -> int | None:
     for flags in (os.O_RDONLY | os.O_CREAT, os.O_RDONLY):
         with contextlib.suppress(OSError):
