@@ -177,7 +177,7 @@ def questions() -> list[tuple[str, str]]:
         title, _, rest = part.partition("\n")
         if "```sql" in rest:
             sql = rest.split("```sql\n")[1].split("```")[0]
-            found.append((title, sql.replace("smallest-cpu", "model-7")))
+            found.append((title, sql.replace("smallest-cpu-replay", "model-7")))
     return found
 
 
