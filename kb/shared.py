@@ -9,20 +9,33 @@ from kb.records import AutoscoutError
 
 def push(kb: Path, target: str, data: Path | None = None) -> Moved:
     """`data`: with Postgres, the shared folder for the data files. Errors: AutoscoutError."""
-    _refuse_object_stores(target)
+    if catalog := _catalog(target):
+        from kb import ducklake
+
+        return ducklake.push(kb, catalog, data)
     return lake.push(kb, Path(target))
 
 
 def pull(kb: Path, target: str) -> Moved:
-    _refuse_object_stores(target)
+    if catalog := _catalog(target):
+        from kb import ducklake
+
+        return ducklake.pull(kb, catalog)
     return lake.pull(kb, Path(target))
 
 
-def _refuse_object_stores(target: str) -> None:
+def _catalog(target: str) -> str:
+    """How Postgres is reached; "" for a folder."""
+    for prefix in ("ducklake:postgres:", "ducklake:"):
+        if target.startswith(prefix):
+            return target.removeprefix(prefix)
     scheme, colon, _ = target.partition("://")
-    if colon:
-        raise AutoscoutError(
-            f"{target}: {scheme} is not written directly; push to a folder and copy it there with the store's own tool "
-            f"(such as `aws s3 sync`): its files never change, so copying is merging",
-            2,
-        )
+    if not colon:
+        return ""
+    if scheme in ("postgres", "postgresql"):
+        return target
+    raise AutoscoutError(
+        f"{target}: {scheme} is not written directly; push to a folder and copy it there with the store's own tool "
+        f"(such as `aws s3 sync`): its files never change, so copying is merging",
+        2,
+    )

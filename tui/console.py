@@ -39,6 +39,8 @@ def run(kb: Path, limit: int, form: str) -> None:
                     form = rest.strip()
                 case ".limit":
                     limit = max(int(rest), 1)
+                case _ if word.startswith("."):
+                    raise AutoscoutError(f"there is no command {word}; .help lists them")
                 case _:
                     click.echo(answer(kb, text, limit, form))
         except AutoscoutError as error:

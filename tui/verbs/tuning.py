@@ -25,8 +25,8 @@ from tui.verbs import watching
     metavar="auto|off|SESSION[:PARTS]",
     default="auto",
     show_default=True,
-    help="What the knowledge base hands over: of all similar jobs, nothing, or of one session; PARTS leave some out, as "
-    "auto:rows,failures (configurations, rows, points, orderings, failures).",
+    help="What the knowledge base hands over: of all similar jobs, nothing, or of one session; PARTS leave some out, "
+    "as auto:rows,failures (configurations, rows, points, orderings, failures).",
 )
 @click.option(
     "--fidelity",
