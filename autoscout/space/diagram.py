@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level while it is built
+
 _MOST_STEPS = 300_000  # states whose edges are kept as dictionaries, for walking
 
 
@@ -200,11 +202,9 @@ class Diagram:
         return total, codes
 
 
-def assembled(
-    raw: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]], sparse: int, radix: Sequence[int]
-) -> Diagram | None:
-    """A diagram of raw levels (knob, states, source, code, to), edges sorted by source and code: without dead ends,
-    with counts. None if nothing is valid."""
+def assembled(raw: list[Raw], sparse: int, radix: Sequence[int]) -> Diagram | None:
+    """A diagram of raw levels, edges sorted by source and code: without dead ends, with counts. None if nothing is
+    valid."""
     most = 1
     for r in radix:
         most *= r + 1

@@ -19,9 +19,13 @@ import numpy as np
 from autoscout.space import build, tables
 from autoscout.space.constraints import INACTIVE, Columns, constraints
 from autoscout.space.diagram import Diagram
+from autoscout.space.entangled import sampled
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
 from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
-from autoscout.space.network import distance, key, limited, network, ordered
+from autoscout.space.merge import from_rows
+from autoscout.space.moves import neighbours
+from autoscout.space.network import distance, key, limited, network, ordered, topological
+from autoscout.space.prefixes import LazyTree, SortedTable
 from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
 from autoscout.space.rules import Expression
 from autoscout.words import nearest_name
@@ -64,6 +68,7 @@ class Space:
         self._place = {knob.name: i for i, knob in enumerate(self.knobs)}
         self._code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
         self.measured = measured is not None
+        self._estimate: int | None = None
         self._diagram = self._compiled(measured)
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}
 
@@ -190,7 +195,7 @@ class Space:
     @property
     def enumerable(self) -> bool:
         """Whether the valid configurations are few enough for `feasible`."""
-        return self._listable(self.count)
+        return self._listable(self._diagram.count)
 
     @cached_property
     def feasible(self) -> Feasible:
@@ -231,11 +236,89 @@ class Space:
     def _listable(self, n: int) -> bool:
         return n <= _MOST_ROWS and n * len(self.knobs) <= _MOST_CELLS
 
+    def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
+        """The tree over the prefixes of an ordering of knobs. Over the rows of `structures` where the ordering is of
+        sparse knobs, else over those of `feasible`; where these are too many to be listed, over configurations.
+
+        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states."""
+        for name in ordering:
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        order = [self._place[name] for name in ordering]
+        radices = [len(self.knobs[i].values) + 1 for i in order]
+        columns = [i for i, knob in enumerate(self.knobs) if knob.kind == "sparse"]
+        if all(i in columns for i in order) and self._listable(self._diagram.structures):
+            return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
+        if self.enumerable:
+            return SortedTable(self.feasible.codes, order, order, radices)
+        rest = [i for i in self._diagram.order if i not in order]
+        coupled = constraints(self.knobs, self.rules)
+        try:
+            diagram = build.in_order(order + rest, self.knobs, coupled, Columns(self.knobs, self.attributes))
+        except build.TooWide:
+            raise AutoscoutError(f"the ordering {', '.join(ordering)} needs too many states; try another", 1) from None
+        assert diagram is not None, "a space that is not empty is not empty in another order"
+        return LazyTree(diagram, len(order))
+
+    # ---- partial assignments and moves -------------------------------------------------------------------
+
+    def domain(self, name: str, partial: Mapping[str, Value | None] | None = None) -> tuple[Value, ...]:
+        """The values that a knob takes in the valid configurations that agree with a partial assignment (None: the knob
+        is inactive), in the order of its domain; empty if it is inactive in all of them, or if there are none."""
+        taken = self._taken(partial or {})
+        if name not in self.knob:
+            raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        codes = [] if taken is None else taken[self._place[name]].tolist()
+        return tuple(self.knob[name].values[c] for c in codes if c != INACTIVE)
+
+    def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
+        """For every knob whether it acts: in all valid configurations that agree with a partial assignment, in none of
+        them (False), or in some (None)."""
+        taken = self._taken(partial or {})
+        if taken is None:
+            return dict.fromkeys(self.knob, False)
+        acts = {}
+        for knob, codes in zip(self.knobs, taken, strict=True):
+            acts[knob.name] = (None if len(codes) > 1 else False) if codes[0] == INACTIVE else True
+        return acts
+
+    def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
+        """The sparse knobs in an order in which every knob comes after those that activate or imply it: `front` as
+        early as that allows, the rest as declared, or at random."""
+        return topological(self.graph, [knob.name for knob in self.sparse], rng, front)
+
+    def neighbours(self, configuration: Configuration) -> list[Configuration]:
+        """All one-knob moves from a valid configuration, projected so that they are valid (`moves.py`)."""
+        codes = self.codes_of(configuration.knobs)
+        if codes is None or self._diagram.walk(codes) is None:
+            raise AutoscoutError(f"{self.name(configuration)} is not a valid configuration", 2)
+        return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
+
+    def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
+        """The same as codes, of a valid row of codes."""
+        return neighbours(self._diagram, codes)
+
+    def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
+        """An assignment without the knobs that cannot act in it, in the space's order: what is the same run has the
+        same form, and with it the same hash (`Configuration.id`) and `name`."""
+        kept: dict[str, Value] = {}
+        for knob in self.knobs:
+            if knob.name in assigned and (knob.when is None or knob.when(self.environment(kept))):
+                kept[knob.name] = assigned[knob.name]
+        return Configuration(kept)
+
     # ---- counting and sampling ---------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return self._diagram.count
+        """Valid configurations, exact or not (`count_is_exact`)."""
+        return self._diagram.count if self._estimate is None else self._estimate
+
+    @property
+    def count_is_exact(self) -> bool:
+        """False where rules couple so many knobs that the space is a sample of what is valid (`entangled.py`), and its
+        count an estimate."""
+        return self._estimate is None
 
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Uniform over all valid configurations."""
@@ -300,13 +383,18 @@ class Space:
 
     def _compiled(self, measured: np.ndarray | None) -> Diagram:
         if measured is not None:
-            diagram = build.from_rows(measured, self.knobs)
+            diagram = from_rows(measured, self.knobs)
             if diagram is None:
                 raise AutoscoutError("the table has no rows", 3)
             return diagram
         coupled = constraints(self.knobs, self.rules)
         columns = Columns(self.knobs, self.attributes)
-        diagram = build.from_constraints(self.knobs, coupled, columns)
+        try:
+            diagram = build.from_constraints(self.knobs, coupled, columns)
+        except build.TooWide:
+            codes, count, exact = sampled(self.knobs, coupled, columns)
+            self._estimate = None if exact else count
+            diagram = from_rows(codes, self.knobs)
         if diagram is None:
             raise AutoscoutError(why_nothing_is_feasible(self.knobs, coupled, columns), 3)
         return diagram
@@ -330,6 +418,16 @@ class Space:
                 yield from assign(i + 1, to)
 
         yield from assign(start, state)
+
+    def _taken(self, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
+        """For each knob the codes that it takes in the valid configurations that agree with a partial assignment."""
+        allowed = {}
+        for name, value in partial.items():
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+            code = INACTIVE if value is None else self._code[name].get(key(value), -2)
+            allowed[self._place[name]] = np.arange(-1, len(self.knob[name].values)) == code
+        return self._diagram.domains(allowed)
 
     def _point(self, codes: Sequence[int]) -> Point:
         return {

@@ -71,7 +71,7 @@ def test_no_prediction_is_below_half_of_the_fastest_seen():
     configurations, times = rows(space, 100)
     ensemble = fit(configurations, times, CPU)
     assert ensemble is not None
-    assert min(ensemble.predict(c)[0] for c in space.configurations()) >= min(times) / 2
+    assert min(ensemble.predict(c)[0] for c in space.configurations()) >= min(times) / 2 * (1 - 1e-12)
 
 
 def test_the_guard_averages_a_window():
