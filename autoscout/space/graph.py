@@ -205,6 +205,10 @@ class Space:
         return Feasible(self, table_of(self._diagram, self.knobs, *self._structures))
 
     @property
+    def structure_count(self) -> int:
+        return self._diagram.structures
+
+    @property
     def structures(self) -> np.ndarray:
         """Every valid structure, (n, sparse knobs) int16 codes. Errors: AutoscoutError where they are too many."""
         return self._structures[0]

@@ -3,8 +3,8 @@
     python tests/tools/space_bench.py [--json]
 
 Every measurement is a process of its own (CPU seconds, best of a few repeats; peak memory of the process). A rival
-that is not installed, or that needs more than two minutes, is left out and said so. ConfigSpace has no arithmetic rules:
-what a rule forbids is rejected in Python after listing or drawing, which is what its users do.
+that is not installed, or that needs more than two minutes, is left out and said so. ConfigSpace has no arithmetic
+rules: what a rule forbids is rejected in Python after listing or drawing, which is what its users do.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def ours_megatron() -> dict[str, Any]:
 
 
 def kernel_tuner(parameters: dict[str, list[int]], rules: list[str]) -> Any:
-    from kernel_tuner.searchspace import Searchspace
+    from kernel_tuner.searchspace import Searchspace  # type: ignore[reportMissingImports]
 
     return Searchspace(parameters, rules, 1024)
 
@@ -208,7 +208,7 @@ def kernel_tuner_large() -> dict[str, Any]:
 
 
 def config_space(parameters: dict[str, list[int]]) -> Any:
-    from ConfigSpace import ConfigurationSpace, OrdinalHyperparameter
+    from ConfigSpace import ConfigurationSpace, OrdinalHyperparameter  # type: ignore[reportMissingImports]
 
     space = ConfigurationSpace(seed=0)
     space.add([OrdinalHyperparameter(name, values) for name, values in parameters.items()])
@@ -216,7 +216,7 @@ def config_space(parameters: dict[str, list[int]]) -> Any:
 
 
 def config_space_small() -> dict[str, Any]:
-    from ConfigSpace.util import get_one_exchange_neighbourhood
+    from ConfigSpace.util import get_one_exchange_neighbourhood  # type: ignore[reportMissingImports]
 
     space = config_space(SMALL)
     allowed = eval(f"lambda {', '.join(SMALL)}: {' and '.join(f'({r})' for r in SMALL_RULES)}")
