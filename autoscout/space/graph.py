@@ -21,7 +21,7 @@ from autoscout.space.constraints import INACTIVE, Columns, constraints
 from autoscout.space.diagram import Diagram
 from autoscout.space.entangled import sampled
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
-from autoscout.space.knob import Knob, Rule, instantiate, load_catalog
+from autoscout.space.knob import Knob, Rule, instantiate
 from autoscout.space.merge import from_rows
 from autoscout.space.moves import neighbours
 from autoscout.space.network import distance, key, limited, network, ordered, topological
@@ -82,10 +82,11 @@ class Space:
     @staticmethod
     def of_job(job: Any) -> "Space":
         from autoscout.space.attributes import attributes_of, device_knobs, device_rules
+        from autoscout.space.declared import catalog_of
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = load_catalog(job.target)
+        catalog = catalog_of(job, {*attributes, *derived, *(knob.name for knob in knobs_of_devices)})
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
