@@ -18,7 +18,7 @@ import numpy as np
 
 from autoscout.space import build, tables
 from autoscout.space.constraints import INACTIVE, Columns, constraints
-from autoscout.space.diagram import Diagram
+from autoscout.space.diagram import FORBIDDEN, Diagram
 from autoscout.space.entangled import sampled
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
 from autoscout.space.knob import Knob, Rule, instantiate
@@ -36,7 +36,9 @@ Point = dict[str, Value]  # dense knobs
 
 _MOST_ROWS = 4_000_000  # of a table of structures or configurations
 _MOST_CELLS = 120_000_000
-_FIRST = 1e6  # what a step of a sparse knob weighs in a distance: the structure first, then the point
+# Distances are whole numbers, so that the nearest is the same on every machine: steps of dense knobs count in units,
+# sparse knobs in 64ths of a doubling above them, and what a person gave above both (as powers of two).
+_PARTS, _SPARSE, _DEAR = 64, 20, 36
 
 
 class Space:
@@ -176,8 +178,8 @@ class Space:
             codes[self._place[name]] = min(steps, key=lambda c, w=goal: abs(c - w))
         first = self._diagram.sparse
         if self._diagram.walk(codes, first, state=state) is None:
-            cost = {self._place[k.name]: self._steps_from(k, wanted.get(k.name)) for k in self.dense}
-            codes = self._diagram.nearest(cost, first, state)[1]
+            cost = {self._place[k.name]: self._steps_from(k, wanted[k.name]) for k in self.dense if k.name in wanted}
+            codes = self._diagram.nearest(cost, first, state) or codes
         return self._point(codes)
 
     def points(self, s: Structure) -> Iterator[Point]:
@@ -367,22 +369,23 @@ class Space:
         firm, dear = firm or {}, set(dear)
         cost: dict[int, np.ndarray] = {}
         for i, knob in enumerate(self.knobs):
-            row = np.zeros(len(knob.values) + 1)
+            row = np.zeros(len(knob.values) + 1, dtype=np.int64)
             if knob.name in wanted:
                 value = wanted[knob.name]
                 if knob.kind == "sparse":
-                    inactive = 0.0 if value == knob.off else 1.0
-                    row = _FIRST * np.array([inactive, *(distance(value, v) for v in knob.values)])
+                    apart = [0.0 if value == knob.off else 1.0, *(distance(value, v) for v in knob.values)]
+                    row = np.rint(_PARTS * np.array(apart)).astype(np.int64) << _SPARSE
                 else:
                     row = self._steps_from(knob, self._step(knob.name, value))
-                row = row * _FIRST if knob.name in dear else row
+                if knob.name in dear:
+                    row = row >> _SPARSE << _DEAR if knob.kind == "sparse" else row << _DEAR
             if knob.name in firm:
                 value = firm[knob.name]
                 agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
-                row = np.where(agrees, row, np.inf)
+                row = np.where(agrees, row, FORBIDDEN)
             cost[i] = row
-        total, codes = self._diagram.nearest(cost)
-        return self.of_codes(codes) if np.isfinite(total) else None
+        codes = self._diagram.nearest(cost)
+        return None if codes is None else self.of_codes(codes)
 
     # ---- construction ------------------------------------------------------------------------------------
 
@@ -446,12 +449,9 @@ class Space:
             return code
         return min(range(len(values)), key=lambda i: distance(value, values[i]))
 
-    def _steps_from(self, knob: Knob, step: int | None) -> np.ndarray:
+    def _steps_from(self, knob: Knob, step: int) -> np.ndarray:
         """Cost by code + 1 of moving a dense knob away from a step of its domain."""
-        codes = np.arange(len(knob.values))
-        if step is None:
-            return np.concatenate([[0.0], 1e-6 * codes])
-        return np.concatenate([[1.0], np.abs(codes - step)])
+        return np.concatenate([[1], np.abs(np.arange(len(knob.values)) - step)])
 
     def _check_names(self) -> None:
         known = {*self.knob, *self.attributes}

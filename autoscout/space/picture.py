@@ -4,6 +4,7 @@ Our own small SVG, because a layout by columns is all it needs. Shapes, not colo
 reads in print, in light and in dark.
 """
 
+import itertools
 from html import escape
 from typing import NamedTuple
 
@@ -13,27 +14,41 @@ from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.words import listed
 
-_WIDTH, _HEIGHT = 168, 44  # of a box
+_HEIGHT = 44  # of a box
+_NARROWEST, _LETTER = 168, 8.3  # width of a box; of a letter of a name
 _GAP, _ROW = 120, 66  # between columns; from box to box
 _LEFT, _TOP = 28, 104
-_TEXT = 25  # characters of values that fit into a box
+_MOST_ARRANGED = 8  # layers whose order is chosen among all
+_TEXT, _VALUE = 25, 11  # characters of values that fit into a box, and of one of them
 
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1b1f24 }
-.paper { fill: #ffffff } .box { fill: #f6f8fa; stroke: #1b1f24; stroke-width: 1.4 }
-.name { font-weight: 600; font-size: 13px } .soft { fill: #57606a; font-size: 11px } .title { font-size: 17px; font-weight: 600 }
+.name { font-weight: 600; font-size: 13px }
+.soft { fill: #57606a; font-size: 11px }
+.title { font-size: 17px; font-weight: 600 }
 .layer { font-size: 13px; font-weight: 600; letter-spacing: .04em }
-.activates { stroke: #1b1f24; stroke-width: 1.8; fill: none } .implies { stroke: #1b1f24; stroke-width: 1.6; fill: none; stroke-dasharray: 6 4 }
-.narrows { stroke: #57606a; stroke-width: .7; fill: none; opacity: .45 } .head { fill: #1b1f24 }
+.paper { fill: #ffffff }
+.box { fill: #f6f8fa; stroke: #1b1f24; stroke-width: 1.4 }
+.activates { stroke: #1b1f24; stroke-width: 1.8; fill: none }
+.implies { stroke: #1b1f24; stroke-width: 1.6; fill: none; stroke-dasharray: 6 4 }
+.narrows { stroke: #57606a; stroke-width: .7; fill: none; opacity: .5 }
+.head { fill: #1b1f24 }
 @media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .paper { fill: #0d1117 } .box { fill: #161b22; stroke: #e6edf3 } .soft { fill: #9da7b3 }
-.activates, .implies { stroke: #e6edf3 } .narrows { stroke: #9da7b3 } .head { fill: #e6edf3 } }
+  text { fill: #e6edf3 }
+  .soft { fill: #9da7b3 }
+  .paper { fill: #0d1117 }
+  .box { fill: #161b22; stroke: #e6edf3 }
+  .activates, .implies { stroke: #e6edf3 }
+  .narrows { stroke: #9da7b3 }
+  .head { fill: #e6edf3 }
+}
 """
 
 
 class Box(NamedTuple):
     x: float
     y: float
+    width: float
     column: int
 
 
@@ -42,13 +57,14 @@ def svg(space: Space, title: str) -> str:
     acts = space.active()
     shown = [knob for knob in space.knobs if acts[knob.name] is not False]
     columns = _columns(shown, space.graph)
+    wide = max(_NARROWEST, *(_LETTER * len(knob.name) + 30 for knob in shown))
     boxes = {
-        knob.name: Box(_LEFT + c * (_WIDTH + _GAP), _TOP + r * _ROW, c)
+        knob.name: Box(_LEFT + c * (wide + _GAP), _TOP + r * _ROW, wide, c)
         for c, column in enumerate(columns)
         for r, knob in enumerate(column)
     }
     bottom = _TOP + max(len(column) for column in columns) * _ROW
-    width = max(2 * _LEFT + len(columns) * (_WIDTH + _GAP) - 40, 760)
+    width = round(max(2 * _LEFT + len(columns) * (wide + _GAP) - 60, 760))
     exact = "" if space.count_is_exact else "about "
     subtitle = f"{exact}{space.count:,} valid configurations · {len(shown)} knobs · {len(space.rules)} rules"
     parts = [
@@ -57,7 +73,7 @@ def svg(space: Space, title: str) -> str:
         f'<text class="soft" x="{_LEFT}" y="54">{escape(subtitle)}</text>',
     ]
     for c, column in enumerate(columns):
-        parts.append(f'<text class="layer" x="{_LEFT + c * (_WIDTH + _GAP)}" y="88">{escape(column[0].layer)}</text>')
+        parts.append(f'<text class="layer" x="{_LEFT + c * (wide + _GAP):g}" y="88">{escape(column[0].layer)}</text>')
     for kind in ("narrows", "implies", "activates"):  # the important ones on top
         for a, b, data in space.graph.edges(data=True):
             if data["kind"] == kind and a in boxes and b in boxes:
@@ -84,10 +100,9 @@ def svg(space: Space, title: str) -> str:
 
 
 def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
-    """One a layer, in the order in which the layers are declared; in each, knobs near the height of those that they are
+    """One a layer, layers that activate each other side by side; in each, knobs near the height of those that they are
     connected with (a few sweeps of the barycentre heuristic)."""
-    layers = list(dict.fromkeys(knob.layer for knob in knobs))
-    columns = [[knob for knob in knobs if knob.layer == layer] for layer in layers]
+    columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
     for _ in range(6):
         height = {knob.name: float(r) for column in columns for r, knob in enumerate(column)}
         for column in columns:
@@ -98,6 +113,25 @@ def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
             column.sort(key=lambda knob, h=heights: h[knob.name])
             height |= {knob.name: float(r) for r, knob in enumerate(column)}
     return columns
+
+
+def _layers(knobs: list[Knob], graph: nx.DiGraph) -> list[str]:
+    """In the order that makes the arrows shortest, of those the nearest to the declared one."""
+    layer = {knob.name: knob.layer for knob in knobs}
+    declared = list(dict.fromkeys(layer.values()))
+    arrows = [
+        (layer[a], layer[b])
+        for a, b, kind in graph.edges(data="kind")
+        if kind != "narrows" and a in layer and b in layer and layer[a] != layer[b]
+    ]
+    if len(declared) > _MOST_ARRANGED:
+        return declared
+
+    def length(order: tuple[str, ...]) -> int:
+        place = {name: i for i, name in enumerate(order)}
+        return sum((place[a] - place[b]) ** 2 for a, b in arrows)
+
+    return list(min(((declared[0], *rest) for rest in itertools.permutations(declared[1:])), key=length))
 
 
 def _connected(graph: nx.DiGraph, name: str) -> list[str]:
@@ -119,12 +153,12 @@ def _edge(a: Box, b: Box, kind: str, title: str) -> str:
     if kind != "narrows":  # arrows leave and enter apart from each other
         y1, y2 = y1 + (4 if y2 > y1 else -4), y2 - (4 if y2 > y1 else -4)
     if a.column == b.column:
-        x1 = x2 = a.x + _WIDTH
+        x1 = x2 = a.x + a.width
         bow = 22 + 0.16 * abs(y2 - y1)
         path = f"M{x1:g} {y1:g} C{x1 + bow:g} {y1:g} {x2 + bow:g} {y2:g} {x2:g} {y2:g}"
     else:
         right = b.column > a.column
-        x1, x2 = (a.x + _WIDTH, b.x) if right else (a.x, b.x + _WIDTH)
+        x1, x2 = (a.x + a.width, b.x) if right else (a.x, b.x + b.width)
         pull = (0.5 if right else -0.5) * min(abs(x2 - x1), 2 * _GAP)
         path = f"M{x1:g} {y1:g} C{x1 + pull:g} {y1:g} {x2 - pull:g} {y2:g} {x2:g} {y2:g}"
     head = "" if kind == "narrows" else ' marker-end="url(#head)"'
@@ -135,10 +169,10 @@ def _box(knob: Knob, box: Box) -> str:
     """Sparse: a rectangle; dense: rounded ends."""
     radius = 2 if knob.kind == "sparse" else _HEIGHT / 2
     values = _values(knob)
-    middle = box.x + _WIDTH / 2
+    middle = box.x + box.width / 2
     return (
         f"<g><title>{escape(f'{knob.name} ({knob.kind}): {knob.meaning}; {listed(knob.values)} {knob.unit}')}</title>"
-        f'<rect class="box" x="{box.x:g}" y="{box.y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="{radius:g}"/>'
+        f'<rect class="box" x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{_HEIGHT}" rx="{radius:g}"/>'
         f'<text class="name" x="{middle:g}" y="{box.y + 18:g}" text-anchor="middle">{escape(knob.name)}</text>'
         f'<text class="soft" x="{middle:g}" y="{box.y + 34:g}" text-anchor="middle">{escape(values)}</text></g>'
     )
@@ -146,13 +180,16 @@ def _box(knob: Knob, box: Box) -> str:
 
 def _values(knob: Knob) -> str:
     """The domain, as much of it as fits: 1 2 4 … 128."""
-    shown = ["on" if v is True else "off" if v is False else str(v) for v in knob.values]
+    texts = ["on" if v is True else "off" if v is False else str(v) for v in knob.values]
+    shown = (
+        texts if len(" ".join(texts)) <= _TEXT else [t if len(t) <= _VALUE else t[: _VALUE - 1] + "…" for t in texts]
+    )
     if len(" ".join(shown)) <= _TEXT:
         return " ".join(shown)
     kept = 1
     while kept < len(shown) - 1 and len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:
         kept += 1
-    return " ".join([*shown[:kept], "…", shown[-1]])[: _TEXT + 4]
+    return " ".join([*shown[:kept], "…", shown[-1]])
 
 
 def _legend(y: float) -> list[str]:
