@@ -30,8 +30,12 @@ class Sampled(NamedTuple):
 
 
 def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:
-    """Errors: AutoscoutError if too few of the draws are valid."""
-    diagram, left_out = _relaxed(knobs, constraints, columns)
+    """Errors: AutoscoutError if none of the draws is valid."""
+    return sampled_from(*_relaxed(knobs, constraints, columns), knobs, columns)
+
+
+def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
+    """What of a diagram obeys the constraints that it leaves out."""
     if diagram.count <= _MOST_LISTED:
         codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
         codes = codes[_valid(codes, left_out, knobs, columns)]

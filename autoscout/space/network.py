@@ -13,6 +13,9 @@ from kb.records import AutoscoutError, SpaceLimits, Value
 
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
+    """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
+    if not knob.values:
+        raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]

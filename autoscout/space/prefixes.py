@@ -7,7 +7,7 @@ no branch.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from autoscout.space.diagram import Diagram
 from autoscout.space.packing import packed
 
 
-class Branches(NamedTuple):
+Node = TypeVar("Node")
+
+
+class Branches(NamedTuple, Generic[Node]):
     """`knob`: index in `space.knobs`; `nodes`: code → node."""
 
     knob: int
-    nodes: dict[int, "Range | State"]
+    nodes: dict[int, Node]
 
 
 class Range(NamedTuple):
@@ -46,7 +49,7 @@ class SortedTable:
         self._knobs = list(knobs)
         self.root = Range(0, len(codes), 0)
 
-    def branches(self, node: Range) -> Branches | None:
+    def branches(self, node: Range) -> Branches[Range] | None:
         """None where all knobs of the ordering are decided."""
         first, last, depth = node
         while depth < len(self._columns):
@@ -61,7 +64,7 @@ class SortedTable:
                     for code, begin, end in zip(range(least, most + 1), bounds, bounds[1:], strict=False)
                     if begin < end
                 }
-                return Branches(self._knobs[depth - 1], nodes)  # type: ignore[arg-type]
+                return Branches(self._knobs[depth - 1], nodes)
         return None
 
     def count(self, node: Range) -> int:
@@ -82,13 +85,13 @@ class LazyTree:
         self._depth = depth
         self.root = State(0, 0, ())
 
-    def branches(self, node: State) -> Branches | None:
+    def branches(self, node: State) -> Branches[State] | None:
         depth, state, codes = node
         while depth < self._depth:
             steps = self._diagram.step(depth, state)
             if len(steps) > 1:
                 nodes = {code: State(depth + 1, to, (*codes, code)) for code, to in steps.items()}
-                return Branches(self._diagram.order[depth], nodes)  # type: ignore[arg-type]
+                return Branches(self._diagram.order[depth], nodes)
             ((code, state),) = steps.items()
             depth, codes = depth + 1, (*codes, code)
         return None

@@ -80,13 +80,43 @@ def random_spaces(draw: Callable) -> Space:
         raise
 
 
-def by_brute_force(space: Space) -> list[Configuration]:
-    """Every assignment that violates nothing, evaluated one by one."""
-    choices = [[*((k.name, v) for v in k.values), (k.name, None)] for k in space.knobs]
-    assignments = (
-        Configuration({n: v for n, v in combination if v is not None}) for combination in itertools.product(*choices)
-    )
-    return [c for c in assignments if not space.violations(c)]
+def verdict(knobs: list[Knob], rules: list[Rule], attributes: dict[str, Value]) -> set[str] | int:
+    """What a space of these must be, every assignment evaluated by itself and nothing shared with the space: the ids of
+    the valid configurations; 2 if an expression has no value on an assignment that all others allow; 3 if none."""
+    order = [*(k for k in knobs if k.kind == "sparse"), *(k for k in knobs if k.kind == "dense")]
+    choices = [[*k.values, None] for k in knobs]
+    valid, undefined = set(), False
+    for values in itertools.product(*choices):
+        assigned = {k.name: v for k, v in zip(knobs, values, strict=True) if v is not None}
+        env = {**attributes, **{k.name: assigned.get(k.name, k.off) for k in knobs}}
+        holds = [h for k in order for h in _conditions(k, assigned.get(k.name), env)]
+        holds += [_value(r.holds, env) for r in rules]
+        if all(h is None or h for h in holds):
+            undefined |= None in holds
+            valid.add(Configuration(assigned).id)
+    return 2 if undefined else valid or 3
+
+
+def _conditions(knob: Knob, value: Value | None, env: dict[str, Value | None]) -> list[bool | None]:
+    active = True if knob.when is None else _value(knob.when, env)
+    if active is None:
+        return [None]
+    if active != (value is not None):
+        return [False]
+    if knob.implied is None or value is None:
+        return [True]
+    try:
+        return [knob.implied(env) == value]
+    except AutoscoutError:
+        return [None]
+
+
+def _value(expression: Expression, env: dict[str, Value | None]) -> bool | None:
+    """None where it has no value."""
+    try:
+        return bool(expression(env))
+    except AutoscoutError:
+        return None
 
 
 def _is_numeric(knob: Knob) -> bool:
