@@ -258,14 +258,15 @@ class Space:
             return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
         if self.enumerable:
             return SortedTable(self.feasible.codes, order, order, radices)
-        rest = [i for i in self._diagram.order if i not in order]
-        coupled = constraints(self.knobs, self.rules)
+        order += [i for i in self._diagram.order if i not in order]
+        coupled, columns = constraints(self.knobs, self.rules), Columns(self.knobs, self.attributes)
         try:
-            diagram = build.in_order(order + rest, self.knobs, coupled, Columns(self.knobs, self.attributes))
+            diagram = build.smallest([order], self.knobs, coupled, columns)
         except build.TooWide:
-            raise AutoscoutError(f"the ordering {', '.join(ordering)} needs too many states; try another", 1) from None
+            sentence = f"the ordering {', '.join(ordering)} needs too many states; try another"
+            raise AutoscoutError(sentence, 1) from None
         assert diagram is not None, "a space that is not empty is not empty in another order"
-        return LazyTree(diagram, len(order))
+        return LazyTree(diagram, len(ordering))
 
     # ---- partial assignments and moves -------------------------------------------------------------------
 

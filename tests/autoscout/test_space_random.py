@@ -57,9 +57,8 @@ def test_a_space_and_the_table_of_its_configurations_are_the_same_space(space):
     names = {kind: [k.name for k in space.knobs if k.kind == kind] for kind in ("sparse", "dense")}
     rows = [c.knobs for c in space.configurations()]
     acting = {name for row in rows for name in row}
-    table = Space.from_table(
-        rows + rows[:3], *([n for n in names[kind] if n in acting] for kind in ("sparse", "dense"))
-    )
+    sparse, dense = ([n for n in names[kind] if n in acting] for kind in ("sparse", "dense"))
+    table = Space.from_table(rows + rows[:3], sparse, dense)
     assert {c.id for c in table.configurations()} == {c.id for c in space.configurations()}
     for i in range(0, len(space.structures), 3):
         s = space.structure(i)
