@@ -21,7 +21,7 @@ from autoscout.space.packing import distinct, packed
 
 # States of one level, at most: every way of building is tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
-_MOST_CELLS = 100_000_000  # states × values of one level
+_MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000  # states × values of one level; of those, allowed ones
 
 
 class TooWide(Exception):
@@ -91,6 +91,8 @@ def in_order(
                 allowed &= holds
                 if undefined is not None:
                     suspects.append((i, c, undefined))
+        if np.count_nonzero(allowed) > _MOST_EDGES:
+            raise TooWide
         source, code = np.nonzero(allowed)
         raw.append((k, n, source, (code - 1).astype(np.int16), source))
         assigned = assigned | {knobs[k].name}

@@ -336,6 +336,15 @@ class Space:
         """(n, knobs) codes, each row uniform over all valid configurations."""
         return self._diagram.sample(n, rng)
 
+    def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
+        """A space of at most n of the valid configurations, uniformly drawn, and of the given ones: for searches that
+        need every configuration as a row, where those are too many."""
+        rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
+        codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
+        space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
+        space.derived, space.measured, space._estimate = self.derived, False, self.count
+        return space
+
     def configurations(self) -> Iterator[Configuration]:
         """All of them; in the order of `feasible` where that exists."""
         if self.enumerable:

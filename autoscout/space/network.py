@@ -11,11 +11,15 @@ from autoscout.space.knob import Knob, Rule
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, SpaceLimits, Value
 
+_MOST_VALUES = 2**15 - 1  # codes are 16 bits
+
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
     if not knob.values:
         raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
+    if len(knob.values) > _MOST_VALUES:
+        raise AutoscoutError(f"the knob {knob.name} has {len(knob.values):,} values; at most {_MOST_VALUES:,} fit", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]

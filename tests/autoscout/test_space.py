@@ -1,15 +1,12 @@
 """The conditional space: exact masks, absent inactive knobs, reasons in words."""
 
 import gzip
-import itertools
 from pathlib import Path
 
 import msgspec
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autoscout.job import load_job
 from autoscout.rivals.expert import expert_default
@@ -194,57 +191,6 @@ def test_projection_keeps_what_is_valid_and_moves_the_rest_as_little_as_possible
     assert space.project(s, {"mbs": 8, "ddp_bucket": 4}) == {"mbs": 4, "ddp_bucket": 4}  # 16 / 4 replicas
 
 
-# ---- any space, not only ours ----------------------------------------------------------------------------
-
-
-@st.composite
-def random_spaces(draw) -> Space:
-    names = [f"k{i}" for i in range(draw(st.integers(2, 5)))]
-    knobs = []
-    for i, name in enumerate(names):
-        values = tuple(range(1, draw(st.integers(2, 4)) + 1))
-        parent = draw(st.sampled_from(names[:i])) if i and draw(st.booleans()) else None
-        knobs.append(
-            Knob(
-                name=name,
-                kind="dense" if draw(st.booleans()) else "sparse",
-                layer="l",
-                values=values,
-                off=1,
-                meaning="",
-                sets="",
-                when=Expression(f"{parent} > 1") if parent and knobs[names.index(parent)].kind == "sparse" else None,
-            )
-        )
-    rules = []
-    for i in range(draw(st.integers(0, 3))):
-        a, b = draw(st.sampled_from(names)), draw(st.sampled_from(names))
-        limit = draw(st.integers(3, 8))
-        rules.append(Rule(id=f"r{i}", holds=Expression(f"{a} + {b} <= {limit}"), reason="", source="", checked="ours"))
-    return Space(knobs, rules, {})
-
-
-@given(random_spaces())
-@settings(max_examples=60, deadline=None)
-def test_every_random_space_is_exact(space):
-    choices = [[*((k.name, v) for v in k.values), *([(k.name, None)] if k.when else [])] for k in space.knobs]
-    brute = {
-        c.id
-        for combination in itertools.product(*choices)
-        if not space.violations(c := Configuration({n: v for n, v in combination if v is not None}))
-    }
-    listed = [c.id for c in space.configurations()]
-    assert set(listed) == brute
-    assert len(listed) == len(brute) == space.count
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        configuration = space.sample(rng)
-        s, x = space.split(configuration)
-        assert space.is_valid(configuration)
-        assert space.configuration(s, x) == configuration
-        assert space.nearest(configuration.knobs, firm=configuration.knobs) == configuration
-
-
 def test_a_cycle_of_conditions_is_named():
     knobs = [
         Knob(name=a, kind="sparse", layer="l", values=(1, 2), off=1, meaning="", sets="", when=Expression(f"{b} > 1"))
@@ -397,3 +343,10 @@ def test_true_and_1_are_different_values():
     assert space.count == 2
     assert space.is_valid(Configuration({"a": True}))
     assert [type(c.knobs["a"]) for c in space.configurations()] == [bool, int]
+
+
+def test_what_is_implied_is_said_by_the_rule_that_says_why_where_there_is_one():
+    knobs = [numbers("a", 1, 2), numbers("b", 2, 3, 5, implied="a + 1")]
+    wrong = Configuration({"a": 1, "b": 5})
+    assert [v.sentence for v in Space(knobs, [], {}).violations(wrong)] == ["b 5 must be a + 1, which is 2"]
+    assert [v.rule for v in Space(knobs, [ruled("R1", "b - a == 1")], {}).violations(wrong)] == ["R1"]

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from landscape import job_of
 
+from autoscout.search.strategy import strategy
 from autoscout.space import build
 from autoscout.space.constraints import Columns, constraints
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.prefixes import LazyTree
 from autoscout.space.rules import Expression
-from kb.records import AutoscoutError, Cluster, Node, Traffic
+from kb.records import AutoscoutError, Cluster, Measurement, Node, Traffic
 
 RNG = np.random.default_rng(0)
 
@@ -60,8 +61,11 @@ def test_they_are_sampled_masked_and_projected(sums):
 def test_the_nearest_of_them_changes_as_little_as_it_can(sums):
     wanted = {f"d{i}": 4 for i in range(30)}
     found = sums.nearest(wanted)
-    assert sum(found.knobs.values()) == 100
-    assert sums.nearest(wanted, firm={"d0": 9}).knobs["d0"] == 9
+    assert found is not None
+    assert sum(map(int, found.knobs.values())) == 100
+    other = sums.nearest(wanted, firm={"d0": 9})
+    assert other is not None
+    assert other.knobs["d0"] == 9
     assert sums.nearest({"d29": 9}, firm={f"d{i}": 9 for i in range(12)}) is None
 
 
@@ -80,6 +84,34 @@ def test_their_prefixes_are_a_tree_too(sums):
         assert sum(tree.count(below) for below in branches.nodes.values()) == tree.count(node)
         node = branches.nodes[max(branches.nodes)]
     assert sums.is_valid(sums.of_codes(tree.sample(node, RNG)))
+
+
+@pytest.mark.parametrize("name", ["autoscout", "paper", "random"])
+def test_strategies_that_need_every_row_search_a_sample(sums, name):
+    default = sums.nearest({})
+    space = sums.sampled(2_000, RNG, including=[default])
+    assert space.is_valid(default)
+    assert 1_900 < len(space.feasible) <= 2_001
+    assert space.count == sums.count
+    assert not space.count_is_exact
+    assert [v.rule for v in space.violations(sums.sample(RNG))] == ["sample"]
+    chosen = strategy(name, space, default=default)
+    for _ in range(10):
+        batch = chosen.ask()
+        assert batch
+        assert all(not sums.violations(c) for c in batch)
+        chosen.tell(
+            [
+                Measurement(
+                    configuration=c,
+                    name="",
+                    context="",
+                    status="ok",
+                    metrics={"step_time_s": 1.0 + sum(map(int, c.knobs.values()))},
+                )
+                for c in batch
+            ]
+        )
 
 
 def test_independent_groups_multiply():
