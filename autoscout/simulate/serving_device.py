@@ -24,10 +24,11 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The engine's own work: per step, and per sequence that runs in it."""
+    """The engine's own work: per step, and per sequence that runs in it. `launch_us`: of one kernel without a graph."""
 
     step_ms: float
     sequence_ms: float
+    launch_us: float
 
 
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +47,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts: Experts
     all_reduce: AllReduce
     host: Host
+    borrowed: list[str] = []  # groups that are another device's, scaled
     like: str = ""
     memory_share: float = 0.0
 
@@ -89,4 +91,4 @@ def _completed(table: dict[str, Any], name: str) -> dict[str, Any]:
         for group, constants in other.items()
         if isinstance(constants, dict)
     }
-    return {**scaled, **own}
+    return {**scaled, **own, "borrowed": sorted(set(scaled) - set(own))}

@@ -194,12 +194,12 @@ def all_reduce(tables: Tables, name: str, nvlink: bool) -> dict[str, Any] | None
     return {**found, "_error": 0.0, "_rows": len(rows)}
 
 
-def host(tables: Tables, name: str) -> dict[str, Any] | None:
+def host(tables: Tables, ours: str) -> dict[str, Any] | None:
     """Milliseconds of CPU per step and per running sequence: schedule, prepare, sample, process (Vidur, medians).
 
     Ray's share is left out: vLLM's workers talk through shared memory.
     """
-    path = f"cpu_overheads/{name}__cpu_overheads"
+    path = f"cpu_overheads/{ours}__cpu_overheads"
     if not (tables.folder / f"{path}.csv.gz").exists():
         return None
     total = "schedule_median + prepare_inputs_e2e_median + sampler_e2e_median + process_model_outputs_median"
@@ -210,7 +210,18 @@ def host(tables: Tables, name: str) -> dict[str, Any] | None:
         return x[0] + x[1] * seqs
 
     x, error = fit(model, [1.5, 0.1], ms, [0.01, 1e-3], [10, 1])
-    return {"step_ms": x[0], "sequence_ms": x[1], "_error": error, "_rows": len(ms)}
+    launch = _launch_us(tables)
+    return {"step_ms": x[0], "sequence_ms": x[1], "launch_us": launch, "_error": error, "_rows": len(ms)}
+
+
+def _launch_us(tables: Tables) -> float:
+    """One operator of vLLM outside a CUDA graph, on the A100's host: small all-reduces, eager against recorded."""
+    small = "gpu = 'A100-SXM-80GB' AND message_size <= 65536 AND backend = "
+    eager, graph = (
+        np.median(tables.rows("1000 * latency", "op_aiconfigurator_custom_allreduce_perf", f"{small}'{how}'"))
+        for how in ("vllm_eager", "vllm_graph")
+    )
+    return float(eager - graph)
 
 
 def _named(kind: type, values: np.ndarray) -> dict[str, float]:
