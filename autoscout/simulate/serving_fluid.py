@@ -73,14 +73,13 @@ def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
     total = total + again * prompts * np.where(
         at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
     )
-    ttft = np.where(steps > 1, (steps - 1) / 2 * step + final, final) + again / 2 * (prompts + decode * s.output_len)
-    overlapped = np.where(old, 0.0, (steps - 1) / 2)
-    itl = (total - ttft) / np.maximum(s.output_len - 1, 1)
-    tpot = np.where(
-        waves > 1,
-        itl,
-        decode + np.where(old, (steps - 1) / 2 * step, overlapped * (step - decode)) / np.maximum(s.output_len - 1, 1),
-    )
+    # The step in which a prompt ends, on average: whole groups of prompts, or several steps for each.
+    ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
+    ttft = (ends - 1) * step + final + again / 2 * (prompts + decode * s.output_len)
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by the others' prompts
+    smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
+    preempted = at_once < np.minimum(batch, s.max_seqs)
+    tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)
     spread = (steps * step + again * (prompts + decode * s.output_len)) / np.maximum(ttft, 1e-12)
     found = _latencies(
         ttft,
@@ -106,6 +105,9 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     users, rate = s.concurrency / s.replicas, s.rate / s.replicas
     closed = users > 0
     most = np.where(closed, np.minimum(places, users), places)
+    inputs, outputs = s.input_quantiles, s.output_quantiles
+    alike = inputs[0] == inputs[100] and outputs[0] == outputs[100]
+    in_step = closed & alike & s.chunked
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
         """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
@@ -113,6 +115,8 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         chunks = np.where(s.chunked, np.maximum(tokens / free, 1.0), 1.0)
         starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
         share = np.minimum(1.0, starts * chunks)
+        # Users whose requests are alike end together, and so begin together.
+        share = np.where(in_step, np.minimum(share, starts / np.clip(free / tokens, 1.0, np.maximum(n, 1.0))), share)
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has some
         plain = decode_step_s(e, n, n * context)
         mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
@@ -138,26 +142,32 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
 
     service = chunks * mixed
     late = mean / 2  # until the step that is running ends
-    busy = np.minimum(share, 0.99)
-    queue = np.where(closed, 0.0, busy * service / (2 * (1 - busy)))
+    busy = np.minimum(rate * service, 0.98)
+    crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of those who find another prompt in the works
+    queue = busy * crowd
     stable = np.minimum(load, 0.999)
     hold = s.output_len * mean + service
-    place = hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
+    varied = (1 + float(np.var(outputs))) / 2
+    place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
+    # As long as requests are sent, the queue of a nearly full engine grows no further than their number fluctuates.
+    place = np.minimum(place, 0.4 * np.sqrt(s.requests / s.replicas) / capacity)
     sending = s.requests / s.replicas / np.maximum(rate, 1e-12)
     growing = np.maximum(load - 1, 0.0) * sending / 2
-    wait = np.where(closed, users / served - hold, np.minimum(place, sending) + growing)
+    wait = np.where(closed, users / served - hold, place + growing)
     wait = np.maximum(wait, 0.0)
-    ttft = np.where(closed, 0.0, late) + queue + service + wait
+    # The users of a closed loop all begin at once.
+    together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
+    burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
+    ttft = np.where(closed, 0.0, late) + queue + service + wait + together * burst / 2
     tpot = mean * np.where(s.output_len > 1, 1.0, 0.0)
     e2el = ttft + (s.output_len - 1) * mean
 
-    inputs, outputs = s.input_quantiles, s.output_quantiles
-
     def ttft_at(q: float) -> np.ndarray:
         grown = np.where(growing > 0, 2 * growing * q, 0.0)
-        return (
-            late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown - (queue + wait - growing) * np.log(1 - q)
-        )
+        alone = late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
+        crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) - (wait - growing) * np.log(1 - q)
+        begun = burst * np.clip((q - 1 + together) / np.maximum(together, 1e-9), 0, 1)
+        return alone + np.maximum(crowded, begun)
 
     # The number of running requests fluctuates like a Poisson count; a step follows it by its elasticity.
     more = steps(n * 1.1 + 0.1)[0] / mean
@@ -177,7 +187,8 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         ),
         lambda q: np.where(q > 1 - share, mixed, plain),
     )
-    tail = np.where(closed, e2el, e2el)
+    rounds = s.requests / np.maximum(users * s.replicas, 1e-12)
+    tail = np.where(closed, ((np.ceil(rounds) - rounds) if alike else 0.5) * e2el, e2el)
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))
