@@ -1,4 +1,4 @@
-"""A device as the serving model sees it: serving_devices.toml, or what `autoscout calibrate` measured on this machine."""
+"""A device as the serving model sees it: serving_devices.toml, or what `autoscout calibrate` measured here."""
 
 import tomllib
 from functools import cache

@@ -204,7 +204,7 @@ class _Simulation:
     def _enqueue(self, i: int) -> None:
         self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
-        prompt_fits = limits.chunked and limits.version == 1 or self.inputs[i] <= limits.batched_tokens
+        prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             if self.users:
                 self._send()

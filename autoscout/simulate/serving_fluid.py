@@ -116,7 +116,8 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
         share = np.minimum(1.0, starts * chunks)
         # Users whose requests are alike end together, and so begin together.
-        share = np.where(in_step, np.minimum(share, starts / np.clip(free / tokens, 1.0, np.maximum(n, 1.0))), share)
+        group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
+        share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has some
         plain = decode_step_s(e, n, n * context)
         mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
