@@ -26,13 +26,17 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
     # Attention over one block of keys hides the next block's journey round the ring.
     cp = np.maximum(layers * (3 + again) * layer.cp - 0.5 * layers * 3 * layer.core, 0.2 * layers * 3 * layer.cp)
     ep = layers * (2 + again) * layer.ep
-    issue = layers * ((1 + again) * layer.host_forward + layer.host_backward)
+    # A device waits when the host issues more slowly than it computes. Nothing is credited for the head, which comes
+    # between the two passes: what the host gains there it does not carry over a whole micro batch.
+    forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
+    backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
+    waits = (1 + again) * np.maximum(layer.host_forward - forward, 0)
+    waits = layers * (waits + np.maximum(layer.host_backward - backward, 0))
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward
         tp = tp + head.tp_forward + head.tp_backward
-        issue = issue + head.host_forward + head.host_backward
-    busy = compute + repeated + tp + cp + ep + dp
+        waits = waits + np.maximum(head.host_forward + head.host_backward - head.forward - head.backward, 0)
     return {
         "compute": compute,
         "recompute": repeated,
@@ -41,7 +45,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
         "ep": ep,
         "pp": _sends(links, x),
         "dp": dp,
-        "host": np.maximum(issue - busy, 0.0),  # the device waits when the host issues more slowly than it computes
+        "host": waits,
     }
 
 
