@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.requests import Requests, fixed_batch, of_traffic, poisson
-from autoscout.simulate.serving_device import device, known_devices
+from autoscout.simulate.serving_device import device, has_constants
 from autoscout.simulate.serving_events import Limits, Run, simulate
 from autoscout.simulate.serving_fluid import fluid
 from autoscout.simulate.serving_metrics import metrics_of_run
@@ -47,8 +47,9 @@ class ServingSimulator:
             return f"the serving model needs {listed(missing)}"
         if not any(name in columns for name in ("traffic", "batch", "concurrency", "rate")):
             return "the serving model needs a load: traffic, batch, concurrency or rate"
-        if not _kinds(columns) & set(known_devices()):
-            return f"the serving model has no constants for {listed(sorted(_kinds(columns)))}"
+        kinds = _kinds(columns)
+        if not any(map(has_constants, kinds)):
+            return f"the serving model has no constants for {listed(kinds)}"
         return ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
@@ -69,7 +70,7 @@ class ServingSimulator:
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
         gpus = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
-        for kind in sorted(set(gpus.tolist()) & set(known_devices())):
+        for kind in filter(has_constants, _kinds(columns)):
             rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, n))
             if not len(rows):
                 continue
@@ -161,15 +162,15 @@ def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
     return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
-def _kinds(columns: Columns) -> set[str]:
-    return set(np.unique(np.asarray(columns["gpu"], dtype=str)).tolist())
+def _kinds(columns: Columns) -> list[str]:
+    return np.unique(np.asarray(columns["gpu"], dtype=str)).tolist()
 
 
 def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
     """False for what no calibration covers: speculative decoding; 8-bit caches where the GPU has no such numbers."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
     known = known & np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
-    if kind.startswith(("a100", "a40", "a10g", "v100")):
+    if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
         known = known & ~np.char.startswith(cache, "fp8")
     return known
@@ -177,7 +178,7 @@ def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
 
 def _borrowed(kind: str) -> float:
     """What constants of another device add to the error; an A100-40GB runs an A100's kernels and host."""
-    if kind == "a100-40g":
+    if device(kind).name == "a100-40-sxm":
         return 0.0
     borrowed = device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0

@@ -98,7 +98,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     asynchronous = number("async_scheduling", 1) > 0
     overlap = (version == 1) & asynchronous & (not host_waits)
     e = engine({**columns, "overlap": overlap, "eager_prompts": version == 0}, device, n)
-    gib = number("memory_gib", device.memory_gib)
+    gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
     context = number("context", 4096)
     batched, seqs = _defaults(device, version, offline, context)
     batched = number("max_num_batched_tokens", batched)
