@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import knowledge, machine, spaces, tuning
+from tui.verbs import calibrating, knowledge, machine, spaces, tuning
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -25,6 +25,7 @@ for verb in (
     spaces.explain,
     knowledge.sql,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 
