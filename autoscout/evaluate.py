@@ -7,15 +7,13 @@ configuration is profiled too; when the MAPE of the last checks exceeds ε, or n
 for a while, everything after that is profiled.
 """
 
-import statistics
 from collections.abc import Callable
 from typing import Literal
 
 from autoscout.objective import cost
 from autoscout.search.orchestrator import Hyper
-from autoscout.simulate.ensemble import MIN_ROWS, Ensemble, fit
+from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.guard import Guard
-from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
@@ -51,7 +49,7 @@ class Evaluator:
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
-        self._ensemble: Ensemble | None = None if mode == "profile" else self._fit()
+        self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
         if mode == "simulate" and self._ensemble is None:
             raise AutoscoutError(
                 f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
@@ -123,7 +121,7 @@ class Evaluator:
         predicted = chosen.metrics[metric]
         real = self._run(chosen.configuration, "check")
         measured = real.metrics.get(metric) if real.status == "ok" else None
-        mape = self._guard.check(predicted, measured)
+        mape = self._guard.check(predicted, measured, chosen.configuration.knobs)
         self.tape.emit(
             Checked(
                 step=step,
@@ -137,8 +135,7 @@ class Evaluator:
         )
         measurements = [real if m is chosen else m for m in measurements]
         if not self._guard.trusted and self.mode == "adaptive":
-            why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
-            return measurements, self._switch(step, why)
+            return measurements, self._switch(step, self._guard.why)
         self._ensemble = self._fit() or self._ensemble
         return measurements, False
 
@@ -152,20 +149,21 @@ class Evaluator:
             return False
         return self._switch(step, "the simulators predict nothing better any more")
 
+    def profile_from_now_on(self, step: int, why: str) -> bool:
+        """Whether that changed anything."""
+        return self.fidelity == "simulated" and self._switch(step, why)
+
+    def run_now(self, configuration: Configuration) -> Measurement:
+        """An experiment that the strategy did not ask for; what is known already is not run again."""
+        return self.done.get(configuration.id) or self._answer(configuration) or self._run(configuration, "search")
+
     def _switch(self, step: int, why: str) -> bool:
         self.fidelity = "profiled"
         self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
         return True
 
-    def _fit(self) -> Ensemble | None:
-        """One row a configuration, its median: repeats in two folds would make held-out rows known ones."""
-        metric = self.job.objective.metric
-        values: dict[Configuration, list[float]] = {}
-        for m in self._training:
-            if m.status == "ok" and metric in m.metrics:
-                values.setdefault(m.configuration, []).append(m.metrics[metric])
-        medians = [statistics.median(v) for v in values.values()]
-        return fit(list(values), medians, device_counts(self.job))
+    def _fit(self) -> Simulators | None:
+        return fit(self.job, self.space, self._training)
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
