@@ -16,6 +16,7 @@ from autoscout.simulate.serving_events import Limits, Run, simulate
 from autoscout.simulate.serving_fluid import fluid
 from autoscout.simulate.serving_metrics import metrics_of_run
 from autoscout.simulate.serving_setup import Setup, setup
+from autoscout.simulate.serving_steps import numbers
 from autoscout.words import listed
 from kb.records import Traffic
 
@@ -115,9 +116,14 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     run = replica_run(columns.get("traffic"), s, i)
     replicas = max(int(s.replicas[i]), 1)
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
-    if found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
-        whole = float(np.nanmax(run.end_s)) * 1e3 if run else np.nan
+    if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
+        whole = float(np.nanmax(run.end_s)) * 1e3
         found |= {name: whole for name in found if name.startswith("e2el_")}
+        if numbers(columns, "batch_timed", 0, len(s.batch))[i] > 0:
+            first = float(np.nanmax(run.first_s)) * 1e3
+            each = (whole - first) / max(float(s.output_len[i]) - 1, 1)
+            found |= {name: first for name in found if name.startswith("ttft_")}
+            found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
 
 
@@ -129,6 +135,7 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
         batched_tokens=int(s.batched_tokens[i]),
         block=int(s.block[i]),
         chunked=bool(s.chunked[i]),
+        long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
         prefix_caching=bool(s.prefix_caching[i]),
         version=int(s.version[i]),
     )

@@ -112,7 +112,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
         """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
         free = np.maximum(s.batched_tokens - n, 1.0)
-        chunks = np.where(s.chunked, np.maximum(tokens / free, 1.0), 1.0)
+        chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
         starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
         share = np.minimum(1.0, starts * chunks)
         # Users whose requests are alike end together, and so begin together.

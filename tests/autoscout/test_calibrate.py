@@ -125,11 +125,11 @@ def benchmarks_of(name: str) -> cal.Groups:
     shapes = [(m, n, k) for m in (1, 16, 128, 1024, 4096) for n, k in ((4096, 4096), (12288, 4096), (4096, 12288))]
 
     def product(dtype: str, m: int, n: int, k: int) -> float:
-        one = np.array([[m], [n], [k]], dtype=float)
-        return float(1e6 * gemm(hw, *one, dtype)[0])
+        return float(1e6 * gemm(hw, np.array([float(m)]), np.array([float(n)]), np.array([float(k)]), dtype)[0])
 
     def attention(batch: int, length: int) -> list[float]:
-        us = float(1e6 * flash(hw, *(np.array([x]) for x in (batch, 32, length, length, 128)), "bf16")[0])
+        b, h, t, d = (np.array([float(x)]) for x in (batch, 32, length, 128))
+        us = float(1e6 * flash(hw, b, h, t, t, d, "bf16")[0])
         return [batch, 32, length, 128, us, us * (1 + 2.5 / 0.85)]
 
     decode = [

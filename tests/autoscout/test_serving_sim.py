@@ -19,6 +19,7 @@ from autoscout.simulate.serving_metrics import metrics_of_run
 from autoscout.simulate.serving_setup import columns_of_job, setup
 from autoscout.simulate.serving_steps import Engine, decode_step_s, engine, prefill_step_s
 from autoscout.simulate.serving_tables import columns_of_rows, device_name
+from autoscout.space.attributes import attributes_of
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
 MEASURED = Path("../shared/data/validation/serve_end_to_end.csv.gz")
@@ -198,6 +199,7 @@ def test_knobs_act_as_they_do_in_vllm():
     no_prefix = {**usual, "shared_prefix": 0, "max_num_batched_tokens": 8192}
     chunked = exact(**{**no_prefix, "max_num_batched_tokens": 512})
     assert chunked["itl_p99_ms"] < exact(**no_prefix)["itl_p99_ms"]
+    assert exact(**{**no_prefix, "long_prefill": 256})["itl_p99_ms"] < exact(**no_prefix)["itl_p99_ms"]
     assert exact(**usual, tp=4)["tpot_mean_ms"] < base["tpot_mean_ms"]
     assert exact(**usual, eager=True)["tpot_mean_ms"] > base["tpot_mean_ms"]
     assert exact(**usual, async_scheduling=False)["tpot_mean_ms"] > base["tpot_mean_ms"]
@@ -285,7 +287,13 @@ def test_a_job_is_predicted_over_its_traffic():
         cluster=Cluster(nodes=[Node(device="a100", count=4)]),
         objective=Objective(minimize="ttft_p99_ms"),
     )
-    columns = {**columns_of_job(job), "tp": np.array([1, 2, 4]), "dp": np.array([4, 2, 1])}
+    columns = {
+        **attributes_of(job),
+        **columns_of_job(job),
+        "gpu": "a100",
+        "tp": np.array([1, 2, 4]),
+        "dp": np.array([4, 2, 1]),
+    }
     for metric in ("ttft_p99_ms", "tpot_mean_ms", "output_tokens_per_s", "preemptions"):
         value = ServingSimulator(metric).predict(columns).value
         assert value.shape == (3,)
@@ -369,6 +377,14 @@ def test_vllm_on_a100_is_predicted_without_having_seen_it():
         assert 0.85 <= inside <= 0.95
         alone = columns["batch"][known] == 1  # all of it is decoding, so this is the time per token
         assert np.mean(np.abs(ratio[alone] - 1)) <= 0.10
+
+
+def test_a_benchmark_that_only_times_batches_is_predicted_as_one():
+    run = {"batch": 64.0, "input_len": 2000.0, "output_len": 50.0}
+    each, timed = exact(**run), exact(**run, batch_timed=True)
+    assert timed["ttft_mean_ms"] > 1.3 * each["ttft_mean_ms"]  # the last one's
+    assert timed["ttft_mean_ms"] + 49 * timed["tpot_mean_ms"] == pytest.approx(timed["e2el_mean_ms"])
+    assert timed["e2el_mean_ms"] == each["e2el_mean_ms"]
 
 
 def test_a_run_that_serves_nobody_has_no_metrics():
