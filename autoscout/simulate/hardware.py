@@ -39,6 +39,8 @@ class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float
     half_length: float
     backward: float  # the backward kernel's efficiency, relative to the forward kernel's
+    flash1: float  # older kernels' speed, relative to the one that was timed
+    flash2: float
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +103,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     multiprocessors: int
     per_node: int
     peak_tflops: dict[str, float]  # by dtype, dense
+    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
     clocks: Clocks

@@ -39,6 +39,10 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
+    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    "stage_layers": np.nan,
+    "stage_tp": np.nan,
+    "stage_recomputed": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
@@ -51,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     # the software
-    "attention": "",  # unfused, flash1 or flash; "" follows from te
+    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
     "dropout": 0.0,
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
@@ -72,7 +76,7 @@ class Inputs(SimpleNamespace):
 
 
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
-ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash": 2.0}
+ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0}
 
@@ -103,7 +107,7 @@ def complete(columns: Columns) -> Inputs:
     x["micro_batches"] = np.maximum(np.ceil(x["global_batch"] / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
-    n = max(len(v) for v in x.values() if isinstance(v, np.ndarray))
+    n = max(np.size(value) for name, value in columns.items() if name != "degrees")
     return Inputs(**x, n=n)
 
 

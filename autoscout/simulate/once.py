@@ -15,10 +15,10 @@ MIB = 2.0**20
 OPTIMIZER_BYTES = 48.0
 
 
-def rank_weights(x: Inputs) -> tuple[Array, Array]:
+def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
     """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
     dense, expert = weights_of_layer(x)
-    layers = np.ceil(x.layers / x.pp)
+    layers = np.ceil(x.layers / x.pp) if layers is None else layers
     embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
     positions = x.learned_positions * x.seq_len * x.hidden
     return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)
@@ -64,8 +64,9 @@ def optimizer(hw: Hardware, x: Inputs) -> Array:
 
 
 def _exchange(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
-    """`size` bytes of gradients in buckets: small ones pay the latency again and again."""
-    number = np.maximum(np.ceil(size / bucket), 1)
+    """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
+    other. On a CPU the latency is waiting for a turn, and all buckets wait at once."""
+    number = np.where(links.hw.cores > 0, 1.0, np.maximum(np.ceil(size / bucket), 1))
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))
 
