@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import exporting, knowledge, machine, spaces, tuning, watching
+from tui.verbs import calibrating, exporting, knowledge, machine, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,6 +29,7 @@ for verb in (
     spaces.explain,
     knowledge.sql,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 
