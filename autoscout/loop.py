@@ -18,6 +18,7 @@ from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
 from autoscout.search.orchestrator import Hyper
+from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
 from autoscout.steer import Steering
@@ -80,9 +81,11 @@ class Loop:
         on_note: Callable[[str], None],
         stop: Stop,
         elapsed_s: float,
+        past: list[Past] | None = None,
     ) -> None:
         self.started, self.job, self.space, self.profiler = started, started.job, space, profiler
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
+        self.past = past or []
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.reference = guard.Reference(self.job.model.dtype, started.default.id)
         self.best: float | None = None  # cost

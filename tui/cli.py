@@ -28,6 +28,9 @@ for verb in (
     spaces.space,
     spaces.explain,
     knowledge.sql,
+    knowledge.similar,
+    knowledge.import_,
+    knowledge.kb_,
     machine.doctor,
     calibrating.calibrate,
 ):
