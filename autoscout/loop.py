@@ -87,7 +87,7 @@ class Loop:
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
         self.past = past or []
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference = guard.Reference(self.job.model.dtype, started.default.id)
+        self.reference = guard.Reference(guard.kind_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were run

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import exporting, knowledge, machine, spaces, tuning, watching
+from tui.verbs import calibrating, exporting, knowledge, machine, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -32,6 +32,7 @@ for verb in (
     knowledge.import_,
     knowledge.kb_,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 

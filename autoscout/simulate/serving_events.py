@@ -23,6 +23,7 @@ from autoscout.simulate.serving_steps import (
     communication_s,
     decode_attention_s,
     decode_context_s,
+    launches_s,
     linear_s,
     logits_s,
 )
@@ -41,6 +42,7 @@ class Limits:
     batched_tokens: int = 8192
     block: int = 16
     chunked: bool = True
+    long_prompt: int = 2**62  # tokens of one prompt that a step may take
     prefix_caching: bool = True
     version: int = 1
 
@@ -74,8 +76,11 @@ class _Times:
         self.attention = decode_attention_s(e, seqs, 0.0).tolist()
         self.per_context = float(decode_context_s(e)[0])
         h = e.device.host
-        scale = float(e.host_scale[0])
-        self.host_step, self.host_seq = scale * h.step_ms * 1e-3, scale * h.sequence_ms * 1e-3
+        python = float(e.python_host[0])
+        self.host_step, self.host_seq = python * h.step_ms * 1e-3, python * h.sequence_ms * 1e-3
+        self.launches = float(launches_s(e)[0])
+        self.graph_tokens = float(e.graph_tokens[0])
+        self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])
         self.overlap = bool(e.overlap[0])
         self.device: ServingDevice = e.device
         self.layers = float(e.layers[0])
@@ -86,8 +91,10 @@ class _Times:
             return self.linear[math.ceil(tokens)]
         return self.linear[min(_FINE + math.ceil((tokens - _FINE) / _COARSE), len(self.linear) - 1)]
 
-    def whole(self, on_device: float, seqs: int) -> float:
+    def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
         host = self.host_step + self.host_seq * seqs
+        if one_by_one:
+            on_device = max(on_device, self.launches)
         return max(on_device, host) if self.overlap else on_device + host
 
     def decode(self, seqs: int) -> float:
@@ -112,7 +119,8 @@ class _Times:
         once += float(attention) * self.layers * 1e-6
         if decodes:
             once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
-        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes)
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
+        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
 
 
 class _Sequence:
@@ -197,7 +205,7 @@ class _Simulation:
     def _enqueue(self, i: int) -> None:
         self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
-        prompt_fits = limits.chunked and limits.version == 1 or self.inputs[i] <= limits.batched_tokens
+        prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             if self.users:
                 self._send()
@@ -227,7 +235,7 @@ class _Simulation:
         budget = limits.batched_tokens - (len(self.decoding) if v1 else 0)
         batch: list[tuple[_Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget)
+            tokens = min(s.known - s.done, budget, limits.long_prompt)
             if tokens > 0:
                 batch.append((s, tokens))
                 budget -= tokens
@@ -238,7 +246,7 @@ class _Simulation:
         while self.waiting and budget > 0 and running < limits.max_seqs:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = s.known - cached
+            tokens = min(s.known - cached, limits.long_prompt)
             if tokens > budget:
                 if not (limits.chunked and v1):
                     break
@@ -321,14 +329,14 @@ class _Simulation:
                 steps = min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
         mean = first + slope * seqs * (steps - 1) / 2
-        took = self.times.whole(mean, seqs)
+        took = self.times.whole(mean, seqs, self.times.eager)
         self.now += took * steps
         self.steps += steps
         self._tokens(steps, took)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
         """The fewest steps that take so long: they grow by slope × seqs each."""
-        first = self.times.whole(base + slope * self.context, seqs)
+        first = self.times.whole(base + slope * self.context, seqs, self.times.eager)
         growth = slope * seqs
         if growth * seconds < 1e-9 * first * first:
             return max(1, math.ceil(seconds / first))
