@@ -27,7 +27,7 @@ class Simulators:
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
-        self.ensemble = Ensemble(table_2() if published else members_of(job), rule)
+        self.ensemble = Ensemble(table_2() if published else members_of(job.objective.metric), rule)
         configurations, values = medians(rows, job.objective.metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))

@@ -83,7 +83,7 @@ class Ensemble:
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
         """`groups`: (n,) the job of each row; of three or more, whole jobs are held out, so that weights and interval
         are those for a job never seen."""
-        values = np.asarray(values, dtype=float)
+        columns, values = dict(columns), np.asarray(values, dtype=float)
         y, fold = np.log(values), _folds(len(values), groups)
         prior = self._prior(columns)
         L, E = self._out_of_fold(columns, values, fold)
@@ -183,7 +183,9 @@ class Ensemble:
         s = weighing.usual_errors(y, L, prior)
         if self.rule == "published":
             return weighing.published(y, L), s
-        able = np.isfinite(L).any(0) if len(y) else np.ones(len(s), dtype=bool)
+        able = np.isfinite(L).any(0)
+        if not able.any():  # a single row, or none: nothing could be held out
+            able = prior < _LEARNED
         w = np.zeros(len(s))
         if able.any():
             w[able] = weighing.stacked(y, L[:, able], s[able])
@@ -192,7 +194,7 @@ class Ensemble:
     # ---- predicting --------------------------------------------------------------------------------------
 
     def _ask(self, columns: Columns, who: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Prediction]]:
-        n = length(columns)
+        n, columns = length(columns), dict(columns)
         L, E = np.full((n, len(who)), np.nan), np.full((n, len(who)), np.nan)
         said = []
         for i, member in enumerate(self.members):
