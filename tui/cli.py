@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import knowledge, machine, spaces, tuning
+from tui.verbs import knowledge, machine, predicting, spaces, tuning
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -23,6 +23,7 @@ for verb in (
     tuning.sessions,
     spaces.space,
     spaces.explain,
+    predicting.predict,
     knowledge.sql,
     machine.doctor,
 ):

@@ -1,5 +1,5 @@
-"""How well every simulator predicts rows that were measured: analytic members as they are, without any row; learned ones
-and the ensemble only on rows of models that they were not fitted on."""
+"""How well every simulator predicts rows that were measured: analytic members as they are, without any row; learned
+ones and the ensemble only on rows of models that they were not fitted on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,8 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
-    """Decisions of the memory model: `right`, and `false_fits`, the share of all runs that died though predicted to fit."""
+    """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
+    to fit (of all runs)."""
 
     runs: int
     died: int
@@ -74,9 +75,8 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
 def score_rows(rows: Rows) -> Scores:
     ran = np.isfinite(rows.values)
     memory = _decisions(rows) if rows.metric == "peak_memory_gib" and not ran.all() else None
-    kept = Rows(
-        rows.metric, take(rows.columns, ran), rows.values[ran], {n: g[ran] for n, g in rows.groups.items()}, rows.job[ran]
-    )
+    groups = {name: of[ran] for name, of in rows.groups.items()}
+    kept = Rows(rows.metric, take(rows.columns, ran), rows.values[ran], groups, rows.job[ran])
     predictions: dict[str, Prediction] = {}
     for member in analytic(kept.metric):
         if not member.applies(kept.columns):
@@ -146,9 +146,9 @@ def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float
 
     found = []
     for name in np.unique(job):
-        here = job == name
-        if here.sum() >= _FEWEST_OF_A_JOB and len(np.unique(measured[here])) > 1 and len(np.unique(predicted[here])) > 1:
-            found.append(float(spearmanr(predicted[here], measured[here]).statistic))
+        p, m = predicted[job == name], measured[job == name]
+        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(m) > 0 and np.ptp(p) > 0:
+            found.append(float(spearmanr(p, m)[0]))  # pyright: ignore[reportArgumentType]
     return float(np.mean(found)) if found else None
 
 
@@ -161,4 +161,3 @@ def _decisions(rows: Rows) -> OutOfMemory:
         right=float((fits != died).mean()),
         false_fits=float((fits & died).mean()),
     )
-

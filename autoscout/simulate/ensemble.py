@@ -9,8 +9,10 @@ import numpy as np
 from autoscout.simulate import encode
 from autoscout.simulate.linear import table_2
 from autoscout.simulate.member import Member
-from autoscout.simulate.members import members_of
+from autoscout.simulate.members import analytic, members_of
+from autoscout.simulate.memory import Memory
 from autoscout.simulate.stack import Ensemble, Rule
+from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
@@ -28,11 +30,12 @@ class Simulators:
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
         self.ensemble = Ensemble(table_2() if published else members_of(job.objective.metric), rule)
+        self.any_row = self.columns([next(space.configurations())])
         configurations, values = medians(rows, job.objective.metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))
         else:
-            self.ensemble.begin(self.columns([next(space.configurations())]))
+            self.ensemble.begin(self.any_row)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -67,13 +70,34 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
 
 def predictors(job: Job, space: Space, rows: Iterable[Measurement]) -> dict[str, Predictor]:
     """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
-    predicted not to fit into memory). "ensemble" is fitted on `rows`; each analytic member also speaks for itself."""
-    simulators = Simulators(job, space, rows)
+    predicted to run out of memory). "ensemble" is fitted on `rows`; each analytic member also speaks for itself, as it
+    was before any row."""
+    rows = list(rows)
+    simulators, memory = Simulators(job, space, rows), memory_of(job, space, rows)
 
     def over(member: Member) -> Predictor:
-        return lambda codes: member.predict(simulators.of_codes(codes)).value
+        def predict(codes: np.ndarray) -> np.ndarray:
+            columns = simulators.of_codes(codes)
+            value = member.predict(columns).value
+            return value if memory is None else np.where(memory.oom_probability(columns) > 0.5, np.inf, value)
 
-    return {"ensemble": over(simulators.ensemble)} if simulators.weights else {}
+        return predict
+
+    found = {m.name: over(m) for m in analytic(job.objective.metric) if not m.applies(simulators.any_row)}
+    return {**found, **({"ensemble": over(simulators.ensemble)} if simulators.weights else {})}
+
+
+def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
+    """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
+    if job.task == "serve" or "cpu" in device_counts(job):  # a CPU's memory is not what limits a rank
+        return None
+    memory, attributes = Memory(), encode.of_job(job)
+    peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}
+    known = {c: peak for c, peak in peaks.items() if not np.isnan(peak)}
+    if known:
+        columns = {**attributes, **encode.of_configurations(space, list(known))}
+        memory.fit(columns, np.array(list(known.values())))
+    return memory
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:

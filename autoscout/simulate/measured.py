@@ -20,9 +20,8 @@ from kb.tables import read_table
 
 GROUPS = ("source", "gpu", "model")
 _SHAPE = ("layers", "hidden", "heads")
-_METRICS = (
-    "iteration_time_s step_time_s iteration_time_median_s peak_memory_gib mem_max_allocated_bytes metric value unit status"
-).split()
+_METRICS = ("iteration_time_s", "step_time_s", "iteration_time_median_s", "peak_memory_gib", "mem_max_allocated_bytes")
+_LONG = ("metric", "value", "unit", "status")
 _ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
 
 
@@ -116,7 +115,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    shape = [f"{layers:g} layers of {hidden:g}" for layers, hidden in zip(columns["layers"], columns["hidden"], strict=True)]
+    sizes = zip(columns["layers"], columns["hidden"], strict=True)
+    shape = [f"{layers:g} layers of {hidden:g}" for layers, hidden in sizes]
     return {
         "source": np.array([str(row.get("source") or "table") for row in rows]),
         "gpu": np.array([h.name if (h := hardware(str(name))) else str(name) for name in columns["gpu"]]),
@@ -132,5 +132,5 @@ def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.
 
 
 def _unknown(columns: list[str]) -> list[str]:
-    known = {*tables.ALIASES, *tables.NUMBERS, *tables.NAMES, *_METRICS, *_ABOUT}
+    known = {*tables.ALIASES, *tables.NUMBERS, *tables.NAMES, *_METRICS, *_LONG, *_ABOUT}
     return [name for name in columns if name not in known and not serving_tables.reads(name)]
