@@ -30,6 +30,11 @@ class Topology:
     def reduce_scatter(self, size: Array, group: Array, stride: Array) -> Array:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0)
 
+    def late(self, group: Array) -> Array:
+        """What a collective in the middle of a layer costs beyond one that is timed alone."""
+        island = self.hw.island
+        return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
+
     def all_to_all(self, size: Array, group: Array, stride: Array) -> Array:
         """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
         the network."""

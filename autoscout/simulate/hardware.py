@@ -38,6 +38,8 @@ class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float
     half_length: float
     backward: float  # the backward kernel's efficiency, relative to the forward kernel's
+    flash1: float  # older kernels' speed, relative to the one that was timed
+    flash2: float
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +48,6 @@ class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overhead_us: float
     bandwidth: float
     norm_bandwidth: float
-    softmax_bandwidth: float
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +67,7 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reduce_scatter: Curve
     all_to_all: Curve
     send: Curve  # one entry: point to point
+    inside_us: list[float]  # latency that a collective has more between the products of a layer: its ranks arrive late
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +76,12 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_us: float
     node_gb_s: float
     efficiency: float
+
+
+class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`sustained`: speed of products inside a model, under the power limit, relative to products timed one by one."""
+
+    sustained: float
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,9 +102,10 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     multiprocessors: int
     per_node: int
     peak_tflops: dict[str, float]  # by dtype, dense
+    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     context_gib: float  # what the driver, its libraries and the communicators occupy
-    sustained: float  # clock under the power limit, relative to what single kernels were timed at
     calibrated: bool  # its kernels were measured, not only read off a data sheet
+    clocks: Clocks
     gemm: Gemm
     attention: Attention
     elementwise: Elementwise

@@ -12,7 +12,7 @@ import numpy as np
 from autoscout.simulate.collectives import Topology
 from autoscout.simulate.hardware import Hardware
 from autoscout.simulate.inputs import Inputs
-from autoscout.simulate.roofline import FLASH1, batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 
 Array = np.ndarray
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
@@ -63,7 +63,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         cp=_context_parallel(topology, x, tokens, b),
         ep=ep,
         host_forward=1e-6 * (operators * host.forward_us + collectives * host.collective_us),
-        host_backward=1e-6 * (operators * host.backward_us + collectives * host.collective_us),
+        # The calibration timed input gradients only; the weight gradients are four operators more.
+        host_backward=1e-6 * ((operators + 4) * host.backward_us + collectives * host.collective_us),
     )
 
 
@@ -116,7 +117,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     queries = x.seq_len / x.cp
     fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, x.dtype)
     fused_backward = flash_backward(hw, fused)
-    older = np.where(x.attention == 1, FLASH1, 1.0)
+    older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
     fused, fused_backward = fused / older, fused_backward / older
     if np.all(x.attention > 0):
         return fused, fused_backward
@@ -125,7 +126,10 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, x.dtype)
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
-    softmax = memory_bound(hw, 2.0 * b * scores, e.softmax_bandwidth)
+    # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
+    # normalise one after the other.
+    passes = np.where(x.seq_len <= 2048, 1.5, 3.0)
+    softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
     softmax_backward = memory_bound(hw, 3.0 * b * scores, e.bandwidth)
     dropped = np.where(x.dropout > 0, memory_bound(hw, (2.0 * b + 1) * scores, e.bandwidth), 0.0)
     plain = product + weighting + softmax + dropped
@@ -157,7 +161,7 @@ def _feed_forward(
     )
     size = own * x.topk * x.hidden * b
     stride = np.where(x.etp > 1, x.tp, 1)
-    swapped = 2 * topology.all_to_all(size * IMBALANCE, x.ep, stride)
+    swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
     everything = own * x.ep * x.hidden * b
     gathered = topology.all_gather(everything, x.ep, stride) + topology.reduce_scatter(everything, x.ep, stride)
     ep = np.where(x.dispatcher > 0, gathered, swapped) + np.where(
@@ -194,7 +198,7 @@ def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array,
     blocks = np.where((x.experts > 0) & (x.etp < x.tp), 1.0, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
     split = topology.all_gather(size, x.tp, one) + topology.reduce_scatter(size, x.tp, one)
-    seconds = blocks * np.where(x.sp > 0, split, reduced)
+    seconds = blocks * (np.where(x.sp > 0, split, reduced) + topology.late(x.tp))
     # Backward the inputs are gathered once more for the weight gradients, beside the input gradients' product.
     return seconds, seconds
 

@@ -26,13 +26,14 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
     # Attention over one block of keys hides the next block's journey round the ring.
     cp = np.maximum(layers * (3 + again) * layer.cp - 0.5 * layers * 3 * layer.core, 0.2 * layers * 3 * layer.cp)
     ep = layers * (2 + again) * layer.ep
-    issue = layers * ((1 + again) * layer.host_forward + layer.host_backward)
+    forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
+    backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
+    waits = layers * ((1 + again) * _waits(hw, layer.host_forward, forward) + _waits(hw, layer.host_backward, backward))
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward
         tp = tp + head.tp_forward + head.tp_backward
-        issue = issue + head.host_forward + head.host_backward
-    busy = compute + repeated + tp + cp + ep + dp
+        waits = waits + _waits(hw, head.host_forward + head.host_backward, head.forward + head.backward)
     return {
         "compute": compute,
         "recompute": repeated,
@@ -41,8 +42,15 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
         "ep": ep,
         "pp": _sends(links, x),
         "dp": dp,
-        "host": np.maximum(issue - busy, 0.0),  # the device waits when the host issues more slowly than it computes
+        "host": waits,
     }
+
+
+def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:
+    """A device waits when the host issues a pass of a layer more slowly than it computes it. Nothing is credited for
+    the head between the passes: what the host gains there it does not carry over a whole micro batch. A CPU computes
+    and issues in turn."""
+    return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
 def total(parts: Parts) -> Array:

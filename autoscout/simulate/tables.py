@@ -34,7 +34,54 @@ ALIASES = {
     "precision": "dtype",
 }
 
-NUMBERS = ["layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk", "expert_ffn", "bias", "tied", "learned_positions", "params", "seq_len", "global_batch", "gpus", "per_node", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "sp", "recomputed", "ar_layers", "distopt", "zero", "zero_group", "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "te", "dropout", "lora", "node_gb_s", "grad_bytes", "a100", "a40"]
+NUMBERS = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "gated",
+    "vocab",
+    "experts",
+    "topk",
+    "expert_ffn",
+    "bias",
+    "tied",
+    "learned_positions",
+    "params",
+    "seq_len",
+    "global_batch",
+    "gpus",
+    "per_node",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "mbs",
+    "sp",
+    "recomputed",
+    "ar_layers",
+    "distopt",
+    "zero",
+    "zero_group",
+    "overlap_grad",
+    "overlap_param",
+    "ddp_bucket",
+    "tp_comm_overlap",
+    "tp_comm",
+    "overlap_p2p",
+    "te",
+    "dropout",
+    "lora",
+    "node_gb_s",
+    "grad_bytes",
+    "a100",
+    "a40",
+]
 NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher")
 
 # layers, hidden, heads, kv heads, ffn, gated, vocabulary, tied: from the models' public cards.
@@ -80,15 +127,24 @@ _HEAD_DIM = {"gemma-7b": 256.0, "gemma-2b": 256.0, "gemma-2-2b": 256.0, "gemma-2
 
 # How a framework's public benchmark trained, where its rows do not say.
 FRAMEWORKS: dict[str, dict[str, Any]] = {
-    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton FlashAttention-1 on A100
-    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1", "node_gb_s": 200},
-    # InternEvo's performance page: FlashAttention, gradients reduced and weights broadcast beside the layers
-    "InternEvo": {"bias": 0, "attention": "flash1", "overlap_grad": 1, "overlap_param": 1, "grad_bytes": 2, "sp": 0},
-    "fms-fsdp": {"bias": 0, "attention": "flash"},
-    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash"},
-    "torchtitan FSDP2": {"bias": 0, "attention": "flash"},
-    "litgpt finetune": {"bias": 0, "attention": "flash", "grad_bytes": 2},
+    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton's FlashAttention-1
+    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
+    # InternEvo's train_performance.md: FlashAttention, 4 × 100 Gb/s RoCE a node, gradients reduced beside the layers
+    "InternEvo": {
+        "bias": 0,
+        "attention": "flash1",
+        "overlap_grad": 1,
+        "overlap_param": 1,
+        "grad_bytes": 2,
+        "node_gb_s": 50,
+    },
+    "fms-fsdp": {"bias": 0, "attention": "flash2"},
+    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
+    "torchtitan FSDP2": {"bias": 0, "attention": "flash2"},
+    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2},
 }
+# fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
+FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
 # Megatron-LM of 2021-22 as Mist's and vTrain's authors ran it.
 EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "learned_positions": 1, "dtype": "fp16"}
 
@@ -119,6 +175,8 @@ def of_row(row: Row) -> dict[str, Any]:
         x["zero_group"] = float(match[1])
     if "llm-foundry" in str(own.get("framework", "")) and "SHARD_GRAD_OP" in other:
         x["zero"] = 2.0
+    if own.get("source") == "fms_fsdp" and x.get("ar") == "selective":
+        x |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
     if "lora.yaml" in other:
         x["lora"] = 2.0 if "qlora" in other else 1.0
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
@@ -175,16 +233,22 @@ def _model(name: str) -> dict[str, float]:
     return found | ({"head_dim": _HEAD_DIM[name.lower()]} if name.lower() in _HEAD_DIM else {})
 
 
-def _software(own: Row) -> dict[str, Any]:
+def _software(own: dict[str, Any]) -> dict[str, Any]:
     framework = str(own.get("framework", ""))
     if "s_per_sample" in own and "seq_len" not in own:  # vTrain's landscape: its paper, section 4
         wide = _number(own.get("hidden")) or 0.0
-        return {**EARLY_MEGATRON, "gpu": "a100-40-sxm", "heads": max(16.0, wide / 128), "seq_len": 1024.0, "ar": "full"}
+        # Its traces are of one layer without padding of the vocabulary; none of its stages recomputes (its code leaves
+        # the last one out, and the table's times are exactly forward + backward in all of them).
+        shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
+        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
     if str(own.get("source", "")) == "mist_baseline_runs":
         return EARLY_MEGATRON
     if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = _number(own.get("ffn")), _number(own.get("hidden"))
+        if vocab := _number(own.get("vocab")):  # padded so that it divides by 128 on every rank
+            unit = 128 * float(own.get("tp") or 1)
+            own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     return FRAMEWORKS.get(framework, {})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from autoscout.simulate.collectives import Topology
-from autoscout.simulate.correct import Correction
+from autoscout.simulate.correct import Correction, layout
 from autoscout.simulate.hardware import Hardware, hardware, kinds
 from autoscout.simulate.inputs import REQUIRED, Inputs, by_precision, complete, distinct
 from autoscout.simulate.layer import Times, head_times, layer_times
@@ -22,10 +22,39 @@ from autoscout.simulate.stage import IN_STAGE, Parts, embedding, stage, total
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
+STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = tuple(
-    ["layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk", "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora", "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions"]
+    [
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "ffn",
+        "gated",
+        "vocab",
+        "experts",
+        "topk",
+        "expert_ffn",
+        "seq_len",
+        "mbs",
+        "tp",
+        "cp",
+        "ep",
+        "etp",
+        "sp",
+        "attention",
+        "te",
+        "dropout",
+        "lora",
+        "dispatcher",
+        "per_node",
+        "node_gb_s",
+        "grad_bytes",
+        "learned_positions",
+    ]
 )
 
 
@@ -46,14 +75,16 @@ class Training:
         return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the parts by measured rows of one job."""
+        """Corrects itself by measured rows of one job."""
         parts, error = self._parts(columns)
-        self.correction = Correction.of(parts, error, np.asarray(values, dtype=float))
+        values = np.asarray(values, dtype=float)
+        known = np.isfinite(values) & np.isfinite(error)
+        self.correction = Correction(parts, _layouts(columns), error, values) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
         parts, error = self._parts(columns)
         if self.correction is not None:
-            return self.correction.apply(parts, error)
+            return self.correction.apply(parts, _layouts(columns), error)
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
@@ -78,6 +109,14 @@ class Training:
                     parts[name][block] = seconds
                 error[block] = trust(some, fleet)
         return parts, error
+
+
+def _layouts(columns: Columns) -> Array:
+    """What makes two rows err alike: the shapes of their products first, how they are replicated last."""
+    x = complete(columns)
+    return layout(
+        [(x.tp, 0.7), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)], x.n
+    )
 
 
 def devices(columns: Columns, device: str) -> list[str]:
@@ -137,10 +176,24 @@ def step(x: Inputs, fleet: list[Hardware], counts: list[Array]) -> Parts:
     parts["bubble"] = idle(total(slowest), path, x.vpp)
     backward = np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3
     once = [(data_parallel(hw, topology(hw, x), x, backward), optimizer(hw, x)) for hw in fleet]
-    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*(dp for dp, _ in once)), axis=0)
+    # Every step waits for the slowest of the ranks: the expected maximum of that many normal times.
+    straggler = STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
+    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*(dp for dp, _ in once)), axis=0) + straggler
     parts["optimizer"] = np.max(np.broadcast_arrays(*(update for _, update in once)), axis=0)
     parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet)
+    if fleet[0].cores:
+        parts = _shared(x, fleet[0], parts)
     return {name: np.broadcast_to(parts[name], x.n) for name in PARTS}
+
+
+def _shared(x: Inputs, hw: Hardware, parts: Parts) -> Parts:
+    """Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
+    waits for another stage leaves its core to it."""
+    crowd = np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1)
+    slower = {name: crowd * seconds for name, seconds in parts.items() if name != "bubble"}
+    alone = sum(seconds for name, seconds in parts.items())
+    slower["bubble"] = np.maximum(alone - sum(slower.values()), 0)
+    return slower
 
 
 def _stages(hw: Hardware, x: Inputs) -> tuple[Parts, Parts]:
