@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from kb.records import AutoscoutError
+from kb.store import default_path
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,10 +125,16 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures" / "hardware"
 
 
+def own_folder() -> Path:
+    """Where `autoscout calibrate` puts what it measured: beside the knowledge base."""
+    return default_path().parent / "hardware"
+
+
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By file name, without its ending."""
-    found = {path.stem: _read(path) for path in sorted(folder().glob("*.toml"))}
+    """By file name, without its ending; what was measured on this machine comes before what was shipped."""
+    paths = [*sorted(folder().glob("*.toml")), *sorted(own_folder().glob("*.toml"))]
+    found = {path.stem: _read(path) for path in paths}
     if not found:
         raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
     return found

@@ -61,9 +61,10 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(count,) arrival times in seconds, the first at 0."""
-    gaps = rng.exponential(1.0 / rate, count)
-    return np.concatenate([[0.0], np.cumsum(gaps[:-1])])
+    """(count,) arrival times in seconds, the first at 0; stretched so that the rate is met exactly, as vLLM's bench
+    does."""
+    arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, count - 1))])
+    return arrivals * ((count - 1) / rate / arrivals[-1] if count > 1 else 1.0)
 
 
 def lengths(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:

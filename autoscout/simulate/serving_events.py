@@ -19,10 +19,12 @@ from autoscout.simulate.requests import Requests
 from autoscout.simulate.serving_device import ServingDevice
 from autoscout.simulate.serving_operators import prefill_us
 from autoscout.simulate.serving_steps import (
+    GRAPH_TOKENS,
     Engine,
     communication_s,
     decode_attention_s,
     decode_context_s,
+    launches_s,
     linear_s,
     logits_s,
 )
@@ -74,8 +76,10 @@ class _Times:
         self.attention = decode_attention_s(e, seqs, 0.0).tolist()
         self.per_context = float(decode_context_s(e)[0])
         h = e.device.host
-        scale = float(e.host_scale[0])
-        self.host_step, self.host_seq = scale * h.step_ms * 1e-3, scale * h.sequence_ms * 1e-3
+        python = float(e.python_host[0])
+        self.host_step, self.host_seq = python * h.step_ms * 1e-3, python * h.sequence_ms * 1e-3
+        self.launches = float(launches_s(e)[0])
+        self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])
         self.overlap = bool(e.overlap[0])
         self.device: ServingDevice = e.device
         self.layers = float(e.layers[0])
@@ -86,8 +90,10 @@ class _Times:
             return self.linear[math.ceil(tokens)]
         return self.linear[min(_FINE + math.ceil((tokens - _FINE) / _COARSE), len(self.linear) - 1)]
 
-    def whole(self, on_device: float, seqs: int) -> float:
+    def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
         host = self.host_step + self.host_seq * seqs
+        if one_by_one:
+            on_device = max(on_device, self.launches)
         return max(on_device, host) if self.overlap else on_device + host
 
     def decode(self, seqs: int) -> float:
@@ -112,7 +118,8 @@ class _Times:
         once += float(attention) * self.layers * 1e-6
         if decodes:
             once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
-        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes)
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes > GRAPH_TOKENS
+        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
 
 
 class _Sequence:
@@ -197,7 +204,7 @@ class _Simulation:
     def _enqueue(self, i: int) -> None:
         self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
-        prompt_fits = limits.chunked and limits.version == 1 or self.inputs[i] <= limits.batched_tokens
+        prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             if self.users:
                 self._send()
@@ -321,14 +328,14 @@ class _Simulation:
                 steps = min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
         mean = first + slope * seqs * (steps - 1) / 2
-        took = self.times.whole(mean, seqs)
+        took = self.times.whole(mean, seqs, self.times.eager)
         self.now += took * steps
         self.steps += steps
         self._tokens(steps, took)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
         """The fewest steps that take so long: they grow by slope × seqs each."""
-        first = self.times.whole(base + slope * self.context, seqs)
+        first = self.times.whole(base + slope * self.context, seqs, self.times.eager)
         growth = slope * seqs
         if growth * seconds < 1e-9 * first * first:
             return max(1, math.ceil(seconds / first))

@@ -10,7 +10,6 @@ import numpy as np
 from autoscout.simulate.serving_steps import Engine
 
 GIB = 2.0**30
-USABLE = 0.985  # of the nominal GiB: an 80 GB A100 or H100 reports 79.2, a 40 GB one 39.4
 # CUDA context, cuBLAS and so on. vLLM's pull request 2031 logs 7,351 blocks for Llama-2-7B on one A100-80GB, which
 # leaves 1.3 GiB for this and the activations; in pull request 10511 the share doubles as soon as NCCL is used.
 NOT_TORCH_GIB = 0.9
@@ -47,7 +46,7 @@ def memory(
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
     other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
-    left = device_gib * USABLE * utilization - weights - activations - other
+    left = device_gib * utilization - weights - activations - other
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
     per_token = e.kv_bytes * np.ceil(e.layers / e.pp)
     return Memory(weights, activations, other, kv_gib, np.floor(kv_gib * GIB / per_token))

@@ -66,7 +66,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def gemm_us(c: Gemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
-    """(m × k) · (k × n) with 2-byte activations. `weight_bytes` per weight; `speed`: of its format, relative to bf16."""
+    """(m × k) · (k × n) with 2-byte activations. `weight_bytes` per weight; `speed`: relative to bf16."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
     waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
@@ -96,7 +96,7 @@ def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Ar
 def prefill_us(
     c: Prefill, sms: int, seqs: Array, tokens: Array, pairs: Array, heads: Array, head_dim: Array, kv_bytes: Array
 ) -> Array:
-    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs that the causal mask leaves."""
+    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens of a sequence

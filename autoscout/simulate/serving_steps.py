@@ -32,6 +32,8 @@ _WEIGHT_BYTES = {
     "gptq": 0.53,
     "int4": 0.53,
 }
+_LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
+GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
 _KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 
@@ -60,11 +62,13 @@ class Engine:
     kv_bytes: np.ndarray  # of one token in one layer
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
-    host_scale: np.ndarray
+    eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
+    python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, beside whose kernels the host takes no time
+    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
 
-    def of(self, i: int) -> "Engine":
-        """One configuration, as arrays of (1,)."""
-        values = {k: (v if k == "device" else v[i : i + 1]) for k, v in self.__dict__.items()}
+    def of(self, rows: np.ndarray) -> "Engine":
+        """Some of the configurations."""
+        values = {k: (v if k == "device" else v[rows]) for k, v in self.__dict__.items()}
         return Engine(**values)
 
 
@@ -72,8 +76,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     """From columns (see serving_columns) of n configurations that run on one kind of device."""
 
     def column(name: str, default: float) -> np.ndarray:
-        value = np.asarray(columns.get(name, default), dtype=float)
-        return np.broadcast_to(np.where(value > 0, value, default) if default else value, (n,))
+        return numbers(columns, name, default, n)
 
     def words(name: str, default: str) -> np.ndarray:
         return np.broadcast_to(np.asarray(columns.get(name, default), dtype=str), (n,))
@@ -84,14 +87,12 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     tp, pp, dp = column("tp", 1), column("pp", 1), column("dp", 1)
     experts, ffn = column("experts", 0), column("ffn", 0)
     expert_ffn = np.where(column("expert_ffn", 0) > 0, column("expert_ffn", 0), ffn)
-    split_experts = column("enable_expert_parallel", 0) > 0
+    split_experts = column("ep", 0) > 0
     spread = np.where(split_experts, tp * dp, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization = words("dtype", "bf16"), words("quantization", "none")
-    weight_bytes = np.where(
-        _lookup(quantization, _WEIGHT_BYTES, 0.0) > 0, _lookup(quantization, _WEIGHT_BYTES, 0.0), 0.0
-    )
-    weight_bytes = np.where(weight_bytes > 0, weight_bytes, _lookup(dtype, _WEIGHT_BYTES, 2.0))
+    quantized = _lookup(quantization, _WEIGHT_BYTES, 0.0)
+    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, 2.0))
     kv_heads = np.maximum(kv_all / tp, 1.0)
     kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
@@ -124,8 +125,23 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         kv_bytes=2 * kv_heads * head_dim * kv_element,
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
-        host_scale=column("host_scale", 1),
+        eager=column("eager", 0) > 0,
+        python_host=column("python_host", -1.0) != 0,
+        eager_prompts=column("eager_prompts", 0) > 0,
     )
+
+
+def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
+    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive. False counts as 0
+    but is kept: a switch that is off is not one that is missing."""
+    default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
+    given = np.asarray(columns.get(name, ""))
+    if given.dtype.kind not in "biuf":
+        return default
+    values = np.broadcast_to(given.astype(float), (n,))
+    if given.dtype.kind == "b":
+        return values
+    return np.where(np.isnan(values) | ((values == 0) & (default > 0)), default, values)
 
 
 def linear_s(e: Engine, tokens: Array) -> np.ndarray:
@@ -194,10 +210,17 @@ def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
     h = e.device.host
-    return e.host_scale * (h.step_ms + h.sequence_ms * seqs) * 1e-3
+    return e.python_host * (h.step_ms + h.sequence_ms * seqs) * 1e-3
 
 
-def together_s(e: Engine, on_device: Array, on_host: Array) -> np.ndarray:
+def launches_s(e: Engine) -> np.ndarray:
+    """What the host needs to launch a step's kernels one by one."""
+    return e.python_host * e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0)) * e.device.host.launch_us * 1e-6
+
+
+def together_s(e: Engine, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
+    """`one_by_one`: this step does not run from a CUDA graph."""
+    on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
     return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
 
 
@@ -208,7 +231,7 @@ def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
 
 def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     """Time from one token to the next when `seqs` sequences decode, of `context` tokens together."""
-    return together_s(e, sum(decode_parts_s(e, seqs, context).values()), host_s(e, seqs))
+    return together_s(e, sum(decode_parts_s(e, seqs, context).values()), host_s(e, seqs), e.eager)
 
 
 def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarray]:
@@ -232,7 +255,8 @@ def prefill_step_s(
     once = (
         once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
     )
-    return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes))
+    one_by_one = e.eager | e.eager_prompts | (all_tokens > GRAPH_TOKENS)
+    return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes), one_by_one)
 
 
 def _lookup(words: np.ndarray, table: Mapping[str, float], default: float) -> np.ndarray:

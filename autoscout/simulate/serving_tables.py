@@ -1,7 +1,10 @@
 """Tables of serving measurements as columns that the simulator reads, and what was measured in our metrics' units.
 
-A table is either long (one row a metric: `metric`, `value`, `unit`, as ../shared/data/validation/serve_end_to_end) or wide
-(one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
+A table is either long (one row a metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
+or wide (one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
+
+LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call: its latency is that
+of the batch, its throughput (input + output tokens) / latency. Its A100 are Polaris' with 40 GB, its vLLM is of 2024.
 """
 
 import re
@@ -54,6 +57,7 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
 }
+_COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
 
@@ -149,6 +153,12 @@ def _columns(row: Row) -> dict[str, Any]:
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
     out["framework"] = str(row.get("framework") or "vLLM")
     out["version"] = str(row.get("version") or "")
+    # Before 0.8 vLLM ran prompts first. What names no version is of 2024, when every published table was older.
+    new = re.match(r"v?(0\.([89]|[1-9]\d)|[1-9])", out["version"]) is not None
+    out["scheduler_v0"] = not (new and "vllm" in out["framework"].lower())
+    out["python_host"] = not any(name in out["framework"].lower() for name in _COMPILED)
+    if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFT do not vary
+        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
     out["why_not"] = _why_not(out, noted)
@@ -173,6 +183,8 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "the kind of GPU is not known"
     if not (run["input_len"] and run["output_len"]):
         return "the lengths of the requests are not stated"
+    if "llama.cpp" in run["framework"]:
+        return "llama.cpp has kernels of its own, which no calibration covers"
     if "EP" in noted.get("Parallelism Type", ""):
         return "how experts are spread over the devices is not stated"
     if re.match(r"(?!nan)\S", noted.get("speculative model", "nan")):

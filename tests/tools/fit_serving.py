@@ -15,27 +15,27 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from autoscout.simulate import serving_operators as op
+from autoscout.simulate.hardware import all_hardware
 
-# Our name → (name in the tables, multiprocessors, dense bf16 TFLOP/s, GB/s, GiB, NVLink): vendors' data sheets.
-DEVICES: dict[str, tuple[str, int, float, float, float, bool]] = {
-    "a100": ("A100-SXM-80GB", 108, 312, 2039, 80, True),
-    "a40": ("A40", 84, 149.7, 696, 48, False),
-    "h100": ("H100-SXM-80GB", 132, 989, 3352, 80, True),
-    "l40s": ("L40S", 142, 362, 864, 48, False),
+# Hardware file → its name in the tables, and the device that lends what the tables lack.
+DEVICES = {
+    "a100-80-sxm": ("A100-SXM-80GB", ""),
+    "a40": ("A40", "a100-80-sxm"),
+    "h100": ("H100-SXM-80GB", "a100-80-sxm"),
+    "l40s": ("L40S", "a40"),
 }
-# Devices without kernels of a serving engine in the tables: `like` another one, scaled by the data sheets' peaks.
-RELATIVES: dict[str, tuple[str, int, float, float, float, bool]] = {
-    "a100-40g": ("a100", 108, 312, 1555, 40, True),
-    "h200": ("h100", 132, 989, 4800, 141, True),
-    "v100": ("a100", 80, 125, 900, 32, True),
-    "a10g": ("a40", 80, 70, 600, 24, False),
-    "l4": ("a40", 58, 121, 300, 24, False),
+RELATIVES = {
+    "a100-40-sxm": "a100-80-sxm",
+    "a100-80-pcie": "a100-80-sxm",
+    "h200": "h100",
+    "v100": "a100-80-sxm",
+    "a10g": "a40",
 }
 HEADER = """\
 # What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.
-# The upper part of a device is its data sheet; the groups below are fitted from kernels measured by others
-# (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), of which the comments say how many and how well.
-# What a device lacks is taken from the one it is `like`, scaled by the data sheets' peaks."""
+# The devices are the files of fixtures/hardware, which have the data sheets. The groups are fitted from kernels
+# measured by others (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), of which the comments say how many
+# and how well. What a device lacks is taken from the one it is `like`, scaled by the data sheets' peaks."""
 _MIN_DIM = 512
 
 
@@ -175,14 +175,14 @@ def experts(tables: Tables, name: str, tflops: float, gb_s: float) -> dict[str, 
     return {**_named(op.Experts, x), "_error": error, "_rows": len(us)}
 
 
-def all_reduce(tables: Tables, name: str, nvlink: bool) -> dict[str, Any] | None:
+def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
     """Median microseconds by message size and devices: vLLM's own kernel in a CUDA graph where it has one."""
     knots = [2**e for e in range(12, 28, 2)]
     columns = "num_gpus, message_size, 1000 * latency"
     rows = tables.rows(columns, "op_aiconfigurator_custom_allreduce_perf", f"gpu = '{name}' AND backend = 'vllm_graph'")
-    if not nvlink:
+    if name == "A40":
         vidur = "collective = 'all_reduce' AND source_ref LIKE 'data/profiling/a40%081347e9b9'"  # with NVLink pairs
-        rows = tables.rows("num_workers, size_bytes, 1000 * median_ms", "comm_vidur", vidur) if name == "A40" else rows
+        rows = tables.rows("num_workers, size_bytes, 1000 * median_ms", "comm_vidur", vidur)
     if not len(rows):
         return None
     found: dict[str, Any] = {"bytes": knots}
@@ -194,12 +194,12 @@ def all_reduce(tables: Tables, name: str, nvlink: bool) -> dict[str, Any] | None
     return {**found, "_error": 0.0, "_rows": len(rows)}
 
 
-def host(tables: Tables, name: str) -> dict[str, Any] | None:
+def host(tables: Tables, ours: str) -> dict[str, Any] | None:
     """Milliseconds of CPU per step and per running sequence: schedule, prepare, sample, process (Vidur, medians).
 
     Ray's share is left out: vLLM's workers talk through shared memory.
     """
-    path = f"cpu_overheads/{name}__cpu_overheads"
+    path = f"cpu_overheads/{ours}__cpu_overheads"
     if not (tables.folder / f"{path}.csv.gz").exists():
         return None
     total = "schedule_median + prepare_inputs_e2e_median + sampler_e2e_median + process_model_outputs_median"
@@ -210,7 +210,18 @@ def host(tables: Tables, name: str) -> dict[str, Any] | None:
         return x[0] + x[1] * seqs
 
     x, error = fit(model, [1.5, 0.1], ms, [0.01, 1e-3], [10, 1])
-    return {"step_ms": x[0], "sequence_ms": x[1], "_error": error, "_rows": len(ms)}
+    launch = _launch_us(tables)
+    return {"step_ms": x[0], "sequence_ms": x[1], "launch_us": launch, "_error": error, "_rows": len(ms)}
+
+
+def _launch_us(tables: Tables) -> float:
+    """One operator of vLLM outside a CUDA graph, on the A100's host: small all-reduces, eager against recorded."""
+    small = "gpu = 'A100-SXM-80GB' AND message_size <= 65536 AND backend = "
+    eager, graph = (
+        np.median(tables.rows("1000 * latency", "op_aiconfigurator_custom_allreduce_perf", f"{small}'{how}'"))
+        for how in ("vllm_eager", "vllm_graph")
+    )
+    return float(eager - graph)
 
 
 def _named(kind: type, values: np.ndarray) -> dict[str, float]:
@@ -238,31 +249,27 @@ def memory_share(tables: Tables) -> float:
     """
     where = "gpu = 'A100-SXM-80GB' AND num_tokens BETWEEN 4096 AND 8192 AND hidden >= 4096"
     rows = tables.rows("num_tokens * hidden * 6, add_ms", "op_vidur_mlp", where)
-    return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / DEVICES["a100"][3]
+    return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / all_hardware()["a100-80-sxm"].memory_gb_s
 
 
 def main() -> None:
     tables = Tables(Path(sys.argv[1]))
     print(HEADER)
-    for ours, (name, sms, tflops, gb_s, gib, nvlink) in DEVICES.items():
-        print(f"\n[{ours}]\nsms = {sms}\ntflops = {tflops}\ngb_s = {gb_s}\nmemory_gib = {gib}")
-        print(f"nvlink = {str(nvlink).lower()}")
-        if like := {"a40": "a100", "l40s": "a40", "h100": "a100"}.get(ours):
-            print(f'like = "{like}"')
+    for ours, (name, like) in DEVICES.items():
+        hw = all_hardware()[ours]
+        sms, tflops, gb_s = hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s
+        print(f"\n[{ours}]" + (f'\nlike = "{like}"' if like else ""))
         _print(f"{ours}.gemm", gemm(tables, name, sms, tflops, gb_s))
         _print(f"{ours}.elementwise", elementwise(tables, name))
         _print(f"{ours}.decode", decode(tables, name, gb_s))
         _print(f"{ours}.prefill", prefill(tables, name, sms, tflops, gb_s))
         _print(f"{ours}.experts", experts(tables, name, tflops, gb_s))
-        _print(f"{ours}.all_reduce", all_reduce(tables, name, nvlink))
-        _print(f"{ours}.host", host(tables, ours))
-    for ours, (like, sms, tflops, gb_s, gib, nvlink) in RELATIVES.items():
-        print(f"\n[{ours}]\nsms = {sms}\ntflops = {tflops}\ngb_s = {gb_s}\nmemory_gib = {gib}")
-        print(f'nvlink = {str(nvlink).lower()}\nlike = "{like}"')
-        if ours == "a100-40g":
-            print(
-                f"memory_share = {memory_share(tables):.3f} # of gb_s that kernels reach, see memory_share() of the fit"
-            )
+        _print(f"{ours}.all_reduce", all_reduce(tables, name))
+        _print(f"{ours}.host", host(tables, name.split("-")[0].lower()))
+    for ours, like in RELATIVES.items():
+        print(f'\n[{ours}]\nlike = "{like}"')
+        if ours == "a100-40-sxm":
+            print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
 
 
 if __name__ == "__main__":
