@@ -28,15 +28,22 @@ def predicted(job: Job, found: Predicted) -> None:
     rows = [
         (
             s.member,
-            "" if s.value is None else number(s.value),
+            number(s.value),
             f"{s.weight:.0%}" if s.weight >= 0.005 else "",
             "" if s.error is None else f"±{math.expm1(1.6449 * s.error):.0%}",
             "" if s.held_out is None else f"{s.held_out:.1%}",
             s.why,
         )
         for s in found.members
+        if s.value is not None
     ]
     click.echo(table(rows, ("member", found.metric, "weight", "90 %", "error", "")))
+    silent: dict[str, list[str]] = {}
+    for s in found.members:
+        if s.value is None:
+            silent.setdefault(s.why, []).append(s.member)
+    for why, members in silent.items():
+        click.echo(f"{', '.join(members)}: {why}")
     if found.parts:
         click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} s)")
         click.echo(stacked(found.parts, "s"))
@@ -70,9 +77,8 @@ def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -
 def scored(report: Report) -> None:
     click.echo(f"{report.table}: {report.rows} rows")
     for scores in report.metrics.values():
-        click.echo(
-            f"\n{scores.metric}: {scores.rows} rows of {scores.jobs} jobs; learned members without {scores.held_out}"
-        )
+        left_out = f"what was learned, learned without {scores.held_out}"
+        click.echo(f"\n{scores.metric}: {scores.rows} rows of {scores.jobs} jobs; {left_out}")
         click.echo(_members(scores))
         for group, counts in scores.group_rows.items():
             if len(counts) > 1:
@@ -123,9 +129,8 @@ def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
     """MAPE of the members that are worth comparing: the best few on the whole."""
     best = sorted(scores.members, key=lambda name: scores.members[name].mape)[:4]
     largest = sorted(counts, key=lambda name: -counts[name])[:_MOST_GROUPS]
-    rows = [
-        (name, counts[name], *(_share(scores.members[m].groups[group].get(name)) for m in best)) for name in largest
-    ]
+    errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}
+    rows = [(name, counts[name], *errors[name]) for name in largest]
     text = table(rows, (group, "rows", *best))
     return text if len(counts) <= _MOST_GROUPS else f"{text}\nand {len(counts) - _MOST_GROUPS} more; --json has all"
 
