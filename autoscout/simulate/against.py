@@ -76,9 +76,9 @@ def score_rows(rows: Rows) -> Scores:
     ran = np.isfinite(rows.values)
     memory = _decisions(rows) if rows.metric == "peak_memory_gib" and not ran.all() else None
     groups = {name: of[ran] for name, of in rows.groups.items()}
-    kept = Rows(rows.metric, take(rows.columns, ran), rows.values[ran], groups, rows.job[ran])
+    kept = Rows(rows.task, rows.metric, take(rows.columns, ran), rows.values[ran], groups, rows.job[ran])
     predictions: dict[str, Prediction] = {}
-    for member in analytic(kept.metric):
+    for member in analytic(kept.metric, kept.task):
         if not member.applies(kept.columns):
             predictions[member.name] = member.predict(kept.columns)
     fold, held_out = _folds(kept)
@@ -113,11 +113,11 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
         if not rest.any():
             continue
         asked, known = take(rows.columns, here), take(rows.columns, rest)
-        ensembles = {"ensemble": Ensemble(members_of(rows.metric)), PAPER: Ensemble(table_2(), "published")}
+        ensembles = {"ensemble": Ensemble(members_of(rows.metric, rows.task)), PAPER: Ensemble(table_2(), "published")}
         for name, ensemble in ensembles.items():
             ensemble.fit(known, rows.values[rest], rows.groups["model"][rest])
             keep(name, here, ensemble.predict(asked))
-        analytic_names = {member.name for member in analytic(rows.metric)}
+        analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
         for name, said in ensembles["ensemble"].by_member(asked).items():
             # an analytic member that was fitted is not the one that needs no rows
             keep(f"{name}, corrected" if name in analytic_names else name, here, said)

@@ -31,9 +31,11 @@ def of_configurations(space: Space, configurations: Sequence[Configuration]) -> 
 
 
 def of_job(job: Job) -> dict[str, Any]:
-    """What is the same for all configurations of a job: its attributes, and its kind of device where it has one."""
+    """What is the same for all configurations of a job: its attributes, its kind of device where it has one, and the
+    load that it serves."""
     kinds = list(device_counts(job))
-    return {**attributes_of(job), **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+    load = {"traffic": job.traffic} if job.task == "serve" else {}
+    return {**attributes_of(job), **load, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
 
 
 class Seen:

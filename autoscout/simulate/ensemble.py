@@ -29,7 +29,9 @@ class Simulators:
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
-        self.ensemble = Ensemble(table_2() if published else members_of(job.objective.metric), rule)
+        rows = list(rows)
+        self._published, self.memory = published, memory_of(job, space, rows)
+        self.ensemble = Ensemble(table_2() if published else members_of(job.objective.metric, job.task), rule)
         self.any_row = self.columns([next(space.configurations())])
         configurations, values = medians(rows, job.objective.metric)
         if configurations:
@@ -58,6 +60,26 @@ class Simulators:
         """Columns of rows of `space.feasible`."""
         return {**self.attributes, **self.space.feasible.columns(codes)}
 
+    def predictors(self) -> dict[str, Predictor]:
+        """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
+        predicted to run out of memory). "ensemble" is fitted on the rows; each analytic member also speaks for itself,
+        as it was before any row."""
+
+        def over(member: Member) -> Predictor:
+            def predict(codes: np.ndarray) -> np.ndarray:
+                columns = self.of_codes(codes)
+                value = member.predict(columns).value
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
+                if self.memory is None:
+                    return value
+                return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
+
+            return predict
+
+        bases = [] if self._published else analytic(self.job.objective.metric, self.job.task)
+        alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
+        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
+
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
     """None when the rows are too few, or say nothing that holds on unseen rows."""
@@ -69,22 +91,8 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
 
 
 def predictors(job: Job, space: Space, rows: Iterable[Measurement]) -> dict[str, Predictor]:
-    """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
-    predicted to run out of memory). "ensemble" is fitted on `rows`; each analytic member also speaks for itself, as it
-    was before any row."""
-    rows = list(rows)
-    simulators, memory = Simulators(job, space, rows), memory_of(job, space, rows)
-
-    def over(member: Member) -> Predictor:
-        def predict(codes: np.ndarray) -> np.ndarray:
-            columns = simulators.of_codes(codes)
-            value = member.predict(columns).value
-            return value if memory is None else np.where(memory.oom_probability(columns) > 0.5, np.inf, value)
-
-        return predict
-
-    found = {m.name: over(m) for m in analytic(job.objective.metric) if not m.applies(simulators.any_row)}
-    return {**found, **({"ensemble": over(simulators.ensemble)} if simulators.weights else {})}
+    """`Simulators.predictors` of simulators fitted on `rows`."""
+    return Simulators(job, space, rows).predictors()
 
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:

@@ -15,7 +15,7 @@ from autoscout.simulate import serving_tables, tables
 from autoscout.simulate.encode import take
 from autoscout.simulate.hardware import hardware
 from autoscout.words import listed
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Task
 from kb.tables import read_table
 
 GROUPS = ("source", "gpu", "model")
@@ -29,6 +29,7 @@ class Rows(NamedTuple):
     """Rows that measured one metric, (n,) each. `job`: rows with the same one are layouts of one job on one cluster.
     A value of inf is a run that died for lack of memory."""
 
+    task: Task
     metric: str
     columns: dict[str, Any]
     values: np.ndarray
@@ -73,7 +74,7 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
             groups = _groups(some, columns)
             job = _jobs(groups, columns, len(some))
             parts = ({n: g[ok] for n, g in groups.items()}, job[ok])
-            found.append(Rows(metric, take(columns, ok), values[measured][ok], *parts))
+            found.append(Rows("pretrain", metric, take(columns, ok), values[measured][ok], *parts))
     return found
 
 
@@ -90,7 +91,7 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
         if len(ok):
             some = take(columns, ok)
             groups = {name: some[name] for name in GROUPS}
-            found.append(Rows(metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
+            found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
     return found
 
 

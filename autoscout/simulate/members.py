@@ -8,9 +8,11 @@ from autoscout.simulate.linear import table_2
 from autoscout.simulate.member import Columns, Member, Prediction
 from autoscout.simulate.memory import Memory
 from autoscout.simulate.residual import Residual
+from autoscout.simulate.serving import ServingSimulator
 from autoscout.simulate.shared import Shared
 from autoscout.simulate.training import Training
 from autoscout.simulate.trees import Trees
+from kb.records import Task
 
 
 class TokensPerSecond:
@@ -30,8 +32,10 @@ class TokensPerSecond:
         return msgspec.structs.replace(seconds, value=_tokens(columns) / seconds.value, parts={})
 
 
-def analytic(metric: str) -> list[Member]:
+def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
     """Those that predict a metric from a description of job and configuration alone."""
+    if task == "serve":
+        return [ServingSimulator(metric)]
     if metric in ("step_time_s", "step_time_min_s"):
         return [Training()]
     if metric == "tokens_per_s":
@@ -41,9 +45,9 @@ def analytic(metric: str) -> list[Member]:
     return []
 
 
-def members_of(metric: str) -> list[Member]:
+def members_of(metric: str, task: Task = "pretrain") -> list[Member]:
     """All members for a metric, analytic ones first."""
-    return with_learned(analytic(metric))
+    return with_learned(analytic(metric, task))
 
 
 def with_learned(bases: list[Member]) -> list[Member]:

@@ -66,7 +66,9 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
-    if not math.isfinite(value):
+    if math.isinf(value):
+        raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
+    if math.isnan(value):
         raise AutoscoutError(_nothing(job, said, len(rows)))
     parts_of, parts = _parts(job, columns)
     return Predicted(
@@ -92,7 +94,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
 
 
 def _nothing(job: Job, said: list[Said], rows: int) -> str:
-    analytic_names = [member.name for member in analytic(job.objective.metric)]
+    analytic_names = [member.name for member in analytic(job.objective.metric, job.task)]
     reasons = [f"{s.member}: {s.why}" for s in said if s.member in analytic_names and s.why]
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
     return (
@@ -117,7 +119,7 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
 
 def _parts(job: Job, columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
     """By the first analytic member that says what its value is made of, before any correction."""
-    for member in analytic(job.objective.metric):
+    for member in analytic(job.objective.metric, job.task):
         if not member.applies(columns):
             parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}
             if parts:

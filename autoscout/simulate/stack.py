@@ -111,7 +111,7 @@ class Ensemble:
                 there, spread, _ = self._ask(take(columns, doubted), others)
                 L[np.ix_(doubted, others)], E[np.ix_(doubted, others)] = there[:, others], spread[:, others]
         mean, spread = self._combined(self._w, self._s, L, E)
-        return Prediction(value=np.exp(mean), error=self._stretch * spread)
+        return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
         """What every member that applies says; none claims to be surer than it was on held-out rows."""
@@ -139,7 +139,8 @@ class Ensemble:
             )
             for i, (m, p) in enumerate(zip(self.members, said, strict=True))
         ]
-        return Prediction(value=np.exp(mean), error=self._stretch * spread), told
+        value = _unless_failed(mean, L[:, self._w > 0])
+        return Prediction(value=value, error=self._stretch * spread), told
 
     # ---- fitting -----------------------------------------------------------------------------------------
 
@@ -238,6 +239,11 @@ class Ensemble:
             error = self.mape.get(member.name)
             return f"errs by {error:.0%} on held-out rows, others less" if error is not None else "nothing supports it"
         return ""
+
+
+def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
+    """The values; inf where a member with a weight predicts that nothing runs (it says inf, or 0 of something a second)."""
+    return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
