@@ -55,7 +55,7 @@ class Evaluator:
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
-        if mode == "simulate" and self._ensemble is None:
+        if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
             raise AutoscoutError(
                 f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
                 f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"

@@ -48,6 +48,10 @@ class Simulators:
         """The mean absolute error, as a fraction, to be expected of the next prediction: that of held-out rows."""
         return self.ensemble.expected_error
 
+    def doubtful(self, epsilon: float) -> bool:
+        """Few rows, and an error above ε to be expected: nothing to decide by alone."""
+        return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
+
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
         """The ensemble's value and that of each member with a say, in the metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))

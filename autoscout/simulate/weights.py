@@ -19,7 +19,7 @@ _LEAST = 0.02  # a smaller weight costs time and says nothing
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
     """(m,) R² of the values themselves, not of their logs; −inf for members that could not say everywhere."""
     values, predicted = np.exp(y), np.exp(L)
-    spread = ((values - values.mean()) ** 2).sum()
+    spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
         return np.full(L.shape[1], -np.inf)
     return np.nan_to_num(1 - ((values[:, None] - predicted) ** 2).sum(0) / spread, nan=-np.inf)
