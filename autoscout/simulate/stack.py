@@ -242,7 +242,7 @@ class Ensemble:
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """The values; inf where a member with a weight predicts that nothing runs (says inf, or 0 of something a second)."""
+    """The values; inf where a member with a weight predicts that nothing runs (inf, or 0 of something a second)."""
     return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 

@@ -13,6 +13,7 @@ _COVERAGE = 0.9
 _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
+_USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
 _LEAST = 0.02  # a smaller weight costs time and says nothing
 
 
@@ -78,10 +79,10 @@ def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.nd
     sum to 1, or to 0 where nobody can say."""
     kept = w * doubt(s, L, E)
     lost = 1.0 - kept.sum(1, keepdims=True)
-    precision = np.where(np.isfinite(L), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
+    precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
     total = precision.sum(1, keepdims=True)
     share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)
-    return np.where(total > 0, kept + lost * share, 0.0)
+    return np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
 
 
 def combine(
