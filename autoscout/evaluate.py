@@ -179,6 +179,14 @@ class Evaluator:
             return False
         return self._switch(step, "the simulators predict nothing better any more")
 
+    def profile_from_now_on(self, step: int, why: str) -> bool:
+        """Whether that changed anything."""
+        return self.fidelity == "simulated" and self._switch(step, why)
+
+    def run_now(self, configuration: Configuration) -> Measurement:
+        """An experiment that the strategy did not ask for; what is known already is not run again."""
+        return self.done.get(configuration.id) or self._answer(configuration) or self._run(configuration, "search")
+
     def _switch(self, step: int, why: str) -> bool:
         self.fidelity = "profiled"
         self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
