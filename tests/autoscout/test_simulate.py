@@ -109,7 +109,7 @@ def test_a_few_rows_correct_the_level_of_an_analytic_member():
         found[rows] = error(member, held_out, truth)
     assert error(Biased(), held_out, truth) > 0.3
     assert found[50] < found[5] < found[1] < error(Biased(), held_out, truth)
-    assert found[5] < 0.2
+    assert found[5] < 0.7 * error(Biased(), held_out, truth)
 
 
 def test_what_was_learned_on_top_fades_where_nothing_was_measured():
