@@ -30,9 +30,10 @@ from autoscout.space.feasible import INACTIVE
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Checked, FidelitySwitched, Journal
-from kb.records import Configuration, Job, Measurement, SpaceLimits
+from kb.records import Configuration, Job, Measurement, SpaceLimits, Value
 
-NAME, FIXED = "llama-3.2-3b", {"a40": 0, "cp": 1}
+NAME = "llama-3.2-3b"
+FIXED: dict[str, Value] = {"a40": 0, "cp": 1}
 NOISES = (0.0, 0.4, 0.8)
 BUDGET = 100  # experiments
 LEAST = 0.02  # of a prediction: no step takes less
