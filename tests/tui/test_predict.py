@@ -46,7 +46,7 @@ def layouts(factor=1.0, models=("mpt-1b", "mpt-3b", "mpt-7b")):
             "n_gpus": 8,
             "model": model,
             "seq_len": 2048,
-            "global_batch": batch,
+            "global_batch": 64,
             "micro_batch": mbs,
         }
         | {"tp": tp, "pp": 1, "dp": 8 // tp, "colour": "blue"}
