@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import exporting, knowledge, machine, predicting, spaces, tuning, watching
+from tui.verbs import calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -30,6 +30,7 @@ for verb in (
     predicting.predict,
     knowledge.sql,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 

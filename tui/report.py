@@ -158,6 +158,8 @@ def space(job: Job, s: Space, count: bool, listed: int | None, as_json: bool) ->
                         "kind": k.kind,
                         "layer": k.layer,
                         "values": k.values,
+                        "unit": k.unit,
+                        "default": k.default,
                         "when": k.when.text if k.when else "",
                         "sets": k.sets,
                         "meaning": k.meaning,
