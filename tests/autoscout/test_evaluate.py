@@ -164,7 +164,7 @@ def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_
     known = history(300)
     bench = Bench(tmp_path, known, hyper=Hyper(tau=1000, window=20))
     guard = bench.evaluator._guard
-    for _ in range(8):
+    for _ in range(18):
         guard.check(1.0, 1.0, {"pp": 1})
     for _ in range(2):
         guard.check(2.0, 1.0, {"pp": 4})
