@@ -98,6 +98,7 @@ class Simulated(Event, frozen=True, tag="simulated"):
     name: str
     predicted: float  # the objective's metric
     members: dict[str, float]
+    why: str = ""  # the simulators are believed here
 
 
 class Checked(Event, frozen=True, tag="checked"):

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import calibrating, exporting, knowledge, machine, spaces, tuning, watching
+from tui.verbs import calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -27,6 +27,7 @@ for verb in (
     tuning.sessions,
     spaces.space,
     spaces.explain,
+    predicting.predict,
     knowledge.sql,
     knowledge.similar,
     knowledge.import_,

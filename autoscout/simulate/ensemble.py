@@ -9,8 +9,11 @@ import numpy as np
 from autoscout.simulate import encode
 from autoscout.simulate.linear import table_2
 from autoscout.simulate.member import Member
-from autoscout.simulate.members import members_of
+from autoscout.simulate.members import analytic, members_of
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.past import past_jobs
 from autoscout.simulate.stack import Ensemble, Rule
+from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
@@ -22,17 +25,32 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 class Simulators:
     """An ensemble fitted on what was measured of a job; predicts its objective's metric."""
 
-    def __init__(self, job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> None:
-        """`published`: only the paper's four members with the weights of equation 2."""
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        rows: Iterable[Measurement],
+        published: bool = False,
+        past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+    ) -> None:
+        """`published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
+        same target measured."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
-        self.ensemble = Ensemble(table_2() if published else members_of(job), rule)
-        configurations, values = medians(rows, job.objective.metric)
+        rows = list(rows)
+        self._published, self.memory = published, memory_of(job, space, rows)
+        metric, task = job.objective.metric, job.task
+        earlier = [(other, *medians(measured, metric)) for other, measured in past if other.id != job.id]
+        learned = past_jobs(space, earlier, lambda: members_of(metric, task))
+        members = table_2() if published else members_of(metric, task, [learned] if learned else [])
+        self.ensemble = Ensemble(members, rule)
+        self.any_row = self.columns([next(space.configurations())])
+        configurations, values = medians(rows, metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))
         else:
-            self.ensemble.begin(self.columns([next(space.configurations())]))
+            self.ensemble.begin(self.any_row)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -42,6 +60,10 @@ class Simulators:
     def expected_error(self) -> float:
         """The mean absolute error, as a fraction, to be expected of the next prediction: that of held-out rows."""
         return self.ensemble.expected_error
+
+    def doubtful(self, epsilon: float) -> bool:
+        """Few rows, and an error above ε to be expected: nothing to decide by alone."""
+        return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
         """The ensemble's value and that of each member with a say, in the metric's unit."""
@@ -55,6 +77,26 @@ class Simulators:
         """Columns of rows of `space.feasible`."""
         return {**self.attributes, **self.space.feasible.columns(codes)}
 
+    def predictors(self) -> dict[str, Predictor]:
+        """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
+        predicted to run out of memory). "ensemble" is fitted on the rows; each analytic member also speaks for itself,
+        as it was before any row."""
+
+        def over(member: Member) -> Predictor:
+            def predict(codes: np.ndarray) -> np.ndarray:
+                columns = self.of_codes(codes)
+                value = member.predict(columns).value
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
+                if self.memory is None:
+                    return value
+                return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
+
+            return predict
+
+        bases = [] if self._published else analytic(self.job.objective.metric, self.job.task)
+        alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
+        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
+
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
     """None when the rows are too few, or say nothing that holds on unseen rows."""
@@ -65,15 +107,27 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
     return simulators if simulators.weights else None
 
 
-def predictors(job: Job, space: Space, rows: Iterable[Measurement]) -> dict[str, Predictor]:
-    """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
-    predicted not to fit into memory). "ensemble" is fitted on `rows`; each analytic member also speaks for itself."""
-    simulators = Simulators(job, space, rows)
+def predictors(
+    job: Job,
+    space: Space,
+    rows: Iterable[Measurement],
+    past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+) -> dict[str, Predictor]:
+    """`Simulators.predictors` of simulators fitted on `rows`, and on what `past` jobs measured."""
+    return Simulators(job, space, rows, past=past).predictors()
 
-    def over(member: Member) -> Predictor:
-        return lambda codes: member.predict(simulators.of_codes(codes)).value
 
-    return {"ensemble": over(simulators.ensemble)} if simulators.weights else {}
+def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
+    """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
+    if job.task == "serve" or "cpu" in device_counts(job):  # a CPU's memory is not what limits a rank
+        return None
+    memory, attributes = Memory(), encode.of_job(job)
+    peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}
+    known = {c: peak for c, peak in peaks.items() if not np.isnan(peak)}
+    if known:
+        columns = {**attributes, **encode.of_configurations(space, list(known))}
+        memory.fit(columns, np.array(list(known.values())))
+    return memory
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:

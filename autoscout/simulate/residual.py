@@ -16,14 +16,13 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 # Prior standard deviations, in units of the log error that the member below claims.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of all effects but the level, and of the noise
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the effects, and of the noise
 _UNUSUAL = 0.5  # log evidence that a scale a factor e away from the usual one has to bring
 _CARRIES = 8.0  # doublings outside of what was seen over which half of what was learned is taken to hold
 _MOST_VALUES, _MOST_PRODUCTS = 12, 8
 
 
 class _Posterior(NamedTuple):
-    evidence: float
     mean: np.ndarray  # (effects,)
     root: np.ndarray  # (effects, effects): root·rootᵀ is their covariance
     noise: float
@@ -56,10 +55,7 @@ class Residual:
         self._claimed = float(np.median(said.error[known]))
         self._prepare(columns)
         x, y = self._effects(columns)[known], target[known] / self._claimed
-        self._posterior = max(
-            (_posterior(x, y, self._prior, *scales) for scales in itertools.product(_SCALES, _SCALES)),
-            key=lambda posterior: posterior.evidence,
-        )
+        self._posterior = _posterior(x, y, self._prior)
 
     def predict(self, columns: Columns) -> Prediction:
         n = length(columns)
@@ -69,8 +65,9 @@ class Residual:
         x = self._effects(columns)
         outside = np.broadcast_to(self._seen.outside(columns), n)
         kept = 2.0 ** -(outside / _CARRIES)
-        known = self._posterior.noise**2 + ((x @ self._posterior.root) ** 2).sum(1) + (_DOUBLING * outside) ** 2
-        learned = self._claimed * kept * (x @ self._posterior.mean)
+        unsure = np.square(x @ self._posterior.root.astype(np.float32)).sum(1)
+        known = self._posterior.noise**2 + unsure + (_DOUBLING * outside) ** 2
+        learned = self._claimed * kept * (x @ self._posterior.mean.astype(np.float32))
         return Prediction(
             value=said.value * np.exp(learned),
             error=np.sqrt(self._claimed**2 * known + (1 - kept) * said.error**2),
@@ -94,13 +91,15 @@ class Residual:
         self._prior = np.concatenate([*(np.full(n, size) for size, n in sizes.items()), np.full(values, _VALUE)])
 
     def _effects(self, columns: Columns) -> np.ndarray:
-        """(n, effects)"""
+        """(n, effects), in single precision: spaces are large"""
         x = self._table(columns)
-        logs = _doublings(x[:, self._numeric]) - self._centre
-        parts = [np.ones((len(x), 1)), logs]
+        logs = (_doublings(x[:, self._numeric]) - self._centre).astype(np.float32)
+        parts = [np.ones((len(x), 1), np.float32), logs]
         parts += [logs[:, [i]] * logs[:, [j]] for i, j in self._products]
         parts += [
-            (x[:, [i]] == values).astype(float) for i, values in enumerate(self._values) if len(values) <= _MOST_VALUES
+            (x[:, [i]] == values).astype(np.float32)
+            for i, values in enumerate(self._values)
+            if len(values) <= _MOST_VALUES
         ]
         return np.concatenate(parts, axis=1)
 
@@ -114,13 +113,20 @@ def _doublings(x: np.ndarray) -> np.ndarray:
     return np.log2(1 + np.maximum(np.nan_to_num(x), 0))
 
 
-def _posterior(x: np.ndarray, y: np.ndarray, prior: np.ndarray, scale: float, noisier: float) -> _Posterior:
-    """y = x·w + noise, w ~ N(0, prior²)."""
-    size, noise = np.where(np.arange(len(prior)), scale, 1.0) * prior, noisier * _NOISE
-    scaled = x * size / noise  # w = size·v with v ~ N(0, 1)
-    factor = np.linalg.cholesky(np.eye(len(prior)) + scaled.T @ scaled)
-    half = np.linalg.solve(factor, scaled.T @ y / noise)
-    inverse = np.linalg.inv(factor)
-    evidence = 0.5 * (half @ half - (y @ y) / noise**2) - np.log(np.diag(factor)).sum() - len(y) * np.log(noise)
-    unusual = _UNUSUAL * (np.log(scale) ** 2 + np.log(noisier) ** 2)
-    return _Posterior(float(evidence - unusual), size * (inverse.T @ half), size[:, None] * inverse.T, noise)
+def _posterior(x: np.ndarray, y: np.ndarray, prior: np.ndarray) -> _Posterior:
+    """y = x·w + noise with w ~ N(0, (scale·prior)²), noise ~ N(0, (noisier·_NOISE)²): the scales of most evidence."""
+    scaled = (x * prior).astype(float)
+    powers, directions = np.linalg.eigh(scaled.T @ scaled)
+    along = directions.T @ (scaled.T @ y)
+    best = (-np.inf, 1.0, 1.0)
+    for scale, noisier in itertools.product(_SCALES, _SCALES):
+        noise = noisier * _NOISE
+        precision = scale**-2 + np.maximum(powers, 0) / noise**2
+        explained = (along**2 / precision).sum() / noise**4
+        evidence = 0.5 * (explained - (y @ y) / noise**2 - np.log(scale**2 * precision).sum()) - len(y) * np.log(noise)
+        unusual = _UNUSUAL * (np.log(scale) ** 2 + np.log(noisier) ** 2)
+        best = max(best, (float(evidence) - unusual, scale, noise))
+    _, scale, noise = best
+    precision = scale**-2 + np.maximum(powers, 0) / noise**2
+    root = prior[:, None] * directions / np.sqrt(precision)
+    return _Posterior(prior * (directions @ (along / precision)) / noise**2, root, noise)

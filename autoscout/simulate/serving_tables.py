@@ -86,6 +86,12 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
     return columns, {m: np.array([run.get(m, np.nan) for run in measured]) for m in metrics}
 
 
+def reads(name: str) -> bool:
+    """Whether a table's column of that name says something here."""
+    inputs = {other for names in _COUNTS.values() for other in names}
+    return name in inputs or name in ("kv_dtype", "max_model_len") or _ours(name, "", 1.0) is not None
+
+
 def device_name(text: str, memory_gib: float = 0.0) -> str:
     """A table's or a driver's name of a GPU → the name of our hardware file: "A100-SXM-80GB" → "a100".
 

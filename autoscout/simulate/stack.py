@@ -21,6 +21,7 @@ from autoscout.simulate.member import Columns, Member, Prediction
 Rule = Literal["published", "stacked", "best"]
 
 _FOLDS = 5
+_GROUPS = 3  # jobs from which on whole jobs are held out
 _FEW = 12  # with fewer rows each is a fold
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
 _SURE = 0.9  # trust left in those with a weight, below which those without are asked too
@@ -81,9 +82,9 @@ class Ensemble:
         self._w = weighing.without_small(self._w) if can.any() else self._w
 
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
-        """`groups`: (n,) the job of each row; of three or more, whole jobs are held out, so that weights and interval
+        """`groups`: (n,) the job of each row; of several, whole jobs are held out, so that weights and interval
         are those for a job never seen."""
-        values = np.asarray(values, dtype=float)
+        columns, values = dict(columns), np.asarray(values, dtype=float)
         y, fold = np.log(values), _folds(len(values), groups)
         prior = self._prior(columns)
         L, E = self._out_of_fold(columns, values, fold)
@@ -92,7 +93,8 @@ class Ensemble:
         self.rows = len(values)
         self._w, self._s = self._choose(y, L, E, fold, prior)
         mean, spread = self._combined(self._w, self._s, L, E)
-        self._stretch = weighing.stretch(y, mean, spread)
+        jobs = 0 if groups is None else len(np.unique(groups))
+        self._stretch = weighing.stretch(y, mean, spread, jobs if jobs >= _GROUPS else 0)
         self.held_out = np.exp(mean)
         self.error = _mape(y, mean)
         self.r2 = dict(zip(self._names, map(float, weighing.r_squared(y, L)), strict=True))
@@ -109,14 +111,23 @@ class Ensemble:
                 there, spread, _ = self._ask(take(columns, doubted), others)
                 L[np.ix_(doubted, others)], E[np.ix_(doubted, others)] = there[:, others], spread[:, others]
         mean, spread = self._combined(self._w, self._s, L, E)
-        return Prediction(value=np.exp(mean), error=self._stretch * spread)
+        return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
+
+    def by_member(self, columns: Columns) -> dict[str, Prediction]:
+        """What every member that applies says; none claims to be surer than it was on held-out rows."""
+        columns, found = dict(columns), {}
+        for member, usual in zip(self.members, self._s, strict=True):
+            if not member.applies(columns):
+                said = member.predict(columns)
+                found[member.name] = Prediction(value=said.value, error=np.maximum(said.error, usual), parts=said.parts)
+        return found
 
     def explain(self, columns: Columns) -> tuple[Prediction, list[Said]]:
         """The prediction of the first row, what every member says of it, and why some count for less."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
         rows = self._row_weights(self._w, self._s, L, E)
-        mean, spread = weighing.combine(rows, L, E, log=self.rule != "published")
+        mean, spread = weighing.combine(rows, self._s, L, E, log=self.rule != "published")
         told = [
             Said(
                 member=m.name,
@@ -128,7 +139,8 @@ class Ensemble:
             )
             for i, (m, p) in enumerate(zip(self.members, said, strict=True))
         ]
-        return Prediction(value=np.exp(mean), error=self._stretch * spread), told
+        value = _unless_failed(mean, L[:, self._w > 0])
+        return Prediction(value=value, error=self._stretch * spread), told
 
     # ---- fitting -----------------------------------------------------------------------------------------
 
@@ -165,7 +177,7 @@ class Ensemble:
         if self._wanted == "best":
             errors = {rule: self._nested_error(rule, y, L, E, fold, prior) for rule in ("stacked", "published")}
             self.rule = "published" if errors["published"] < errors["stacked"] else "stacked"
-        return self._weigh(y, L, prior)
+        return self._weigh(y, L, E, prior)
 
     def _nested_error(
         self, rule: Rule, y: np.ndarray, L: np.ndarray, E: np.ndarray, fold: np.ndarray, prior: np.ndarray
@@ -174,25 +186,30 @@ class Ensemble:
         miss = np.full(len(y), np.inf)
         for f in np.unique(fold):
             here, rest = fold == f, fold != f
-            w, s = self._weigh(y[rest], L[rest], prior)
+            w, s = self._weigh(y[rest], L[rest], E[rest], prior)
             mean, _ = self._combined(w, s, L[here], E[here])
             miss[here] = np.abs(mean - y[here])
         return float(np.nan_to_num(miss, nan=np.inf).mean())
 
-    def _weigh(self, y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        s = weighing.usual_errors(y, L, prior)
+    def _weigh(self, y: np.ndarray, L: np.ndarray, E: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(w, s). Weights need evidence: `prior` doubts learned members. The error that is usual for a member, once it
+        has a weight, is that of the held-out rows and what it claimed for them."""
+        claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
+        usual = weighing.usual_errors(y, L, claimed)
         if self.rule == "published":
-            return weighing.published(y, L), s
-        able = np.isfinite(L).any(0) if len(y) else np.ones(len(s), dtype=bool)
-        w = np.zeros(len(s))
+            return weighing.published(y, L), usual
+        able = np.isfinite(L).any(0)
+        if not able.any():  # a single row, or none: nothing could be held out
+            able = prior < _LEARNED
+        w = np.zeros(len(prior))
         if able.any():
-            w[able] = weighing.stacked(y, L[:, able], s[able])
-        return w, s
+            w[able] = weighing.stacked(y, L[:, able], weighing.usual_errors(y, L, prior)[able])
+        return w, usual
 
     # ---- predicting --------------------------------------------------------------------------------------
 
     def _ask(self, columns: Columns, who: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Prediction]]:
-        n = length(columns)
+        n, columns = length(columns), dict(columns)
         L, E = np.full((n, len(who)), np.nan), np.full((n, len(who)), np.nan)
         said = []
         for i, member in enumerate(self.members):
@@ -204,7 +221,7 @@ class Ensemble:
         return L, E, said
 
     def _combined(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return weighing.combine(self._row_weights(w, s, L, E), L, E, log=self.rule != "published")
+        return weighing.combine(self._row_weights(w, s, L, E), s, L, E, log=self.rule != "published")
 
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
         if self.rule != "published":
@@ -224,9 +241,14 @@ class Ensemble:
         return ""
 
 
+def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
+    """The values; inf where a member with a weight predicts that nothing runs (inf, or 0 of something a second)."""
+    return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
+
+
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
     """(n,) which fold holds a row out; folds go round the rows, so that the same rows give the same weights."""
-    if groups is not None and len(names := np.unique(groups)) >= 3:
+    if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
         return np.searchsorted(names, groups) % min(len(names), 2 * _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3
     return np.arange(n) % max(count, 1)

@@ -13,13 +13,14 @@ _COVERAGE = 0.9
 _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
+_USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
 _LEAST = 0.02  # a smaller weight costs time and says nothing
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
     """(m,) R² of the values themselves, not of their logs; −inf for members that could not say everywhere."""
     values, predicted = np.exp(y), np.exp(L)
-    spread = ((values - values.mean()) ** 2).sum()
+    spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
         return np.full(L.shape[1], -np.inf)
     return np.nan_to_num(1 - ((values[:, None] - predicted) ** 2).sum(0) / spread, nan=-np.inf)
@@ -78,37 +79,41 @@ def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.nd
     sum to 1, or to 0 where nobody can say."""
     kept = w * doubt(s, L, E)
     lost = 1.0 - kept.sum(1, keepdims=True)
-    precision = np.where(np.isfinite(L), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
+    precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
     total = precision.sum(1, keepdims=True)
     share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)
-    return np.where(total > 0, kept + lost * share, 0.0)
+    return np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
 
 
-def combine(rows: np.ndarray, L: np.ndarray, E: np.ndarray, log: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """(log of the weighted mean, spread of log(value)) from weights per row: what the members claim, and how much they
-    disagree. `log` averages logs, otherwise values."""
+def combine(
+    rows: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray, log: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """(log of the weighted mean, spread of log(value)) from weights per row: what the members claim, if
+    it is more than their usual error, and how much they disagree. `log` averages logs, otherwise values."""
     nobody = rows.sum(1) == 0
     filled = np.where(rows > 0, L, 0.0)
     mean = (rows * filled).sum(1) if log else np.log(np.where(nobody, 1.0, (rows * np.exp(filled)).sum(1)))
-    claimed = np.where(rows > 0, np.nan_to_num(E), 0.0)
+    claimed = np.where(rows > 0, np.maximum(np.nan_to_num(E), s), 0.0)
     spread = np.sqrt((rows * (claimed**2 + (filled - mean[:, None]) ** 2)).sum(1))
     return np.where(nobody, np.nan, mean), np.where(nobody, np.nan, np.maximum(spread, 1e-4))
 
 
-def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> float:
+def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
     """What the spread is multiplied with so that ±1.64 of it hold 90 % of rows not fitted on.
 
     Many rows: the conformal quantile of their normalised misses (Lei et al., 2018). Few: Student's t around their
-    root mean square, into which the claimed spread counts as a few rows.
+    root mean square, into which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
+    rows err together, so that there are only that many independent misses: Student's t again.
     """
+    from scipy.stats import t
+
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
-    if n >= _QUANTILE_ROWS:
-        return float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
     if n == 0:
         return 1.0
-    from scipy.stats import t
-
+    if n >= _QUANTILE_ROWS:
+        found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
+        return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)
     scale = math.sqrt((_PRIOR_CHECKS + float((z**2).sum())) / (_PRIOR_CHECKS + n))
-    return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + n)) / SPAN
+    return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + (jobs or n))) / SPAN

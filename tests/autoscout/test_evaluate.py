@@ -6,7 +6,7 @@ from landscape import job_of, measured, space_of, step_time
 
 from autoscout.evaluate import Evaluator, FidelityMode
 from autoscout.rivals.expert import expert_default
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated
@@ -40,7 +40,7 @@ class Bench:
         )
 
     def search(self, steps):
-        chosen = strategy("autoscout", self.space, seed=1)
+        chosen = strategy("paper", self.space, seed=1)
         for step in range(1, steps + 1):
             measurements, switched = self.evaluator.evaluate(chosen.ask(), step)
             if switched:
@@ -151,3 +151,30 @@ def test_repeats_do_not_make_simulators_look_better_than_they_are(tmp_path):
     """Four configurations four times each are four rows."""
     rows = history(4) * 4
     assert Bench(tmp_path, rows).evaluator.fidelity == "profiled"
+
+
+def test_every_simulated_configuration_says_why_it_was_believed(tmp_path):
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
+    bench.search(25)
+    said = [e.why for e in bench.of(Simulated)]
+    assert said[0] == "the simulators have not been checked yet"
+    assert any("within ε = 1000%" in why for why in said)
+
+
+def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_elsewhere(tmp_path):
+    """Checks of pp 4 went wrong, those of everything else did not."""
+    known = history(300)
+    bench = Bench(tmp_path, known, hyper=Hyper(tau=1000, window=20))
+    guard = bench.evaluator._guard
+    for _ in range(18):
+        guard.check(1.0, 1.0, {"pp": 1})
+    for _ in range(2):
+        guard.check(2.0, 1.0, {"pp": 4})
+    new = set(bench.space.configurations()) - {m.configuration for m in known} - {bench.evaluator.default}
+    by_id = sorted(new, key=lambda c: c.id)
+    configurations = [c for pp in (1, 4) for c in [c for c in by_id if c.knobs["pp"] == pp][:10]]
+    measurements, switched = bench.evaluator.evaluate(configurations, 1)
+    assert not switched
+    for m in measurements:
+        assert m.fidelity == ("profiled" if m.configuration.knobs["pp"] == 4 else "simulated")
+    assert {m.fidelity for m in measurements} == {"profiled", "simulated"}
