@@ -146,7 +146,9 @@ class Loop:
     def _search(self) -> str:
         s = self.started
         predictors = self.evaluator.predictors() if s.strategy == "autoscout" else None
-        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors)
+        chosen: Strategy = strategy(
+            s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors, self.past
+        )
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
@@ -202,7 +204,7 @@ class Loop:
             # A new search of what is left: what it asks for again is known, and costs nothing.
             left = self.steering.narrow(order)
             default = self.started.default if left.is_valid(self.started.default) else None
-            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper)
+            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper, past=self.past)
         return chosen
 
     def _best_configuration(self) -> Configuration:
