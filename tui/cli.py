@@ -29,6 +29,9 @@ for verb in (
     spaces.explain,
     predicting.predict,
     knowledge.sql,
+    knowledge.similar,
+    knowledge.import_,
+    knowledge.kb_,
     machine.doctor,
     calibrating.calibrate,
 ):

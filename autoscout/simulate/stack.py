@@ -249,7 +249,7 @@ def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
     """(n,) which fold holds a row out; folds go round the rows, so that the same rows give the same weights."""
     if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
-        return np.searchsorted(names, groups) % min(len(names), 2 * _FOLDS)
+        return np.searchsorted(names, groups) % min(len(names), _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3
     return np.arange(n) % max(count, 1)
 

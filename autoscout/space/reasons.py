@@ -28,18 +28,25 @@ def violations(space: "Space", configuration: Configuration) -> list[Violation]:
     knobs = configuration.knobs
     unknown = [Violation("unknown", f"'{n}'{nearest_name(n, space.knob)}", "") for n in knobs if n not in space.knob]
     env = space.environment(knobs)
-    found = [v for knob in space.knobs if (v := _of_knob(space, knob, knobs.get(knob.name), env)) is not None]
+    wrong = {k.name: v for k in space.knobs if (v := _of_knob(space, k, knobs.get(k.name), env)) is not None}
+    found = list(wrong.values())
     if unknown or any(v.rule == "missing" for v in found):
         return unknown + found
+    in_words: set[str] = set()  # knobs of which a rule says more than what they must be equal to
     for rule in space.rules:
         shown = _Shown(env, space.derived)
         try:
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
+                in_words |= set(rule.holds.names)
         except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
             found.append(Violation(rule.id, str(error), rule.source))
-    if not found and not space.is_valid(configuration):
+    found = [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
+    if space.measured and not found and not space.is_valid(configuration):
         return [Violation("table", "no row of the table has this combination", "")]
+    if not space.count_is_exact and not found and not space.is_valid(configuration):
+        sentence = f"only a sample of the about {space.count:,} valid configurations is searched, and this is not in it"
+        return [Violation("sample", sentence, "")]
     return found
 
 
@@ -96,12 +103,13 @@ def _conflict(
 
 
 def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
-    """A set too wide to decide is taken to be feasible: it is not offered as the reason then."""
+    """A set that cannot be decided (too wide, or undefined without the others) is taken to be feasible: it is not
+    offered as the reason then."""
     touched = {name for c in constraints for name in c.names}
     involved = [knob for knob in knobs if knob.name in touched]
     try:
         return build.from_constraints(involved, constraints, columns) is not None
-    except build.TooWide:
+    except (build.TooWide, AutoscoutError):
         return True
 
 

@@ -1,6 +1,6 @@
 """The pictures of docs/tui.md, from the recorded session.
 
-    PYTHONPATH=. python tests/tools/screenshots.py
+PYTHONPATH=. python tests/tools/screenshots.py
 """
 
 import asyncio
