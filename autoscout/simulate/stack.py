@@ -29,8 +29,8 @@ _LEARNED = 1.0  # log error of a learned member before any row supports it
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member says of one row. `error`: the standard deviation of log(value) that it claims; `held_out`: its
-    MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
+    """What one member says of one row. `error`: the standard deviation of log(value), as claimed or, if that is more,
+    as usual for it; `held_out`: its MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
 
     member: str
     value: float | None
@@ -133,7 +133,7 @@ class Ensemble:
                 member=m.name,
                 value=_finite(p.value[0]),
                 weight=float(rows[0, i]),
-                error=_finite(p.error[0]),
+                error=_finite(np.maximum(p.error[0], self._s[i])),
                 held_out=self.mape.get(m.name),
                 why=self._why(m, first, i, bool(E[0, i] > self._s[i])),
             )

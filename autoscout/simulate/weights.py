@@ -14,7 +14,7 @@ _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is wort
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
-_LEAST = 0.02  # a smaller weight costs time and says nothing
+_LEAST = 0.05  # a smaller weight costs time and says nothing
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
