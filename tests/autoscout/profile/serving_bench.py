@@ -18,7 +18,7 @@ def serving_job(**changes: Any) -> Job:
     traffic: dict[str, Any] = {"concurrency": 4, "input_len": 24, "output_len": 6, "shared_prefix": 8}
     if "rate" in changes or "trace" in changes:
         del traffic["concurrency"]
-    launch: dict[str, Any] = {"python": str(PYTHON.absolute()), "iterations": 2, "timeout_s": 300.0}
+    launch: dict[str, Any] = {"python": str(PYTHON.absolute()), "iterations": 2, "measure_s": 2.0, "timeout_s": 300.0}
     for name, value in changes.items():
         (launch if name in Launch.__struct_fields__ else traffic)[name] = value
     return Job(

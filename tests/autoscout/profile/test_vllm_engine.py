@@ -65,7 +65,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_an_experiment_measures_what_users_feel(bench: Bench) -> None:
     measured = bench.run()
     assert measured.status == "ok", measured.evidence
-    assert len(measured.iterations_s) == 2
+    assert len(measured.iterations_s) >= 2  # more where others disturb
     metrics = measured.metrics
     assert 0 < metrics["ttft_p50_ms"] < metrics["e2el_p50_ms"]
     assert metrics["output_tokens_per_s"] == pytest.approx(6 * metrics["requests_per_s"])
