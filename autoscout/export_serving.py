@@ -1,4 +1,4 @@
-"""The winner of a serving job to run elsewhere: `vllm serve` as a command, its YAML file, a Slurm script or a Kubernetes
+"""The winner of a serving job to run elsewhere: `vllm serve` as a command, YAML file, Slurm script or Kubernetes
 manifest."""
 
 import json
