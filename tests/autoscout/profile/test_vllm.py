@@ -13,10 +13,11 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
+from autoscout.objective import nearest_miss
 from autoscout.profile import guard, runner, serving_keeper, serving_profiler, vllm
 from autoscout.rivals.expert import expert_default
 from autoscout.space.graph import Space
-from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
 
 
 def test_arguments_are_flags_of_the_server() -> None:
@@ -154,3 +155,21 @@ def test_nothing_of_a_server_stays_when_it_dies() -> None:
     assert gone(worker, [])  # which memory the dead one had nobody can be asked any more
     for path in shared:
         path.unlink(missing_ok=True)
+
+
+# ---- a limit that nothing keeps ---------------------------------------------------------------------------
+
+
+def test_the_nearest_of_those_that_break_a_limit_is_named() -> None:
+    objective = Objective(maximize="output_tokens_per_s", constraints=["ttft_p99_ms <= 100", "requests_per_s >= 10"])
+
+    def ran(name: str, **metrics: float) -> Measurement:
+        return Measurement(
+            configuration=Configuration({"n": name}), name=name, context="", status="ok", metrics=metrics
+        )
+
+    slow = ran("slow", ttft_p99_ms=900.0, requests_per_s=20.0)
+    near = ran("near", ttft_p99_ms=130.0, requests_per_s=9.0)
+    said = nearest_miss(objective, [slow, near])
+    assert said == "The nearest is near: breaks the constraint ttft_p99_ms <= 100: it is 130"
+    assert nearest_miss(objective, [ran("good", ttft_p99_ms=50.0, requests_per_s=11.0)]) == ""
