@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import knowledge, machine, spaces, tuning
+from tui.verbs import benching, knowledge, machine, spaces, tuning
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,6 +24,7 @@ for verb in (
     spaces.space,
     spaces.explain,
     knowledge.sql,
+    benching.bench,
     machine.doctor,
 ):
     cli.add_command(verb)

@@ -8,6 +8,9 @@ where activations do not fit, selective first; the micro batch as large as fits,
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from autoscout.rivals.sequential import Pool, Search
 from autoscout.simulate.memory import estimate_gib
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
@@ -29,6 +32,12 @@ _PREFERRED: dict[str, Value] = {
     "ar_method": "uniform",
     "ar_layers": 1,
 }
+
+
+def only_the_default(pool: Pool, rng: np.random.Generator) -> Search:
+    """As a strategy: the driver measures the default, and there is nothing else to try."""
+    return
+    yield
 
 
 def expert_default(space: Space) -> Configuration:

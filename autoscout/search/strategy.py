@@ -1,10 +1,16 @@
 """Strategies behind one ask/tell interface; each knows a space and is told measurements, failures included."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
 from autoscout.objective import cost
+from autoscout.rivals.sequential import Predictor
 from autoscout.search.orchestrator import Algorithm1, Hyper, Told
+from autoscout.search.past import Past
 from autoscout.space.graph import Space
+from autoscout.words import nearest_name
 from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
@@ -67,14 +73,25 @@ def strategy(
     default: Configuration | None = None,
     seeded: list[list[str]] | None = None,
     hyper: Hyper | None = None,
+    simulators: Mapping[str, Predictor] | None = None,
+    past: list[Past] | None = None,
+    budget: int | None = None,
 ) -> Strategy:
-    """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments."""
-    from autoscout.rivals.expert import expert_default
-    from autoscout.rivals.random import Random
+    """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments;
+    `simulators`: free predictions, rows of codes → metric; `past`: earlier jobs; `budget`: evaluations to come."""
+    from autoscout.rivals.registry import RIVALS, rival
 
-    default = default or expert_default(space)
+    default = default or _first(space, seed)
     if name in ("autoscout", "paper"):
         return AutoScout(space, default, seeded or [], seed, hyper or Hyper())
-    if name == "random":
-        return Random(space, default, seed)
-    raise AutoscoutError(f"strategy '{name}' is unknown; known: autoscout, paper, random", 2)
+    if name in RIVALS:
+        return rival(name, space, default, seed, simulators)
+    known = ["autoscout", "paper", *RIVALS]
+    raise AutoscoutError(f"strategy '{name}'{nearest_name(name, known)}", 2)
+
+
+def _first(space: Space, seed: int) -> Configuration:
+    """The expert default; of a table, about which nobody knows anything, any row."""
+    from autoscout.rivals.expert import expert_default
+
+    return expert_default(space) if space.attributes else space.sample(np.random.default_rng(seed))
