@@ -1,0 +1,152 @@
+"""A training job's analytic model as a landscape, and simulators of it that are wrong in known ways.
+
+The truth is the model of simulate/training.py times a *quirk*: 2 % lognormal that depends on the configuration and on
+nothing that a knob explains, as kernels and links have it. What needs more than its devices' memory fails, by the memory
+model with a quirk of 1 %. So no simulator here is the truth, not even the model itself.
+
+Simulators, to be named with `--simulator`:
+
+    good      the model with its parts up to a quarter too small or large; what it is sure to run out of memory, fails
+    biased    compute and data parallelism at a fifth, tensor parallelism, bubbles and the host at three times, pipeline
+              traffic at five times what they take; memory 8 % too large, so that it takes runs for failures
+    noisy40   `good` with noise of 40 % of each prediction added, as in Figure 11 of the paper
+    noisy80   the same with 80 %
+    linear    the paper's Table 2: four linear regressions, fitted on 200 random configurations of the job
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.bench.landscape import Landscape
+from autoscout.job import load_job
+from autoscout.objective import constraint
+from autoscout.rivals.expert import expert_default
+from autoscout.simulate.ensemble import fit
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.training import Training
+from autoscout.space.attributes import device_counts
+from autoscout.space.graph import Space
+from autoscout.words import nearest_name
+from kb.records import AutoscoutError, Job, Objective
+
+QUIRK, MEMORY_QUIRK = 0.02, 0.01  # standard deviations of the logarithm
+_BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
+_MEMORY_BIAS = {"biased": 0.08}  # of the logarithm
+_SURE = 1.28  # standard errors: a probability of 0.9
+_LINEAR_ROWS = 200
+SIMULATORS = ("good", "biased", "noisy40", "noisy80", "linear")
+
+
+def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
+    """Errors: AutoscoutError (exit 2) for a simulator that is unknown or a job that the model cannot say anything of."""
+    return landscape(load_job(path), simulators)
+
+
+def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    for simulator in simulators:
+        if simulator not in SIMULATORS:
+            raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)}", 2)
+    if job.objective.metric not in ("step_time_s", "tokens_per_s"):
+        raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
+    # Constraints are applied here: a configuration that breaks one is a failure of the landscape.
+    objective = Objective(minimize=job.objective.minimize, maximize=job.objective.maximize)
+    space = Space.of_job(msgspec.structs.replace(job, objective=objective))
+    columns = {**space.attributes, **space.feasible.columns()}
+    device = job.cluster.nodes[0].device
+    model, memory = Training(device), Memory(device)
+    if why := model.applies(columns) or memory.applies(columns):
+        raise AutoscoutError(f"{job.name}: the analytic model says nothing here: {why}", 2)
+    predicted = model.predict(columns)
+    seconds = predicted.value * np.exp(QUIRK * _normal(space, "time"))
+    over = _over(memory, columns)
+    fits = over + MEMORY_QUIRK * _normal(space, "memory") < 0
+    for text in job.objective.constraints:
+        fits &= _keeps(text, memory.predict(columns).value)
+    runs = fits & np.isfinite(seconds)
+    found = Landscape(
+        name=name or job.name,
+        space=space,
+        metric=objective.metric,
+        goal="min" if objective.minimize else "max",
+        truth=np.where(runs, _metric(job, seconds), np.nan),
+        status=np.where(runs, "ok", "oom").astype(object),
+        default=expert_default(space),
+    )
+    if not runs.any():
+        raise AutoscoutError(f"{job.name}: by the memory model no configuration fits its devices", 3)
+    for simulator in simulators:
+        expected = over + _MEMORY_BIAS.get(simulator, 0.0) < _SURE * memory.spread
+        found.simulators[simulator] = _simulate(simulator, job, found, predicted, expected)
+    return found
+
+
+def _over(memory: Memory, columns: Columns) -> np.ndarray:
+    """(n,) logarithm of what a configuration needs of its devices' memory: above 0 it does not fit."""
+    from scipy.special import ndtri
+
+    return memory.spread * ndtri(np.clip(memory.oom_probability(columns), 1e-12, 1 - 1e-12))
+
+
+def _simulate(simulator: str, job: Job, land: Landscape, predicted: Prediction, fits: np.ndarray) -> np.ndarray:
+    """(n,) predictions of the metric; inf: expected to fail."""
+    if simulator == "linear":
+        return _linear(job, land)
+    rng = np.random.default_rng(7)  # the same wrong constants for every job
+    wrong = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
+    if simulator == "biased":
+        wrong = _BIAS
+    seconds = sum(part * wrong.get(name, 1.0) for name, part in predicted.parts.items())
+    level = {"noisy40": 0.4, "noisy80": 0.8}.get(simulator, 0.0)
+    seconds = np.maximum(np.asarray(seconds) * (1 + level * _normal(land.space, simulator)), 0.05 * predicted.value)
+    return np.where(fits, _metric(job, seconds), np.inf)
+
+
+def _linear(job: Job, land: Landscape) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    rows = rng.choice(len(land.truth), min(_LINEAR_ROWS, len(land.truth)), replace=False)
+    rows = rows[np.isfinite(land.truth[rows])]
+    configurations = [land.space.feasible.configuration(int(row)) for row in rows]
+    ensemble = fit(configurations, list(land.truth[rows]), device_counts(job))
+    if ensemble is None:
+        return np.full(len(land.truth), np.nan)
+    return np.array([ensemble.predict(land.space.feasible.configuration(i))[0] for i in range(len(land.truth))])
+
+
+def _metric(job: Job, seconds: np.ndarray) -> np.ndarray:
+    if job.objective.metric == "step_time_s":
+        return seconds
+    return job.traffic.global_batch * job.traffic.seq_len / seconds
+
+
+def _keeps(text: str, peak_gib: np.ndarray) -> np.ndarray:
+    metric, compare, bound = constraint(text)
+    if metric != "peak_memory_gib":
+        raise AutoscoutError(f"the analytic model does not know '{metric}' of the constraint {text}", 2)
+    return peak_gib <= bound if compare == "<=" else peak_gib >= bound
+
+
+def _uniform(space: Space, salt: str) -> np.ndarray:
+    """(n,) in (0, 1), by the values of the knobs: the same configuration has the same in every space."""
+    mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
+    for j, knob in enumerate(space.knobs):
+        by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)
+        mixed += by_code[space.feasible.codes[:, j]]
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finalizer
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed.astype(np.float64) + 0.5) / 2.0**64
+
+
+def _normal(space: Space, salt: str) -> np.ndarray:
+    from scipy.special import ndtri
+
+    return ndtri(np.clip(_uniform(space, salt), 1e-12, 1 - 1e-12))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
