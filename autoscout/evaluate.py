@@ -2,24 +2,30 @@
 answered by what is known, by the simulators, or by an experiment — in that order of cost, and with the reason
 in the journal.
 
-`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. While fidelity is "simulated", every τ-th iteration one
-configuration is profiled too; when the MAPE of the last checks exceeds ε, or nothing better has been predicted
-for a while, everything after that is profiled.
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that knows no simulators they stand in: while fidelity
+is "simulated", every τ-th iteration one configuration is profiled too; when the MAPE of the last checks exceeds ε, or
+nothing better has been predicted for a while, everything after that is profiled. A strategy that holds the
+simulators itself has asked them about the whole space before it asks for an experiment, so that nothing stands in:
+each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
 """
 
 import statistics
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
+
 from autoscout.objective import cost
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
+from autoscout.search.means import Predictor
 from autoscout.simulate.ensemble import MIN_ROWS, Ensemble, fit
 from autoscout.simulate.guard import Guard
 from autoscout.space.attributes import device_counts
+from autoscout.space.feasible import INACTIVE
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
-from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 
 FidelityMode = Literal["adaptive", "profile", "simulate"]
 Profile = Callable[[Configuration, str], Measurement]
@@ -39,12 +45,14 @@ class Evaluator:
         hyper: Hyper,
         context: str,
         default: Configuration,
+        stand_in: bool = True,
     ) -> None:
         """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
         session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
-        oldest first. Errors: AutoscoutError when only simulators are wanted and there are none."""
+        oldest first; `stand_in`: simulators answer instead of experiments, as in the paper; without, the strategy
+        asks them itself (`predictors`). Errors: AutoscoutError when only simulators are wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
-        self.default = default
+        self.default, self.stand_in = default, stand_in
         self._profile, self._judge = profile, judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
@@ -66,6 +74,8 @@ class Evaluator:
         measurements = [self._one(c) for c in configurations]
         if self.fidelity == "profiled":
             return measurements, False
+        if not self.stand_in:
+            return measurements, self._compare(measurements, step)
         switched = self._simulated_long_enough(measurements, step)
         if not switched and step % self.hyper.tau == 0:
             measurements, switched = self._check(measurements, step)
@@ -96,7 +106,7 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        if self.fidelity == "profiled" or self._ensemble is None or configuration == self.default:
+        if not self.stand_in or self.fidelity == "profiled" or self._ensemble is None or configuration == self.default:
             return None  # everything is held against the default: it has to be real
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
@@ -113,21 +123,42 @@ class Evaluator:
             metrics={self.job.objective.metric: event.predicted},
         )
 
-    def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
-        """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
-        simulated = [m for m in measurements if m.fidelity == "simulated"]
-        if not simulated or self._ensemble is None:
-            return measurements, False
-        chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
+    def predictors(self) -> dict[str, Predictor]:
+        """What the strategy may ask about any rows of codes, for free.
+
+        They stay as they were fitted on what earlier sessions measured: the strategy's own posterior learns from this
+        session's rows what they leave over, and members that had seen those rows would look better there than they are.
+        """
+        ensemble, space = self._ensemble, self.space
+        if ensemble is None:
+            return {}
+
+        def predict(codes: np.ndarray) -> np.ndarray:
+            return np.array([ensemble.predict(Configuration(_knobs(space, row)))[0] for row in codes])
+
+        return {"ensemble": predict}
+
+    def _compare(self, measurements: list[Measurement], step: int) -> bool:
+        """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
+        if self._ensemble is None:
+            return False
+        mape = 0.0
+        for measurement in measurements:
+            mape = self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration)[0], step)
+        if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
+            return False
+        why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
+        return self._switch(step, f"{why}: from now on as good as no prediction, until evidence says otherwise")
+
+    def _judge_simulators(self, real: Measurement, predicted: float, step: int) -> float:
+        assert self._ensemble is not None
         metric = self.job.objective.metric
-        predicted = chosen.metrics[metric]
-        real = self._run(chosen.configuration, "check")
         measured = real.metrics.get(metric) if real.status == "ok" else None
         mape = self._guard.check(predicted, measured)
         self.tape.emit(
             Checked(
                 step=step,
-                name=chosen.name,
+                name=real.name,
                 predicted=predicted,
                 measured=measured,
                 mape=mape,
@@ -135,6 +166,16 @@ class Evaluator:
                 weights=self._ensemble.weights,
             )
         )
+        return mape
+
+    def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
+        """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
+        simulated = [m for m in measurements if m.fidelity == "simulated"]
+        if not simulated or self._ensemble is None:
+            return measurements, False
+        chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
+        real = self._run(chosen.configuration, "check")
+        mape = self._judge_simulators(real, chosen.metrics[self.job.objective.metric], step)
         measurements = [real if m is chosen else m for m in measurements]
         if not self._guard.trusted and self.mode == "adaptive":
             why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
@@ -194,3 +235,7 @@ def _final(job: Job, measurement: Measurement) -> bool:
     if measurement.status == "timeout":
         return measurement.cost_s >= 0.9 * job.launch.timeout_s
     return measurement.status in ("oom", "invalid")
+
+
+def _knobs(space: Space, codes: np.ndarray) -> dict[str, Value]:
+    return {knob.name: knob.values[code] for knob, code in zip(space.knobs, codes, strict=True) if code != INACTIVE}

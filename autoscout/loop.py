@@ -17,7 +17,7 @@ from autoscout.objective import broken, cost, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
@@ -105,6 +105,7 @@ class Loop:
             self.hyper,
             started.context,
             started.default,
+            stand_in=started.strategy != "autoscout",
         )
         stop.now = profiler.interrupt
 
@@ -137,7 +138,10 @@ class Loop:
 
     def _search(self) -> str:
         s = self.started
-        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper)
+        predictors = self.evaluator.predictors() if s.strategy == "autoscout" else None
+        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors)
+        if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
+            self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
         while True:
             began, inside = time.perf_counter(), self.experiment_s

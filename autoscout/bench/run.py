@@ -92,18 +92,14 @@ def run(
 
 def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past]) -> Strategy:
     plain, hyper = variant(name)
-    feasible = landscape.space.feasible
-    default = landscape.default
-    if default is None:  # nobody knows where an expert would start in a table: anywhere, the same for all strategies
-        default = feasible.configuration(int(np.random.default_rng((seed, 1)).integers(len(feasible))))
     return strategy(
         plain,
         landscape.space,
         seed=seed,
-        default=default,
+        default=landscape.default,
         hyper=hyper,
         simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
-        past=list(past) or None,
+        past=past or None,
         budget=settings.budget,
     )
 

@@ -7,7 +7,7 @@ import msgspec
 
 from autoscout.bench.landscape import Landscape
 from autoscout.rivals.registry import RIVALS, missing
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.words import nearest_name
 from kb.records import AutoscoutError
 

@@ -11,24 +11,34 @@ ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
 
 
 class UCB1:
-    def __init__(self, c0: float, gamma: float) -> None:
+    def __init__(self, c0: float, gamma: float, arms: tuple[str, ...] = ARMS) -> None:
         self.c0 = c0
         self.gamma = gamma
-        self.q = dict.fromkeys(ARMS, 0.0)
-        self.n = dict.fromkeys(ARMS, 0.0)
+        self.q = dict.fromkeys(arms, 0.0)
+        self.n = dict.fromkeys(arms, 0.0)
 
     def index(self, t: int) -> dict[str, float]:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
         total = max(sum(self.n.values()), 1.0)
         c = self.c0 * self.gamma**t
         return {
-            a: self.q[a] / self.n[a] + c * math.sqrt(max(math.log(total), 0.0) / self.n[a]) if self.n[a] else math.inf
-            for a in ARMS
+            a: self.q[a] / n + c * math.sqrt(max(math.log(total), 0.0) / n) if n else math.inf
+            for a, n in self.n.items()
+        }
+
+    def expecting(self, t: int, gains: dict[str, float], pulls: float) -> dict[str, float]:
+        """The same, for arms whose present proposals are expected to earn `gains`: an expectation counts as so many
+        `pulls` that earned it. So no arm must be pulled to be known, and one that expects and earns little starves."""
+        total = sum(self.n.values()) + pulls
+        c = self.c0 * self.gamma**t
+        return {
+            a: (self.q[a] + pulls * gain) / (self.n[a] + pulls) + c * math.sqrt(math.log(total) / (self.n[a] + pulls))
+            for a, gain in gains.items()
         }
 
     def select(self, t: int) -> str:
         index = self.index(t)
-        return max(ARMS, key=index.__getitem__)
+        return max(index, key=index.__getitem__)
 
     def update(self, arm: str, reward: float) -> None:
         self.q[arm] += reward
@@ -36,11 +46,11 @@ class UCB1:
 
     def weaken(self, pulls: float) -> None:
         """Statistics become a weak prior worth at most `pulls` pulls an arm; means stay (fidelity switch)."""
-        for arm in ARMS:
+        for arm in self.n:
             if self.n[arm] > pulls:
                 self.q[arm] *= pulls / self.n[arm]
                 self.n[arm] = pulls
 
     def state(self) -> dict[str, list[float]]:
         """Arm → [pulls, mean reward]."""
-        return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in ARMS}
+        return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in self.n}

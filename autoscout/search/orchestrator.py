@@ -13,28 +13,12 @@ import numpy as np
 
 from autoscout.search.bandit import UCB1
 from autoscout.search.dense import DenseOptimizer
+from autoscout.search.hyper import Hyper
 from autoscout.search.mcts import Tree
 from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point, Space, Structure
 from kb.journal import Decided, Event, Rewarded, TournamentRanked
 from kb.records import Configuration
-
-
-class Hyper(msgspec.Struct, frozen=True, kw_only=True):
-    k: int = 4  # tree orderings in the tournament; the paper finds 5 enough, 4 halve evenly: 4 + 2 evaluations
-    c_uct: float = 0.05  # rewards of good structures lie within a few hundredths of each other, see `_reward`
-    unvisited: float = 0.9  # what a value never tried is taken to be worth, as a share of the best one beside it
-    near: float = 0.8  # share of rollouts that complete a proposal like the base, the others at random
-    c0: float = 0.5  # bandit exploration; rewards are relative improvements, rarely above 0.5
-    gamma: float = 0.95  # halves the exploration about every 14 iterations
-    control_limit: float = 1.15  # a control this much slower than the base tells nothing about it
-    patience: int = 30  # experiments without 1 % improvement after which the search has converged
-    tau: int = 5  # iterations between two checks of the simulators
-    epsilon: float = 0.15  # MAPE above which the simulators are no longer believed
-    window: int = 5  # checks that the MAPE is averaged over
-    top_k: int = 4  # simulated favourites that are profiled first after the switch
-    prior_pulls: float = 2.0  # what bandit statistics from simulation are worth after the switch
-    simulated_patience: int = 100  # simulated iterations without improvement, then profiling takes over
 
 
 class Told(msgspec.Struct, frozen=True):

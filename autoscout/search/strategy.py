@@ -1,13 +1,12 @@
 """Strategies behind one ask/tell interface; each knows a space and is told measurements, failures included."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from autoscout.objective import cost
-from autoscout.rivals.sequential import Predictor
-from autoscout.search.orchestrator import Algorithm1, Hyper, Told
+from autoscout.search.hyper import Hyper
+from autoscout.search.means import Predictor
 from autoscout.search.past import Past
 from autoscout.space.graph import Space
 from autoscout.words import nearest_name
@@ -21,49 +20,20 @@ class Strategy(Protocol):
         ...
 
     def tell(self, measurements: list[Measurement]) -> None:
-        """One measurement for each configuration of the last ask, in any order."""
+        """What came of configurations that were asked, in any order; also what is known of others."""
         ...
 
     def drain(self) -> list[Event]:
         """What was decided since the last call, for the journal."""
         ...
 
+    def recommend(self) -> Configuration | None:
+        """The configuration to use after what was told; None if nothing ran."""
+        ...
+
     def switch_to_profiling(self) -> None:
         """Evaluation went over from simulators to real experiments."""
         ...
-
-
-class AutoScout:
-    """Algorithm 1 of the paper as a strategy."""
-
-    def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
-        self.space = space
-        self.search = Algorithm1(space, default, seeded, seed, hyper)
-        self._run = self.search.run()
-        self._pending: list[Configuration] = []
-        self._told: list[Told] | None = None
-
-    def ask(self) -> list[Configuration]:
-        if not self._pending:
-            try:
-                self._pending = next(self._run) if self._told is None else self._run.send(self._told)
-            except StopIteration:
-                self._pending = []
-        return self._pending
-
-    def tell(self, measurements: list[Measurement]) -> None:
-        by_id = {m.configuration.id: m for m in measurements}
-        self._told = [
-            Told(c, cost(self.space.objective, by_id[c.id]), by_id[c.id].fidelity == "simulated") for c in self._pending
-        ]
-        self._pending = []
-
-    def drain(self) -> list[Event]:
-        events, self.search.events = self.search.events, []
-        return events
-
-    def switch_to_profiling(self) -> None:
-        self.search.switched = True
 
 
 def strategy(
@@ -74,24 +44,28 @@ def strategy(
     seeded: list[list[str]] | None = None,
     hyper: Hyper | None = None,
     simulators: Mapping[str, Predictor] | None = None,
-    past: list[Past] | None = None,
+    past: Sequence[Past] | None = None,
     budget: int | None = None,
+    batch: int = 1,
 ) -> Strategy:
     """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments;
-    `simulators`: free predictions, rows of codes → metric; `past`: earlier jobs; `budget`: evaluations to come."""
+    `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail); `past`: similar jobs;
+    `budget`: real evaluations, the last few of which measure the front-runners again; `batch`: how many an ask."""
+    from autoscout.rivals.expert import expert_default
     from autoscout.rivals.registry import RIVALS, rival
+    from autoscout.search.autoscout import AutoScout
+    from autoscout.search.paper import Paper
 
-    default = default or _first(space, seed)
-    if name in ("autoscout", "paper"):
-        return AutoScout(space, default, seeded or [], seed, hyper or Hyper())
+    if default is None and space.attributes:  # of a table nobody knows what an expert would choose
+        default = expert_default(space)
+    if name == "autoscout":
+        return AutoScout(
+            space, default, seed, hyper or Hyper(), simulators, past or (), seeded or (), budget=budget, batch=batch
+        )
+    default = default or space.sample(np.random.default_rng((seed, 1)))
+    if name == "paper":
+        return Paper(space, default, seeded or [], seed, hyper or Hyper())
     if name in RIVALS:
         return rival(name, space, default, seed, simulators)
     known = ["autoscout", "paper", *RIVALS]
     raise AutoscoutError(f"strategy '{name}'{nearest_name(name, known)}", 2)
-
-
-def _first(space: Space, seed: int) -> Configuration:
-    """The expert default; of a table, about which nobody knows anything, any row."""
-    from autoscout.rivals.expert import expert_default
-
-    return expert_default(space) if space.attributes else space.sample(np.random.default_rng(seed))

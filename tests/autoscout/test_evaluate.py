@@ -6,7 +6,7 @@ from landscape import job_of, measured, space_of, step_time
 
 from autoscout.evaluate import Evaluator, FidelityMode
 from autoscout.rivals.expert import expert_default
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated
@@ -40,7 +40,7 @@ class Bench:
         )
 
     def search(self, steps):
-        chosen = strategy("autoscout", self.space, seed=1)
+        chosen = strategy("paper", self.space, seed=1)
         for step in range(1, steps + 1):
             measurements, switched = self.evaluator.evaluate(chosen.ask(), step)
             if switched:

@@ -1,0 +1,216 @@
+"""AutoScout's default strategy: the paper's orchestrator over proposers that share one belief about the whole space.
+
+    told ──► model (posterior over all valid configurations) ──► MODEL ┐
+                 │ gains                                       SPARSE ├─► bandit ──► asked
+                 └─ tournament of orderings ──► tree ─────────► DENSE ┘
+
+The order of experiments: the expert default; where nothing is known beforehand, a few configurations far from each
+other; then what the bandit's choice proposes; at the end of a budget the front-runners again.
+
+Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
+measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what is
+measured or else from the posterior, whose error is in the journal beside them:
+
+    Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
+    Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from autoscout.objective import cost
+from autoscout.search.arms import DenseArm, Proposal, SparseArm, by_model
+from autoscout.search.bandit import UCB1
+from autoscout.search.encoding import Encoding
+from autoscout.search.hyper import Hyper
+from autoscout.search.means import Mean, Predictor, of_past, of_simulator
+from autoscout.search.model import Model
+from autoscout.search.past import Past
+from autoscout.search.pool import Pool
+from autoscout.space.graph import Space
+from kb.journal import Decided, Event
+from kb.records import Configuration, Measurement
+
+_FAR = 400  # random rows among which the opening chooses those far from each other
+
+
+class AutoScout:
+    def __init__(
+        self,
+        space: Space,
+        default: Configuration | None,
+        seed: int,
+        hyper: Hyper,
+        simulators: Mapping[str, Predictor] | None = None,
+        past: Sequence[Past] = (),
+        seeded: Sequence[list[str]] = (),
+        budget: int | None = None,
+        batch: int = 1,
+    ) -> None:
+        self.space, self.hyper, self.budget, self.batch = space, hyper, budget, batch
+        self.rng = np.random.default_rng(seed)
+        self.pool = Pool(space, self.rng)
+        self.encoding = Encoding(space.knobs, self.pool.codes)
+        self.past = [of_past(p, self.pool, self.encoding) for p in past if p.rows] if hyper.simulators else []
+        self.model = Model(self.pool, self.encoding, [*self._means(simulators or {}), *self.past], hyper, self.rng)
+        self.default = None if default is None else self.pool.row(default)
+        self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
+        self.dense = DenseArm()
+        self.sparse = SparseArm([int(c) for c in self.pool.sparse], hyper.c_uct)
+        self.pending: dict[int, Proposal | None] = {}
+        self.repeats: frozenset[str] = frozenset()
+        self.asked = 0
+        self._events: list[Event] = []
+        self._step = 0
+
+    def inform(self, simulators: Mapping[str, Predictor]) -> None:
+        """Simulators that learned since the search began replace what they said before."""
+        ...
+
+    def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
+        if not self.hyper.simulators:
+            return []
+        return [of_simulator(name, p, self.pool, self.encoding, self.rng) for name, p in simulators.items()]
+
+    # ---- ask ----------------------------------------------------------------------------------------------------
+
+    def ask(self) -> list[Configuration]:
+        asked: list[Configuration] = []
+        for _ in range(self.batch):
+            row = self._next()
+            if row is None:
+                break
+            asked.append(self.pool.configuration(row))
+        return asked
+
+    def _next(self) -> int | None:
+        if self._closing():
+            return self._repeat()
+        known = len(self.model.costs) + len(self.model.failed) + len(self.pending)
+        if known == len(self.pool):
+            return None
+        informed = any(m.mean.z.shape[1] for m in self.model.members)
+        if self.default is not None and not known:
+            return self._decide(
+                "default", Proposal(self.default, "DEFAULT", 0.0, "the expert default, to compare with")
+            )
+        if known < (1 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
+            return self._decide("opening", self._opening(informed))
+        self.model.update(list(self.pending))
+        proposals = self._proposals()
+        gains = {p.arm: p.gain for p in proposals}
+        index = self.bandit.expecting(known, gains, self.hyper.prior_pulls)
+        chosen = max(proposals, key=lambda p: index[p.arm])
+        at = int(np.flatnonzero(self.model.candidates == chosen.row)[0])
+        values = {
+            **{f"ucb_{arm}": value for arm, value in index.items()},
+            "predicted_gain": chosen.gain,
+            "uncertainty": float(self.model.deviation[at]),
+        }
+        return self._decide("search", chosen, values)
+
+    def _proposals(self) -> list[Proposal]:
+        best = self.model.rows[int(np.argmin(self.model.believed_costs()))]
+        measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
+        found = [by_model(self.model)]
+        if self.hyper.sparse and len(self.pool.sparse):
+            found.append(self.sparse.propose(self.model, self.pool.codes[measured]))
+        if self.hyper.dense and len(self.pool.dense):
+            found.append(self.dense.propose(self.model, self.pool.codes[best]))
+        return [p for p in found if p is not None]
+
+    def _opening(self, informed: bool) -> Proposal:
+        """The simulators' favourite; without any, of some random rows the one farthest from all that was tried."""
+        taken = [*self.model.costs, *self.model.failed, *self.pending]
+        open_rows = np.setdiff1d(np.arange(len(self.pool)), taken)
+        if informed:
+            first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
+            row = open_rows[np.argmin(first.expected(open_rows))]
+            return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
+        rows = self.rng.choice(open_rows, min(_FAR, len(open_rows)), replace=False)
+        points = self.encoding.points(self.pool.codes[rows])
+        tried = self.encoding.points(self.pool.codes[taken]) if taken else points.mean(axis=0)[None]
+        gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
+        at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
+        return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
+
+    def _closing(self) -> bool:
+        if self.budget is None or len(self.model.costs) < 2:
+            return False
+        return self.budget - self.asked <= min(self.hyper.remeasure, self.budget // 4)
+
+    def _repeat(self) -> int | None:
+        if self.budget is None or self.asked >= self.budget:
+            return None
+        self.model.update([])
+        rows = self.model.rows
+        value, deviation = self._worth()
+        busy = np.isin(rows, list(self.pending))
+        at = int(np.argmin(np.where(busy, np.inf, value - deviation)))
+        row = int(rows[at])
+        self.repeats = self.repeats | {self.pool.configuration(row).id}
+        why = f"measured again: may be the best, {len(self.model.costs[row])} measurements so far"
+        return self._decide("repeat", Proposal(row, "MODEL", 0.0, why), {"uncertainty": float(deviation[at])})
+
+    def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
+        self.pending[proposal.row] = proposal
+        self.asked += 1
+        self._step += 1
+        configuration = self.pool.configuration(proposal.row)
+        self._events.append(
+            Decided(
+                step=self._step,
+                phase=phase,
+                arm=proposal.arm,
+                configurations=[configuration],
+                names=[self.space.name(configuration)],
+                why=proposal.why,
+                values=values or {},
+            )
+        )
+        return proposal.row
+
+    # ---- tell ---------------------------------------------------------------------------------------------------
+
+    def tell(self, measurements: list[Measurement]) -> None:
+        for measurement in measurements:
+            row = self.pool.row(measurement.configuration)
+            if row is None:
+                continue
+            c = cost(self.space.objective, measurement)
+            self.pending.pop(row, None)
+            self.model.tell(row, c if c is not None and np.isfinite(c) else None)
+
+    def drain(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def switch_to_profiling(self) -> None: ...
+
+    # ---- recommend ----------------------------------------------------------------------------------------------
+
+    def recommend(self) -> Configuration | None:
+        """Not the best seen, which is partly luck: the best as believed. None if nothing ran."""
+        if not self.model.costs:
+            return None
+        self.model.update([])
+        return self.pool.configuration(int(self.model.rows[int(np.argmin(self._worth()[0]))]))
+
+    def _worth(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) bent log-cost of each measured row as believed, and its standard deviation.
+
+        What no knob explains is partly a configuration's own (it comes again) and partly noise (it does not): half
+        and half, as long as repeats do not tell.
+        """
+        believed = self.model.believed_costs()
+        count = np.array([len(values) for values in self.model.costs.values()])
+        noise = max(
+            m.posterior.theta.noise * m.unit
+            for m in self.model.members
+            if m.weight == max(x.weight for x in self.model.members)
+        )
+        own = noise**2 / 2
+        once = noise**2 / 2
+        share = own / (own + once / count)
+        return believed + share * (self.model.bent() - believed), np.sqrt(share * once / count)

@@ -1,0 +1,84 @@
+"""How rows of codes look to a model: every knob that varies is an axis, and an inactive knob is a level of its own.
+
+Two views of the same axes: `points`, where nearness along an axis counts (numbers in log₂ or in ranks, names one-hot),
+and `effects`, in which a level's own effect is one regressor.
+"""
+
+import math
+
+import numpy as np
+
+from autoscout.space.knob import Knob
+
+_NEAR = 0.5  # of an axis: how far the effect of one level of a number tells of its neighbours'
+
+
+class Encoding:
+    def __init__(self, knobs: list[Knob], codes: np.ndarray) -> None:
+        """`codes`: (n, knobs), −1 inactive; the axes are the knobs that take two levels or more in them."""
+        self._axes: list[tuple[int, np.ndarray, np.ndarray]] = []  # knob, features of its levels in either view
+        self.names: list[str] = []
+        for i, knob in enumerate(knobs):
+            levels = np.unique(codes[:, i])
+            if len(levels) > 1:
+                table = _positions(knob, levels)
+                self._axes.append((i, table, _effects(knob, levels, table)))
+                self.names.append(knob.name)
+        self.point_axis = np.concatenate([np.full(t.shape[1], a) for a, (_, t, _) in enumerate(self._axes)] or [[]])
+        self.effect_axis = np.concatenate([np.full(e.shape[1], a) for a, (_, _, e) in enumerate(self._axes)] or [[]])
+        self.point_axis, self.effect_axis = self.point_axis.astype(int), self.effect_axis.astype(int)
+
+    def __len__(self) -> int:
+        return len(self._axes)
+
+    def points(self, codes: np.ndarray) -> np.ndarray:
+        """(n, columns) float32: squared distances add up over the axes, each at most about 1."""
+        columns = [table[codes[:, i]] for i, table, _ in self._axes]
+        return np.concatenate(columns, axis=1, dtype=np.float32) if columns else np.zeros((len(codes), 0), np.float32)
+
+    def effects(self, codes: np.ndarray) -> np.ndarray:
+        """(n, columns) float32: inner products add up over the axes the correlation of two levels' effects."""
+        columns = [table[codes[:, i]] for i, _, table in self._axes]
+        return np.concatenate(columns, axis=1, dtype=np.float32) if columns else np.zeros((len(codes), 0), np.float32)
+
+
+def is_number(knob: Knob) -> bool:
+    return not any(isinstance(v, bool | str) for v in knob.values)
+
+
+def scale(knob: Knob) -> np.ndarray:
+    """(values,) of a number on its own scale: log₂ where all are positive, else ranks."""
+    values = [float(v) for v in knob.values]
+    if all(v > 0 for v in values):
+        return np.array([math.log2(v) for v in values])
+    return np.argsort(np.argsort(values)).astype(float)
+
+
+def _positions(knob: Knob, levels: np.ndarray) -> np.ndarray:
+    """(values + 1, columns), the last row is the inactive level's."""
+    rows = len(knob.values) + 1
+    active = levels[levels >= 0]
+    if is_number(knob) and len(active) > 2:
+        x = scale(knob)
+        low, high = x[active].min(), x[active].max()
+        table = np.append((x - low) / (high - low), 0.5)[:, None]
+        if -1 in levels:
+            table = np.concatenate([table, np.zeros((rows, 1))], axis=1)
+            table[-1, 1] = 0.75
+        return table
+    table = np.zeros((rows, len(levels)))
+    table[levels, np.arange(len(levels))] = math.sqrt(0.5)
+    return table
+
+
+def _effects(knob: Knob, levels: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Square root of the correlation between the effects of the levels: independent for names, falling off with
+    distance for numbers (an Ornstein-Uhlenbeck walk along the axis: steps allowed, far levels nearly independent)."""
+    at = positions[levels]
+    gap = np.sqrt(((at[:, None] - at[None]) ** 2).sum(axis=2))
+    number = is_number(knob) and positions.shape[1] < len(levels)
+    correlation = np.exp(-gap / _NEAR) if number else np.eye(len(levels))
+    values, vectors = np.linalg.eigh(correlation)
+    table = np.zeros((len(knob.values) + 1, len(levels)))
+    table[levels] = vectors * np.sqrt(np.maximum(values, 0))
+    return table

@@ -1,0 +1,209 @@
+"""What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
+
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)
+
+`gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. The cost enters as
+its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless: u ↦ b (1 − e^(−u/b)).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from autoscout.search.encoding import Encoding
+from autoscout.search.feasibility import Feasibility
+from autoscout.search.hyper import Hyper
+from autoscout.search.means import Mean, nothing
+from autoscout.search.pool import Pool
+from autoscout.search.posterior import Belief, Posterior, Prior
+
+_BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop to matter
+_SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how many rows that is worth
+_NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
+_GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
+_CANDIDATES = 7_000
+_SCORED = 100_000  # rows that are looked through for candidates, at most
+_AT_ONCE = 20_000
+_NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
+
+
+@dataclass
+class _Member:
+    mean: Mean
+    posterior: Posterior
+    belief: Belief | None = None
+    centre: float = 0.0
+    unit: float = 1.0
+    weight: float = 0.0
+
+
+class Model:
+    def __init__(
+        self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
+    ) -> None:
+        self.pool, self.encoding, self.rng = pool, encoding, rng
+        self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
+        self.feasibility = Feasibility(encoding)
+        self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
+        self.failed: set[int] = set()
+        self.candidates = np.zeros(0, dtype=int)
+        self.gain = np.zeros(0)
+        self._fitted_on = 0
+        self._believed: list[int] = []  # rows that the beliefs hold
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+
+    def tell(self, row: int, cost: float | None) -> None:
+        if cost is None:
+            self.failed.add(row)
+        else:
+            self.costs.setdefault(row, []).append(float(np.log(cost)))
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.array(list(self.costs), dtype=int)
+
+    @property
+    def logs(self) -> np.ndarray:
+        """(n,): mean log-cost of each row that ran."""
+        return np.array([np.mean(values) for values in self.costs.values()])
+
+    def bent(self) -> np.ndarray:
+        above = self.logs - self.logs.min()
+        return _BEND * (1 - np.exp(-above / _BEND))
+
+    # ---- belief -----------------------------------------------------------------------------------------------------
+
+    def update(self, pending: list[int]) -> None:
+        """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
+        come back as expected. Needs one row that ran."""
+        rows = self.rows
+        if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
+            self._refit(rows, pending)
+        for row in rows[len(self._believed) :]:
+            self._append(int(row))
+            self._believed.append(int(row))
+        for row in pending:
+            self._append(row)
+        self._look(pending)
+        for member in self._active():
+            assert member.belief is not None
+            member.belief.forget(len(pending))
+
+    def _open(self, pending: list[int]) -> np.ndarray:
+        taken = np.fromiter((*self.costs, *self.failed, *pending), dtype=int)
+        return self.candidates[~np.isin(self.candidates, taken)]
+
+    def _active(self) -> list[_Member]:
+        return [m for m in self.members if m.belief is not None]
+
+    def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
+        bent, codes = self.bent(), self.pool.codes[rows]
+        for member in self.members:
+            y = bent - member.mean.expected(rows)
+            member.centre = float(y.mean())
+            prior, worth = _SPREAD
+            member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
+            z = member.mean.z[rows] / member.unit
+            member.posterior.fit(codes, (y - member.centre) / member.unit, z, member.mean.spread)
+        self._weigh(len(rows))
+        self._believed = [int(row) for row in rows]
+        self.candidates = np.arange(len(self.pool))
+        if len(self.pool) > _CANDIDATES:
+            self._choose_candidates(rows, pending)
+        self.candidates = self._open(pending)
+        for member in self.members:
+            member.belief = self._belief(member, self.candidates) if member.weight else None
+        self._features = self._chance_features(self.candidates)
+        self._fitted_on = len(rows)
+
+    def _weigh(self, n: int) -> None:
+        others = len(self.members) - 1
+        evidence = np.array([m.posterior.evidence - n * np.log(m.unit) for m in self.members])
+        evidence += np.log([_NOTHING] + [(1 - _NOTHING) / others] * others) if others else 0.0
+        weights = np.exp(evidence - evidence.max())
+        weights[weights < _NEGLIGIBLE * weights.sum()] = 0.0
+        for member, weight in zip(self.members, weights / weights.sum(), strict=True):
+            member.weight = float(weight)
+
+    def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
+        """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
+        n = len(self.pool)
+        looked = np.arange(n) if n <= _SCORED else self.rng.choice(n, _SCORED, replace=False)
+        gain = np.empty(len(looked))
+        for at in range(0, len(looked), _AT_ONCE):
+            self.candidates = looked[at : at + _AT_ONCE]
+            for member in self.members:
+                member.belief = self._belief(member, self.candidates) if member.weight else None
+            self._features = self._chance_features(self.candidates)
+            self._look(pending)
+            gain[at : at + _AT_ONCE] = self.gain
+        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
+        best = rows[np.argsort(self.logs, kind="stable")[:2]]
+        around = [self.pool.near(int(row)) for row in best]
+        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
+        self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
+
+    def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
+        measured = self._member_features(member, np.array(self._believed, dtype=int))
+        return Belief(member.posterior, measured, self._member_features(member, candidates))
+
+    def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return member.posterior.features(self.pool.codes[rows], member.mean.z[rows] / member.unit, member.mean.spread)
+
+    def _append(self, row: int) -> None:
+        for member in self._active():
+            assert member.belief is not None
+            member.belief.append(self._member_features(member, np.array([row])))
+
+    def _chance_features(self, rows: np.ndarray) -> np.ndarray:
+        hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
+        return self.feasibility.features(self.pool.codes[rows], np.stack(hints, axis=1) if hints else None)
+
+    # ---- what is expected -------------------------------------------------------------------------------------------
+
+    def _look(self, pending: list[int]) -> None:
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
+        bent = self.bent()
+        self.gain = np.zeros(len(self.candidates))
+        self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
+        for member in self._active():
+            assert member.belief is not None
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            belief = member.belief
+            y = belief.completed(y)
+            offset = member.mean.expected(self.candidates)
+            mean = offset + member.centre + member.unit * belief.mean(y)
+            deviation = member.unit * belief.deviation
+            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
+            self.gain += member.weight * improvement(mean, deviation, float(here.min()))
+            self.mean += member.weight * mean
+            second += member.weight * (deviation**2 + mean**2)
+        self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
+        self._learn_failures()
+        self.gain *= self.feasibility.chance(self._features)
+        taken = np.fromiter((*self.costs, *self.failed, *pending), dtype=int)
+        self.gain[np.isin(self.candidates, taken)] = -1.0
+
+    def _learn_failures(self) -> None:
+        rows = np.array([*self.costs, *self.failed], dtype=int)
+        ran = np.arange(len(rows)) < len(self.costs)
+        if self.failed:
+            self.feasibility.fit(self._chance_features(rows), ran)
+
+    def believed_costs(self) -> np.ndarray:
+        """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""
+        bent = self.bent()
+        found = np.zeros(len(bent))
+        for member in self._active():
+            assert member.belief is not None
+            expected = member.mean.expected(self.rows) + member.centre
+            found += member.weight * (expected + member.unit * member.belief.fitted((bent - expected) / member.unit))
+        return found
+
+
+def improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement E[max(best − f, 0)] of f ~ N(mean, deviation²)."""
+    u = (best - mean) / deviation
+    return deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))
