@@ -10,7 +10,7 @@ computed on 2,000 random rows where there are more.
 
 import numpy as np
 
-from autoscout.rivals.gaussian import Refitted, expected_improvement
+from autoscout.rivals.gaussian import Refitted, most_promising
 from autoscout.rivals.sequential import Pool, Search
 
 _FIRST = 10
@@ -36,7 +36,7 @@ def bayes(pool: Pool, rng: np.random.Generator) -> Search:
         mean, sd = model.predict(pool.scaled(candidates))
         best = float(costs.min())
         chosen = [
-            int(np.argmax(expected_improvement(mean, sd, best))),
+            most_promising(mean, sd, best),
             int(np.argmin(mean - _KAPPA * sd)),
             int(np.argmax(norm.cdf((best - mean) / sd))),
         ]

@@ -9,7 +9,7 @@ acquisition is computed on 2,000 random rows where there are more, as its spaces
 
 import numpy as np
 
-from autoscout.rivals.gaussian import Refitted, expected_improvement
+from autoscout.rivals.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.rivals.sequential import Pool, Search
 
 _FIRST = 3
@@ -31,8 +31,9 @@ def cherrypick(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Sear
         rows, costs = pool.costs(_FAILED)
         model.fit(pool.scaled(rows), costs)
         candidates = pool.candidates(rng, _CANDIDATES)
-        improvement = expected_improvement(*model.predict(pool.scaled(candidates)), float(costs.min()))
-        at = int(np.argmax(improvement))
-        if stop and len(rows) >= _AT_LEAST and improvement[at] < _ENOUGH * costs.min():
+        mean, sd = model.predict(pool.scaled(candidates))
+        best = float(costs.min())
+        at = most_promising(mean, sd, best)
+        if stop and len(rows) >= _AT_LEAST and expected_improvement(mean, sd, best)[at] < _ENOUGH * best:
             return
         yield int(candidates[at])
