@@ -1,8 +1,8 @@
 """A training job's analytic model as a landscape, and simulators of it that are wrong in known ways.
 
 The truth is the model of simulate/training.py times a *quirk*: 2 % lognormal that depends on the configuration and on
-nothing that a knob explains, as kernels and links have it. What needs more than its devices' memory fails, by the memory
-model with a quirk of 1 %. So no simulator here is the truth, not even the model itself.
+nothing that a knob explains, as kernels and links have it. What needs more than its devices' memory fails, by the
+memory model with a quirk of 1 %. So no simulator here is the truth, not even the model itself.
 
 Simulators, to be named with `--simulator`:
 
@@ -43,7 +43,7 @@ SIMULATORS = ("good", "biased", "noisy40", "noisy80", "linear")
 
 
 def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
-    """Errors: AutoscoutError (exit 2) for a simulator that is unknown or a job that the model cannot say anything of."""
+    """Errors: AutoscoutError (exit 2) for an unknown simulator, or a job that the model can say nothing of."""
     return landscape(load_job(path), simulators)
 
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from autoscout.bench.fidelity import Simulated
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.variants import variant
 from autoscout.objective import cost
+from autoscout.search.hyper import Hyper
 from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
 from kb.records import AutoscoutError, Configuration, Measurement, Value
@@ -73,13 +75,20 @@ def run(
     batch = chosen.ask()
     first = time.process_time() - begun
     record = _Record(landscape, settings, seed)
+    plain, hyper = variant(name)
+    simulated = Simulated(landscape, hyper or Hyper()) if plain == "paper" and landscape.simulators else None
     engine, steps, idle = 0.0, 1, 0
     while batch and record.count < settings.budget and idle < _STUCK:
         before = record.count
-        measurements = record.measure(batch, getattr(chosen, "repeats", frozenset()))
+        if simulated is not None and simulated.on:
+            measurements, switched = simulated.answer(batch, record.measure)
+            if switched:
+                chosen.switch_to_profiling()
+        else:
+            measurements = record.measure(batch, getattr(chosen, "repeats", frozenset()))
+            idle = 0 if record.count > before else idle + 1
         if len(measurements) < len(batch):
             break  # the budget ends inside the batch
-        idle = 0 if record.count > before else idle + 1
         begun = time.process_time()
         chosen.tell(measurements)
         more = record.count < settings.budget
@@ -120,7 +129,7 @@ class _Record:
     def count(self) -> int:
         return len(self.order)
 
-    def measure(self, batch: list[Configuration], again: Sequence[str] | frozenset[str]) -> list[Measurement]:
+    def measure(self, batch: list[Configuration], again: frozenset[str] = frozenset()) -> list[Measurement]:
         """One measurement for each configuration; fewer when the budget ends."""
         measurements = []
         for configuration in batch:

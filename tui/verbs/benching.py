@@ -8,6 +8,7 @@ import click
 
 from tui.options import common, note
 
+_TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
 _STRATEGIES = "autoscout,paper,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
 
 
@@ -28,7 +29,13 @@ _STRATEGIES = "autoscout,paper,udo,cherrypick,deepspeed,metis,genetic,ants,bayes
 @click.option("--group-by", metavar="A,B", help="One landscape for each value of these columns.")
 @click.option("--status", metavar="COLUMN", help="Rows where it is not `ok` are failures, which cost an evaluation.")
 @click.option("--cost", metavar="COLUMN", help="What one experiment costs, e.g. GPU seconds.")
-@click.option("--simulator", "simulators", metavar="COLUMN", multiple=True, help="A free prediction of every row.")
+@click.option(
+    "--simulator",
+    "simulators",
+    metavar="COLUMN",
+    multiple=True,
+    help="A free prediction of every row. With --job: good, biased, noisy40, noisy80, linear.",
+)
 @click.option(
     "--noise", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Lognormal, on what is told."
 )
@@ -50,7 +57,11 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     if paper:
         _paper(options, as_json)
         return
-    landscapes, notes = _of_table(table, options) if table is not None else _of_job(job, options)
+    if table is not None:
+        landscapes, notes = _of_table(table, options)
+    else:
+        assert job is not None
+        landscapes, notes = _of_job(job, options)
     _compare(landscapes, notes, options, as_json)
 
 
@@ -76,8 +87,13 @@ def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]
     return landscapes_of_table(source)
 
 
-def _of_job(path: Path | None, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    raise NotImplementedError
+def _of_job(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
+    from autoscout.bench.job import landscape_of_job
+
+    for name in _TABLE_ONLY:
+        if options[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} is about the columns of a --table")
+    return [landscape_of_job(path, options["simulators"])], []
 
 
 def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], as_json: bool) -> None:
