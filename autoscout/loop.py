@@ -20,6 +20,7 @@ from autoscout.schedule import slots
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
+from autoscout.steer import Steering
 from autoscout.tape import Tape
 from kb import store
 from kb.journal import (
@@ -31,9 +32,11 @@ from kb.journal import (
     SessionEnded,
     SessionStarted,
 )
+from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_PAUSE_S = 0.2  # between two looks at the orders while paused
 _SEARCH_PURPOSES = ("search", "check")
 
 
@@ -107,6 +110,7 @@ class Loop:
             started.default,
             stand_in=started.strategy != "autoscout",
         )
+        self.steering = Steering(folder, tape, self.job, space, on_note)
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -144,6 +148,9 @@ class Loop:
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
         while True:
+            chosen, stopped = self._steered(chosen, step)
+            if stopped:
+                return self._search_ended("stopped")
             began, inside = time.perf_counter(), self.experiment_s
             batch = chosen.ask()
             for event in chosen.drain():
@@ -163,6 +170,41 @@ class Loop:
             for measurement in measurements:
                 self._note_best(measurement)
             self.engine_ms.append((time.perf_counter() - began - (self.experiment_s - inside)) * 1000)
+
+    def _steered(self, chosen: Strategy, step: int) -> tuple[Strategy, bool]:
+        """Takes in what a person ordered since the last step: the strategy to go on with, and whether to stop."""
+        paused = False
+        while True:
+            for order in self.steering.orders(self._best_configuration()):
+                paused = order.what == "pause" or (paused and order.what != "go")
+                if order.what == "stop":
+                    return chosen, True
+                chosen = self._obeyed(chosen, order, step)
+            if not paused or self.tape.replaying:
+                return chosen, False
+            if self.stop.asked:
+                raise Interrupted
+            time.sleep(_PAUSE_S)
+
+    def _obeyed(self, chosen: Strategy, order: Order, step: int) -> Strategy:
+        if order.what == "budget":
+            self.limit = int(order.values["profiles"])
+        elif order.what == "profile":
+            if self.evaluator.profile_from_now_on(step, "a person asked for it"):
+                chosen.switch_to_profiling()
+        elif order.what == "try":
+            wanted = self.steering.wanted(order, self._best_configuration())
+            self._note_best(self.evaluator.run_now(wanted))
+        elif order.what in ("pin", "exclude"):
+            # A new search of what is left: what it asks for again is known, and costs nothing.
+            left = self.steering.narrow(order)
+            default = self.started.default if left.is_valid(self.started.default) else None
+            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper)
+        return chosen
+
+    def _best_configuration(self) -> Configuration:
+        measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
+        return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
 
     def _search_ended(self, reason: str) -> str:
         recorded = self.tape.recorded(SearchEnded)
@@ -258,7 +300,8 @@ class Loop:
         Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
         wall-clock limit is over, one round only.
         """
-        done = [self.reference.rejudge(m) for m in self.evaluator.done.values()]
+        allowed = self.steering.allowed
+        done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
         finalists = confirm.finalists(self.job, done, self.started.default)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)

@@ -53,11 +53,12 @@ def tune(
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
     stop: Stop,
+    name: str = "",
 ) -> Result:
-    """A new session. Errors: AutoscoutError; Interrupted after everything is on disk."""
+    """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     _repair(kb, on_note)
     space = Space.of_job(job)
-    with _begun(_new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
+    with _begun(name or new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
         return loop.run()
 
 
@@ -146,7 +147,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     configuration = completed(space, parse(space, assignments), default)
     _repair(kb, on_note)
     options = Options(strategy="profile", fidelity="profile", warm_start="off")
-    with _begun(_new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
+    with _begun(new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
         remembered = store.measurements(kb, job=job.id, context=loop.started.context)
         of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
         if of_default:
@@ -172,7 +173,8 @@ def _repair(kb: Path, on_note: Callable[[str], None]) -> None:
         on_note(problem)
 
 
-def _new_id(job: Job, kind: str = "") -> str:
+def new_id(job: Job, kind: str = "") -> str:
+    """job-[kind-]date-time-random: sorts by time, and two at once differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
 

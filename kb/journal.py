@@ -35,6 +35,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     kb_mark: int  # rows that the KB held: what this session may learn from others, also when resumed
     default: Configuration
     orderings: list[list[str]]
+    host: str = ""  # "" unknown or not to be told
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
@@ -117,6 +118,15 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
     why: str
 
 
+class Steered(Event, frozen=True, tag="steered"):
+    """A person's order took effect: pause, go, stop, budget, profile, try, pin or exclude, or why it could not."""
+
+    what: str
+    values: dict[str, Value]
+    by: str
+    refused: str = ""
+
+
 class BestFound(Event, frozen=True, tag="best_found"):
     configuration: Configuration
     name: str
@@ -166,6 +176,7 @@ AnyEvent = (
     | Simulated
     | Checked
     | FidelitySwitched
+    | Steered
     | BestFound
     | SearchEnded
     | Confirmed

@@ -10,7 +10,7 @@ Value = bool | int | float | str
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
 Fidelity = Literal["simulated", "profiled"]
 Task = Literal["pretrain", "finetune", "serve"]
-Target = Literal["megatron", "vllm", "deepspeed"]
+Target = Literal["megatron", "vllm", "deepspeed", "command"]
 
 
 class AutoscoutError(Exception):
@@ -107,8 +107,11 @@ class Budget(Strict, frozen=True):
 
 
 class SpaceLimits(Strict, frozen=True):
+    """`catalog`: files that declare more knobs and rules, or (target = "command") a whole target's."""
+
     fix: dict[str, Value] = {}
     limit: dict[str, list[Value]] = {}
+    catalog: list[str] = []
 
 
 class Launch(Strict, frozen=True):

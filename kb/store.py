@@ -12,29 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from kb import journal as journals
-from kb import lock
+from kb import lake, lock, rows
 from kb.connect import reader, writer
-from kb.records import AutoscoutError, Measurement
+from kb.records import AutoscoutError, Job, Measurement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-# measurement's columns that hold a field of Measurement as it is, and as JSON.
-_PLAIN = ("name", "context", "status", "fidelity", "evidence", "cost_s", "device_s")
-_JSON = ("configuration", "metrics", "iterations_s", "losses", "grad_norms", "rank_memory_gib", "environment")
-# measurement's columns that are copied out of one of those.
-_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
-_KNOBS = {
-    **dict.fromkeys(("pp", "tp", "dp", "cp", "ep", "etp", "vpp"), "INTEGER"),
-    **dict.fromkeys(("ar_layers", "mbs", "tp_comm", "a100", "a40"), "INTEGER"),
-    **dict.fromkeys(("sp", "distopt", "overlap_grad", "overlap_param"), "BOOLEAN"),
-    **dict.fromkeys(("ar", "ar_method"), "VARCHAR"),
-    "ddp_bucket": "BIGINT",
-}
-_COPIES = (
-    *(f"try_cast(metrics ->> '{name}' AS DOUBLE) AS {name}" for name in _METRICS),
-    *(f"try_cast(configuration ->> '{name}' AS {kind}) AS {name}" for name, kind in _KNOBS.items()),
-)
 
 
 def default_path() -> Path:
@@ -50,6 +33,11 @@ def default_path() -> Path:
 def sessions_folder(kb: Path) -> Path:
     """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
     return kb.parent / "sessions"
+
+
+def imports_folder(kb: Path) -> Path:
+    """Holds a file for every import (kb/imports.py)."""
+    return kb.parent / "imports"
 
 
 def is_running(folder: Path) -> bool:
@@ -71,7 +59,7 @@ def ingest(kb: Path, journal: Path) -> int:
 
 
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
-    """Adds what is new in any journal below the sessions folder: repairs late and lost ingests.
+    """Adds what is new in any journal below the sessions folder, and imports: repairs late and lost ingests.
 
     Returns the number of new measurements, and a sentence for every journal with a part that cannot be read.
     """
@@ -82,11 +70,12 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
         if path.stat().st_size != known.get(path.parent.name, 0)
     ]
+    again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
-        return 0, []
+        return again.measurements, again.passed_over
     with writer(kb) as con:
         new, problems = _ingest(con, late)
-    return new, [str(problem) for problem in problems]
+    return again.measurements + new, [*again.passed_over, *map(str, problems)]
 
 
 def mark(kb: Path) -> int:
@@ -104,19 +93,16 @@ def measurements(
 
     `job` is a Job.id and `up_to` a mark; None does not filter.
     """
-    fields = (*_PLAIN, *_JSON)
-    columns = ", ".join((*fields, "unix_s"))
     with reader(kb) as con:
-        rows = con.execute(
-            f"""
-            SELECT session, {columns} FROM measurement
-            WHERE fidelity = 'profiled' AND ($job IS NULL OR job_id = $job)
-                AND ($context IS NULL OR context = $context) AND ($up_to IS NULL OR added <= $up_to)
-            ORDER BY added
+        found = rows.exact(
+            con,
+            """
+            m.fidelity = 'profiled' AND ($job IS NULL OR o.job_id = $job)
+            AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             """,
             {"job": job, "context": context, "up_to": up_to},
-        ).fetchall()
-    return [(session, _measurement(dict(zip((*fields, "at"), row, strict=True)))) for session, *row in rows]
+        )
+    return [(row["session"], rows.measurement(row)) for row in found]
 
 
 def orderings(kb: Path, job_id: str | None = None) -> list[list[str]]:
@@ -179,6 +165,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     if not isinstance(started, journals.SessionStarted):
         raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+    if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
+        return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
     if end > path.stat().st_size:  # not the file that it was: offer all of it again
@@ -197,11 +185,14 @@ def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
     ends = [{"session": t.started.session, "bytes": t.end, "lines": t.line + len(t.events)} for t in tails]
     con.execute("BEGIN")  # closing the connection rolls back
     begun = [tail.started for tail in tails if tail.line == 0]
-    _insert(con, "job", [_job_row(started) for started in begun])
-    _insert(con, "session", [_session_row(started) for started in begun])
-    _insert(con, "decision", [row for tail in tails for row in _decision_rows(tail)])
-    new = _insert(con, "measurement", _measurement_rows(con, tails), _COPIES)
-    _insert(
+    insert(con, "job", [job_row(started.job) for started in begun])
+    insert(con, "session", [session_row(started) for started in begun])
+    insert(con, "decision", [row for tail in tails for row in _decision_rows(tail)])
+    new = 0
+    if incoming := _measurement_rows(tails):
+        rows.stage(con, incoming)
+        new = rows.store_incoming(con)
+    insert(
         con,
         "journal",
         ends,
@@ -211,48 +202,48 @@ def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
     return new
 
 
-def _insert(
-    con: "DuckDBPyConnection",
-    table: str,
-    rows: list[dict[str, Any]],
-    copies: tuple[str, ...] = (),
-    conflict: str = "DO NOTHING",
-) -> int:
-    """Inserts all rows with one statement; returns how many were new.
-
-    They go over as one JSON text: of every other parameter the duckdb package asks first whether it is from pandas,
-    which takes a look through sys.path per value where there is no pandas.
-    """
-    if not rows:
-        return 0
-    shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in rows[0].items()}
-    inserted = con.execute(
-        f"INSERT INTO {table} BY NAME SELECT {', '.join(('*', *copies))} "
-        f"FROM (SELECT unnest(from_json(?, '{_json([shape])}'), max_depth := 2)) ON CONFLICT {conflict}",
-        [_json(rows)],
-    ).fetchone()
-    return inserted[0] if inserted else 0
+def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
+    """Inserts rows into a table with a primary key, with one statement and one parameter (see rows.stage)."""
+    if not values:
+        return
+    shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}
+    con.execute(
+        f"INSERT INTO {table} BY NAME "
+        f"SELECT unnest(from_json(?, '{rows.json([shape])}'), max_depth := 2) ON CONFLICT {conflict}",
+        [rows.json(values)],
+    )
 
 
-def _job_row(started: journals.SessionStarted) -> dict[str, Any]:
-    job = started.job
+def job_row(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,
         "task": job.task,
         "target": job.target,
-        "model": _json(job.model),
-        "traffic": _json(job.traffic),
+        "family": f"{job.task}-{job.target}-{'moe' if job.model.experts else 'dense'}",
+        "model": rows.json(job.model),
+        "traffic": rows.json(_without_paths(job).traffic),
     }
 
 
-def _session_row(started: journals.SessionStarted) -> dict[str, Any]:
-    job = started.job
+def _without_paths(job: Job) -> Job:
+    """Where somebody keeps interpreters, recordings and traces is nobody else's business."""
+    traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
+    launch = msgspec.structs.replace(job.launch, python="", recorded="", command_prefix=[])
+    return msgspec.structs.replace(job, traffic=traffic, launch=launch)
+
+
+def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
+    job = _without_paths(started.job)
     return {
         "id": started.session,
+        "source": source,
         "job_id": job.id,
         "job_name": job.name,
         "context": started.context,
+        "host": started.host,
+        "cluster": cluster_name(job),
+        "devices": job.devices,
         "goal": "minimize" if job.objective.minimize else "maximize",
         "metric": job.objective.metric,
         "constraints": job.objective.constraints,
@@ -262,10 +253,15 @@ def _session_row(started: journals.SessionStarted) -> dict[str, Any]:
         "warm_start": started.warm_start,
         "kb_mark": started.kb_mark,
         "unix_s": started.at,
-        "job": _json(job),
-        "hyper": _json(started.hyper),
-        "environment": _json(started.environment),
+        "job": rows.json(job),
+        "hyper": rows.json(started.hyper),
+        "environment": rows.json(started.environment),
     }
+
+
+def cluster_name(job: Job) -> str:
+    """Such as 8×a100 + 4×a40."""
+    return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
 
 
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
@@ -277,47 +273,19 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
                 "seq": seq,
                 "type": kind,
                 "unix_s": event.at,
-                "body": _json(event),
+                "body": rows.json(event),
             }
 
 
-def _measurement_rows(con: "DuckDBPyConnection", tails: list[_Tail]) -> list[dict[str, Any]]:
+def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
+    """The session that measured it says more about it than the one that was answered with it: it comes first."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:
-        job_id = tail.started.job.id
+        session, job = tail.started.session, tail.started.job.id
         for event in tail.events:
             if isinstance(event, journals.ExperimentEnded):
-                origin = {"session": tail.started.session, "number": event.number, "purpose": event.purpose}
-                ended.append({**origin, "job_id": job_id, **_measurement_row(event.measurement)})
+                ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
             elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since
-                origin = {"session": event.measured_by, "number": None, "purpose": "answered"}
-                answered.append({**origin, "job_id": job_id, **_measurement_row(event.measurement)})
-    newest = con.execute("SELECT coalesce(max(added), 0) FROM measurement").fetchone()
-    assert newest
-    # The session that measured it says more about it than the one that was answered with it: the first stays.
-    unique: dict[str, dict[str, Any]] = {}
-    for row in ended + answered:
-        unique.setdefault(row["id"], row)
-    return [{**row, "added": added} for added, row in enumerate(unique.values(), newest[0] + 1)]
-
-
-def _measurement_row(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "id": measurement.id,
-        "configuration_id": measurement.configuration.id,
-        "unix_s": measurement.at,
-        **{name: getattr(measurement, name) for name in _PLAIN},
-        **{name: _json(getattr(measurement, name)) for name in _JSON if name != "configuration"},
-        "configuration": _json(measurement.configuration.knobs),
-    }
-
-
-def _measurement(row: dict[str, Any]) -> Measurement:
-    fields = row | {name: msgspec.json.decode(row[name]) for name in _JSON}
-    fields["configuration"] = {"knobs": fields["configuration"]}
-    return msgspec.convert(journals.with_nan(fields), Measurement)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+                answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
+    return ended + answered

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import benching, knowledge, machine, spaces, tuning
+from tui.verbs import benching, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -18,11 +18,16 @@ def cli() -> None:
 
 for verb in (
     tuning.tune,
+    watching.watch,
+    watching.steer,
+    watching.stop,
+    exporting.export,
     tuning.profile,
     tuning.best,
     tuning.sessions,
     spaces.space,
     spaces.explain,
+    predicting.predict,
     knowledge.sql,
     benching.bench,
     machine.doctor,

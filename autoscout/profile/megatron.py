@@ -139,6 +139,9 @@ def _transformer(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
         # As Megatron-LM, but gloo may still be sending what would be freed: silently wrong losses, or NaN.
         "deallocate_pipeline_outputs": not (on_cpu and overlap_p2p),
         "tp_comm_overlap": knobs.get("tp_comm_overlap", False),
+        "cp_comm_type": knobs.get("cp_comm"),
+        "cross_entropy_loss_fusion": knobs.get("ce_fusion", False),
+        "cross_entropy_fusion_impl": "te" if knobs.get("ce_fusion") else "native",
         **_recomputation(knobs),
     }
     if model.experts:
@@ -148,6 +151,7 @@ def _transformer(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
             "moe_router_pre_softmax": model.topk == 1,  # Megatron insists for top-1
             "moe_ffn_hidden_size": model.expert_ffn or ffn,
             "moe_token_dispatcher_type": knobs.get("dispatcher", "alltoall"),
+            "moe_permute_fusion": knobs.get("permute_fusion", False),
             # Dropless and unbalanced: anything else depends on how the batch is cut, and layouts could
             # no longer be compared by their losses.
             "moe_router_load_balancing_type": "none",
@@ -167,7 +171,10 @@ def _fusible_activation(job: Job) -> bool:
 def _recomputation(knobs: dict[str, Value]) -> dict[str, Any]:
     granularity = knobs.get("ar", "none")
     if granularity == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+        return {
+            "recompute_granularity": "selective",
+            "recompute_modules": str(knobs.get("ar_modules", "core_attn")).split("+"),
+        }
     if granularity == "full":
         return {
             "recompute_granularity": "full",

@@ -41,16 +41,27 @@ class Launcher(Protocol):
 
 def profiler_for(job: Job) -> Profiler:
     """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
-    kind = megatron.launcher(job)
-    if kind == "replay":
+    if job.launch.launcher == "replay":
         return Replay(job)
+    _check_target(job)
+    kind = megatron.launcher(job)
     return MegatronProfiler(job, Warm(job) if kind == "warm" else Torchrun(job))
 
 
 def launch_line(job: Job, configuration: Configuration, experiment: Path) -> str:
     """The shell command that runs one experiment by itself."""
+    _check_target(job)
     python = environment.target_python(job)
     return shlex.join(torchrun_command(python, experiment, megatron.world_size(configuration)))
+
+
+def _check_target(job: Job) -> None:
+    if job.target != "megatron":
+        raise AutoscoutError(
+            f"nothing profiles target = '{job.target}' yet, so this job cannot be run; `autoscout space` and "
+            f"`autoscout explain` work on it",
+            2,
+        )
 
 
 class MegatronProfiler:

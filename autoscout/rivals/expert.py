@@ -1,11 +1,18 @@
-"""The expert default: what Megatron-LM's own guides advise for the job, before any tuning.
+"""The expert default: what the target's own guides advise for a job, before any tuning.
 
-Tensor parallel only as far as memory needs it, then pipeline; expert before tensor parallel for a mixture of
-experts; sequence parallel with tensor parallel; distributed optimizer and overlaps on; recomputation only
-where activations do not fit, selective first; the micro batch as large as fits, up to 4.
+Megatron-LM: tensor parallel only as far as memory needs it, then pipeline; expert before tensor parallel for a mixture
+of experts; sequence parallel with tensor parallel; distributed optimizer and overlaps on; recomputation only where
+activations do not fit, selective first; the micro batch as large as fits, up to 4.
+
+vLLM: its defaults for the device, with the smallest tensor parallel size (and then pipeline) that fits.
+
+DeepSpeed: the lowest ZeRO stage that fits, as its autotuner tries them, with the largest micro batch, and offloading only
+where nothing else fits; everything else as it is by default.
+
+A target of a person's own: the defaults that its catalog states.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +34,8 @@ _PREFERRED: dict[str, Value] = {
     "overlap_grad": True,
     "overlap_param": True,
     "overlap_p2p": True,
+    "permute_fusion": True,
+    "ce_fusion": True,
     "ddp_bucket": 128,
     "tp_comm": 16,
     "ar_method": "uniform",
@@ -41,11 +50,27 @@ def only_the_default(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def expert_default(space: Space) -> Configuration:
-    """The first of the advised configurations whose estimated memory fits; the most frugal one if none does."""
+    """The first of the advised configurations that fits; the most frugal one if none does."""
+    stated: dict[str, Value] = {
+        k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"
+    }
+    if "max_num_seqs" in space.knob:
+        return _first(space, stated, _vllm(space))
+    if "stage" in space.knob:
+        return _first(space, {**stated, "overlap_comm": True}, _deepspeed(space))
+    if {"tp", "mbs"} <= space.knob.keys():
+        return _megatron(space, {**stated, **_PREFERRED})
+    return _first(space, stated, iter([{}]))
+
+
+# ---- Megatron ---------------------------------------------------------------------------------------------
+
+
+def _megatron(space: Space, preferred: dict[str, Value]) -> Configuration:
     device_memory = space.attributes.get("memory_gib", float("inf"))
     smallest = None
-    for wanted in _advised(space.attributes):
-        configuration = space.nearest({**_PREFERRED, **_all_devices(space), **wanted}, firm=_firm(space, wanted))
+    for wanted in _layouts(space.attributes):
+        configuration = space.nearest({**preferred, **_all_devices(space), **wanted}, firm=_firm(space, wanted))
         if configuration is None:
             continue
         memory = estimate_gib(space.attributes, configuration)
@@ -53,14 +78,11 @@ def expert_default(space: Space) -> Configuration:
             return configuration
         if smallest is None or memory < smallest[0]:
             smallest = memory, configuration
-    fallback = smallest[1] if smallest else space.nearest(_PREFERRED)
-    if fallback is None:
-        raise AutoscoutError("nothing is feasible for this job", 3)
-    return fallback
+    return smallest[1] if smallest else _nearest(space, preferred)
 
 
-def _advised(attributes: Mapping[str, Any]) -> list[dict[str, Value]]:
-    """Layouts in the order in which an expert tries them: least communication first."""
+def _layouts(attributes: Mapping[str, Any]) -> list[dict[str, Value]]:
+    """In the order in which an expert tries them: least communication first."""
     degrees = attributes["degrees"]
     experts = attributes["experts"]
     layouts = sorted(((pp, tp) for tp in degrees for pp in degrees), key=lambda d: (d[0] * d[1], d[0]))
@@ -71,6 +93,86 @@ def _advised(attributes: Mapping[str, Any]) -> list[dict[str, Value]]:
         for mbs in (4, 2, 1)
         for ep in (reversed(degrees) if experts else (1,))
     ]
+
+
+# ---- vLLM -------------------------------------------------------------------------------------------------
+
+
+def _vllm(space: Space) -> Iterator[dict[str, Value]]:
+    """vLLM's defaults for a server, which depend on the device (engine/arg_utils.py:2894, get_batch_defaults), on
+    the fewest devices per engine that hold the model beside a fifth of memory for everything else."""
+    a = space.attributes
+    block = {"block_size": 16 if a["cuda"] else 128}
+    kinds = [k.name for k in space.sparse if k.layer == "devices"]
+    used: list[dict[str, Value]] = [{k: max(space.knob[k].values) if k == kind else 0 for k in kinds} for kind in kinds]
+    for devices in used or [{}]:
+        for size in sorted({tp * pp for tp in a["degrees"] for pp in a["degrees"]}):
+            for tp in (d for d in reversed(a["degrees"]) if size % d == 0 and size // d in a["degrees"]):
+                if a["weights_gib"] / size > _MARGIN * a["memory_gib"]:
+                    continue
+                shape: dict[str, Value] = {**devices, "tp": tp, "pp": size // tp}
+                yield {**shape, **block, **_batches(a, size)}
+    yield {}
+
+
+def _batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
+    if not a["cuda"]:
+        return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
+    if a["memory_gib"] >= 160:
+        return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
+    if a["memory_gib"] >= 70 and a["capability"] != 8.0:  # an A100 loses throughput with larger steps
+        return {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+    return {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+
+
+# ---- DeepSpeed --------------------------------------------------------------------------------------------
+
+
+def _deepspeed(space: Space) -> Iterator[dict[str, Value]]:
+    """Stages in the order of DeepSpeed's autotuner, each with the largest micro batch that is estimated to fit."""
+    a = space.attributes
+    devices = _all_devices(space)
+    gpus = int(a["gpus"]) if "gpus" in a else sum(int(n) for n in devices.values())
+    for offload in ("none", "cpu"):
+        for ckpt in ("none", "torch"):
+            for stage in (0, 1, 2, 3):
+                for mbs in sorted(space.knob["mbs"].values, reverse=True):
+                    if _zero_gib(a, stage, int(mbs), gpus, ckpt, offload) <= _MARGIN * a["memory_gib"]:
+                        yield {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
+    yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
+
+
+def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
+    """ZeRO's memory per device (Rajbhandari et al., "ZeRO", figure 1): weights and gradients in the model's dtype and 12
+    bytes of optimizer state a parameter, each over all devices from its stage on; plus activations (see memory.py)."""
+    weights, gradients, state = (a["params"] * n for n in (a["dtype_bytes"], a["dtype_bytes"], 12))
+    state = 0 if offload == "cpu" and stage else state / (gpus if stage >= 1 else 1)
+    gradients /= gpus if stage >= 2 else 1
+    weights /= gpus if stage >= 3 else 1
+    knobs: dict[str, Value] = {"mbs": mbs, "ar": "full" if ckpt != "none" else "none", "distopt": True, "dp": gpus}
+    activations = estimate_gib({**a, "params": 0, "expert_params": 0}, Configuration(knobs))
+    return (weights + gradients + state) / 2**30 + activations
+
+
+# ---- any target -------------------------------------------------------------------------------------------
+
+
+def _first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
+    """The first advised configuration that this space (with the person's limits) can have at all: its structure firmly,
+    its dense knobs as near as they can be."""
+    for wanted in advised:
+        structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
+        found = space.nearest({**stated, **_all_devices(space), **wanted}, firm=_firm(space, structure))
+        if found is not None:
+            return found
+    return _nearest(space, stated)
+
+
+def _nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
+    found = space.nearest(wanted)
+    if found is None:
+        raise AutoscoutError("nothing is feasible for this job", 3)
+    return found
 
 
 def _firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from kb.records import AutoscoutError
+from kb.store import default_path
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +39,8 @@ class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float
     half_length: float
     backward: float  # the backward kernel's efficiency, relative to the forward kernel's
+    flash1: float  # older kernels' speed, relative to the one that was timed
+    flash2: float
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +103,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     multiprocessors: int
     per_node: int
     peak_tflops: dict[str, float]  # by dtype, dense
+    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
     clocks: Clocks
@@ -121,10 +125,16 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures" / "hardware"
 
 
+def own_folder() -> Path:
+    """Where `autoscout calibrate` puts what it measured: beside the knowledge base."""
+    return default_path().parent / "hardware"
+
+
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By file name, without its ending."""
-    found = {path.stem: _read(path) for path in sorted(folder().glob("*.toml"))}
+    """By file name, without its ending; what was measured on this machine comes before what was shipped."""
+    paths = [*sorted(folder().glob("*.toml")), *sorted(own_folder().glob("*.toml"))]
+    found = {path.stem: _read(path) for path in paths}
     if not found:
         raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
     return found

@@ -51,7 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     # the software
-    "attention": "",  # unfused, flash1 or flash; "" follows from te
+    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
     "dropout": 0.0,
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
@@ -72,7 +72,7 @@ class Inputs(SimpleNamespace):
 
 
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
-ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash": 2.0}
+ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0}
 

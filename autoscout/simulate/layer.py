@@ -12,7 +12,7 @@ import numpy as np
 from autoscout.simulate.collectives import Topology
 from autoscout.simulate.hardware import Hardware
 from autoscout.simulate.inputs import Inputs
-from autoscout.simulate.roofline import FLASH1, batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 
 Array = np.ndarray
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
@@ -117,7 +117,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     queries = x.seq_len / x.cp
     fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, x.dtype)
     fused_backward = flash_backward(hw, fused)
-    older = np.where(x.attention == 1, FLASH1, 1.0)
+    older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
     fused, fused_backward = fused / older, fused_backward / older
     if np.all(x.attention > 0):
         return fused, fused_backward

@@ -8,7 +8,6 @@ import numpy as np
 from autoscout.simulate.hardware import Hardware
 
 Array = np.ndarray
-FLASH1 = 0.6  # FlashAttention-1 against -2 on A100, forward and backward (Dao 2023, "FlashAttention-2", figures 4-6)
 
 
 def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Array | float = 0.0) -> Array:

@@ -26,17 +26,14 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
     # Attention over one block of keys hides the next block's journey round the ring.
     cp = np.maximum(layers * (3 + again) * layer.cp - 0.5 * layers * 3 * layer.core, 0.2 * layers * 3 * layer.cp)
     ep = layers * (2 + again) * layer.ep
-    # A device waits when the host issues more slowly than it computes. Nothing is credited for the head, which comes
-    # between the two passes: what the host gains there it does not carry over a whole micro batch.
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
-    waits = (1 + again) * np.maximum(layer.host_forward - forward, 0)
-    waits = layers * (waits + np.maximum(layer.host_backward - backward, 0))
+    waits = layers * ((1 + again) * _waits(hw, layer.host_forward, forward) + _waits(hw, layer.host_backward, backward))
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward
         tp = tp + head.tp_forward + head.tp_backward
-        waits = waits + np.maximum(head.host_forward + head.host_backward - head.forward - head.backward, 0)
+        waits = waits + _waits(hw, head.host_forward + head.host_backward, head.forward + head.backward)
     return {
         "compute": compute,
         "recompute": repeated,
@@ -47,6 +44,13 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
         "dp": dp,
         "host": waits,
     }
+
+
+def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:
+    """A device waits when the host issues a pass of a layer more slowly than it computes it. Nothing is credited for
+    the head between the passes: what the host gains there it does not carry over a whole micro batch. A CPU computes
+    and issues in turn."""
+    return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
 
 def total(parts: Parts) -> Array:

@@ -127,8 +127,8 @@ _HEAD_DIM = {"gemma-7b": 256.0, "gemma-2b": 256.0, "gemma-2-2b": 256.0, "gemma-2
 
 # How a framework's public benchmark trained, where its rows do not say.
 FRAMEWORKS: dict[str, dict[str, Any]] = {
-    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton FlashAttention-1 on A100
-    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1", "node_gb_s": 200},
+    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton's FlashAttention-1
+    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
     # InternEvo's train_performance.md: FlashAttention, 4 × 100 Gb/s RoCE a node, gradients reduced beside the layers
     "InternEvo": {
         "bias": 0,
@@ -138,10 +138,10 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
         "grad_bytes": 2,
         "node_gb_s": 50,
     },
-    "fms-fsdp": {"bias": 0, "attention": "flash"},
-    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash"},
-    "torchtitan FSDP2": {"bias": 0, "attention": "flash"},
-    "litgpt finetune": {"bias": 0, "attention": "flash", "grad_bytes": 2},
+    "fms-fsdp": {"bias": 0, "attention": "flash2"},
+    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
+    "torchtitan FSDP2": {"bias": 0, "attention": "flash2"},
+    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2},
 }
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
@@ -233,7 +233,7 @@ def _model(name: str) -> dict[str, float]:
     return found | ({"head_dim": _HEAD_DIM[name.lower()]} if name.lower() in _HEAD_DIM else {})
 
 
-def _software(own: Row) -> dict[str, Any]:
+def _software(own: dict[str, Any]) -> dict[str, Any]:
     framework = str(own.get("framework", ""))
     if "s_per_sample" in own and "seq_len" not in own:  # vTrain's landscape: its paper, section 4
         wide = _number(own.get("hidden")) or 0.0
@@ -246,6 +246,9 @@ def _software(own: Row) -> dict[str, Any]:
     if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = _number(own.get("ffn")), _number(own.get("hidden"))
+        if vocab := _number(own.get("vocab")):  # padded so that it divides by 128 on every rank
+            unit = 128 * float(own.get("tp") or 1)
+            own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     return FRAMEWORKS.get(framework, {})
 

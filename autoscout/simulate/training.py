@@ -181,7 +181,19 @@ def step(x: Inputs, fleet: list[Hardware], counts: list[Array]) -> Parts:
     parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*(dp for dp, _ in once)), axis=0) + straggler
     parts["optimizer"] = np.max(np.broadcast_arrays(*(update for _, update in once)), axis=0)
     parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet)
+    if fleet[0].cores:
+        parts = _shared(x, fleet[0], parts)
     return {name: np.broadcast_to(parts[name], x.n) for name in PARTS}
+
+
+def _shared(x: Inputs, hw: Hardware, parts: Parts) -> Parts:
+    """Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
+    waits for another stage leaves its core to it."""
+    crowd = np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1)
+    slower = {name: crowd * seconds for name, seconds in parts.items() if name != "bubble"}
+    alone = sum(seconds for name, seconds in parts.items())
+    slower["bubble"] = np.maximum(alone - sum(slower.values()), 0)
+    return slower
 
 
 def _stages(hw: Hardware, x: Inputs) -> tuple[Parts, Parts]:

@@ -1,5 +1,6 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
+import json
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
+from tui.verbs import watching
 
 
 @click.command()
@@ -33,8 +35,10 @@ from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_si
     help="Simulators while they are right, only experiments, or only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
+@click.option("--detach", is_flag=True, help="Start it in the background and say its name; `watch` shows it.")
 @click.option("--resume", metavar="SESSION", help="Go on with a session that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
+@click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
 def tune(
     job_file: Path | None,
@@ -45,8 +49,10 @@ def tune(
     warm_start: str,
     fidelity: str,
     no_tui: bool,
+    detach: bool,
     resume: str | None,
     dry_run: bool,
+    named: str,
     kb: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,6 +75,9 @@ def tune(
     if dry_run:
         report.dry_run(job, as_json)
         return
+    if detach or (watching.on_screen() and not no_tui and not as_json):
+        _in_background(job, resume, path, detach, as_json)
+        return
     stop = loop.Stop()
     stop_on_signals(stop)
     progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
@@ -78,7 +87,7 @@ def tune(
             result = session.resume(resume, path, progress.see, note, stop)
         else:
             options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
-            result = session.tune(job, path, options, progress.see, note, stop)
+            result = session.tune(job, path, options, progress.see, note, stop, named)
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
@@ -133,6 +142,36 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     for problem in store.ingest_all(path)[1]:
         note(problem)
     report.sessions(store.session_rows(path), as_json)
+
+
+def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
+    """The engine as a process of its own; the screens on it, unless they are not wanted."""
+    from autoscout.session import new_id
+
+    name = resume or new_id(job)
+    given = sys.argv[sys.argv.index("tune") + 1 :] if "tune" in sys.argv else []
+    arguments = [a for a in given if a not in ("--detach", "--json")]
+    if resume is None:
+        arguments += ["--named", name]
+    journal = watching.start_in_background(arguments, name, kb.absolute())
+    if not detach:
+        watching.show(journal, kb)
+        _after_closing(name, kb)
+    elif as_json:
+        click.echo(json.dumps({"session": name, "journal": str(journal)}))
+    else:
+        click.echo(f"{name} runs in the background; autoscout watch {name} shows it")
+
+
+def _after_closing(name: str, kb: Path) -> None:
+    from autoscout import best
+    from kb import store
+    from tui import report
+
+    if store.is_running(store.sessions_folder(kb) / name):
+        note(f"the session goes on without its screens; autoscout watch {name} shows it again")
+    else:
+        report.best(best.best_of_session(kb, name), as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:

@@ -1,0 +1,62 @@
+"""Which simulators there are for a job's objective: analytic ones that need no rows, and learned ones beside and on top
+of them."""
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.linear import table_2
+from autoscout.simulate.member import Columns, Member, Prediction
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.residual import Residual
+from autoscout.simulate.serving import ServingSimulator
+from autoscout.simulate.shared import Shared
+from autoscout.simulate.training import Training
+from autoscout.simulate.trees import Trees
+from kb.records import Task
+
+
+class TokensPerSecond:
+    """A training model of seconds, as tokens/s of the whole job."""
+
+    def __init__(self, steps: Member) -> None:
+        self.steps, self.name = steps, steps.name
+
+    def applies(self, columns: Columns) -> str:
+        return self.steps.applies(columns)
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        self.steps.fit(columns, _tokens(columns) / values)
+
+    def predict(self, columns: Columns) -> Prediction:
+        seconds = self.steps.predict(columns)
+        return msgspec.structs.replace(seconds, value=_tokens(columns) / seconds.value, parts={})
+
+
+def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
+    """Those that predict a metric from a description of job and configuration alone."""
+    if task == "serve":
+        return [ServingSimulator(metric)]
+    if metric in ("step_time_s", "step_time_min_s"):
+        return [Training()]
+    if metric == "tokens_per_s":
+        return [TokensPerSecond(Training())]
+    if metric == "peak_memory_gib":
+        return [Memory()]
+    return []
+
+
+def members_of(metric: str, task: Task = "pretrain") -> list[Member]:
+    """All members for a metric, analytic ones first."""
+    return with_learned(analytic(metric, task))
+
+
+def with_learned(bases: list[Member]) -> list[Member]:
+    """`bases`, what is learned on top of each, and what is learned without them."""
+    shared = [Shared(base) for base in bases]
+    on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
+    return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]
+
+
+def _tokens(columns: Columns) -> np.ndarray:
+    """Per optimizer step."""
+    return np.asarray(columns["seq_len"], dtype=float) * np.asarray(columns["global_batch"], dtype=float)

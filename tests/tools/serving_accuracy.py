@@ -1,0 +1,111 @@
+"""How far the serving simulator is from measured runs, without having seen one: by source, framework, model and tp.
+
+    PYTHONPATH=. .venv/bin/python tests/tools/serving_accuracy.py ../shared/data/validation/serve_end_to_end.csv.gz
+        [--framework vLLM] [--gpu a100] [--rows]
+
+Prints MAPE |predicted / measured - 1|, bias, the standard deviation of log(measured / predicted), the share of rows
+within the stated 90 % interval, and the same with its spread estimated from the other models' rows only.
+"""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from autoscout.simulate.serving import EXACT, ServingSimulator, columns_at
+from autoscout.simulate.serving_tables import columns_of_rows
+from tui.text import table
+
+_90 = 1.645
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    found = duckdb.sql(f"SELECT * FROM read_csv('{path}', sample_size=-1)")
+    return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+
+
+def predict(columns: Mapping[str, Any], metric: str, events: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(values, errors); as a fluid, or event by event in groups that are small enough."""
+    member, n = ServingSimulator(metric), len(columns["row"])
+    if not events:
+        found = member.predict(columns)
+        return found.value, found.error
+    groups = np.array_split(np.arange(n), -(-n // EXACT))
+    parts = [member.predict(columns_at(columns, rows, n)) for rows in groups]
+    return np.concatenate([p.value for p in parts]), np.concatenate([p.error for p in parts])
+
+
+def held_out_coverage(log_error: np.ndarray, group: np.ndarray) -> float:
+    """Share of rows within 1.645 standard deviations, taken about 0 over the other groups' rows."""
+    inside = np.zeros(len(log_error), dtype=bool)
+    for name in np.unique(group):
+        others = log_error[group != name]
+        if len(others):
+            inside[group == name] = np.abs(log_error[group == name]) <= _90 * np.sqrt(np.mean(others**2))
+    return float(inside.mean())
+
+
+def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarray, group: np.ndarray) -> list[str]:
+    """One row of a report; what the member did not predict is left out."""
+    known = np.isfinite(predicted) & np.isfinite(measured) & (predicted > 0)
+    if not known.any():
+        return [name, "0", "", "", "", "", ""]
+    log_error = np.log(measured[known] / predicted[known])
+    mape = np.mean(np.abs(predicted[known] / measured[known] - 1))
+    inside = np.mean(np.abs(log_error) <= _90 * error[known])
+    several = len(np.unique(group[known])) > 1
+    return [
+        name,
+        str(int(known.sum())),
+        f"{100 * mape:.1f}",
+        f"{100 * np.expm1(-log_error.mean()):+.1f}",
+        f"{log_error.std():.3f}",
+        f"{100 * inside:.0f}",
+        f"{100 * held_out_coverage(log_error, group[known]):.0f}" if several else "",
+    ]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("table")
+    arguments.add_argument("--framework", default="")
+    arguments.add_argument("--gpu", default="")
+    arguments.add_argument("--rows", action="store_true")
+    given = arguments.parse_args()
+    columns, measured = columns_of_rows(read(given.table))
+    n = len(columns["row"])
+    chosen = (
+        (columns["why_not"] == "")
+        & np.char.startswith(columns["framework"], given.framework)
+        & np.char.startswith(columns["gpu"], given.gpu)
+    )
+    columns = columns_at(columns, np.flatnonzero(chosen), n)
+    header = ["", "rows", "MAPE %", "bias %", "log-sd", "in 90 %", "held out"]
+    models = columns["model"]
+    for metric, values in measured.items():
+        values = values[chosen]
+        if not np.isfinite(values).any():
+            continue
+        events, error = predict(columns, metric, events=True)
+        quick, wide = predict(columns, metric, events=False)
+        lines = [line("all, events", events, values, error, models), line("all, fluid", quick, values, wide, models)]
+        one = columns["batch"] == 1
+        lines.append(line("batch 1", events[one], values[one], error[one], models[one]))
+        for keys in (("framework", "gpu"), ("framework", "gpu", "model"), ("framework", "gpu", "tp")):
+            label = np.array([" ".join(str(columns[k][i]) for k in keys) for i in range(len(values))])
+            for name in np.unique(label[np.isfinite(values)]):
+                s = label == name
+                lines.append(line(name, events[s], values[s], error[s], models[s]))
+        print(f"\n{metric}\n{table(lines, header)}")
+        if given.rows:
+            for i in np.argsort(np.abs(np.log(events / values)))[::-1]:
+                names = ("model", "gpu", "tp", "pp", "input_len", "output_len", "batch", "kv_cache_dtype")
+                print(
+                    *(columns[k][i] for k in names), f"{values[i]:.4g} {events[i]:.4g} {events[i] / values[i] - 1:+.3f}"
+                )
+
+
+if __name__ == "__main__":
+    main()
