@@ -1,126 +1,199 @@
-"""Builds the diagram of a space: from its constraints, or from the rows of a table.
+"""Builds the diagram of a space from its constraints.
 
-From constraints: sparse knobs first, then dense ones, each time the knob that leaves the fewest others to be
-remembered. A constraint is applied when its last knob is assigned, to every combination of its knobs that occurs and to
-no other. What a state has to remember are the codes of the knobs that later constraints read; states that remember the
-same are one.
+Sparse knobs come first, then dense ones. A constraint is applied when its last knob is assigned, to every combination
+of its knobs that occurs and to no other. Until then states remember what it reads: the codes of its knobs or, where
+that would be too many states, only the values of its parts that are already known (of `a * b * c <= 64`, after a and b,
+their product). States that remember the same are one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
-from autoscout.space.constraints import Columns, Constraint, undefined_error
-from autoscout.space.diagram import Diagram, assembled
+from autoscout.space.columns import Known
+from autoscout.space.constraints import Columns, Constraint, Part, undefined_error
+from autoscout.space.diagram import Diagram, Raw, assembled
 from autoscout.space.knob import Knob
+from autoscout.space.packing import distinct, packed
 
-_MOST_STATES = 1_000_000  # of one level
+# States of one level, at most: every way of building is tried with the first limit, then with the next.
+_MOST_STATES = (20_000, 150_000, 1_000_000)
 _MOST_CELLS = 100_000_000  # states × values of one level
-
-Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to
 
 
 class TooWide(Exception):
-    """The states of a level do not fit: `constraints` are those that make them remember."""
-
-    def __init__(self, constraints: list[Constraint]) -> None:
-        super().__init__()
-        self.constraints = constraints
+    """The states of a level are too many."""
 
 
-def from_constraints(
-    knobs: list[Knob], constraints: list[Constraint], columns: Columns, most_states: int = _MOST_STATES
+class Slot(msgspec.Struct, frozen=True):
+    """What states remember: the code of a knob, or the value of a part of an expression by its place in `known`."""
+
+    key: int | str  # the knob's index, or the part's text
+    radix: int
+    known: Known | None = None
+
+
+def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
+    """In the order as declared or in that of `_frugal`, remembering codes or values of parts, whichever stays small.
+    None if nothing is valid.
+
+    Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow."""
+    declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
+    ways = [(declared, False)]
+    for limit in _MOST_STATES:
+        for order, parts in ways:
+            try:
+                return in_order(order, knobs, constraints, columns, limit, parts)
+            except TooWide:
+                continue
+        if len(ways) == 1:
+            frugal = _frugal(knobs, constraints)
+            ways += [(frugal, False), (declared, True), (frugal, True)]
+    raise TooWide
+
+
+def in_order(
+    order: list[int],
+    knobs: list[Knob],
+    constraints: list[Constraint],
+    columns: Columns,
+    most_states: int = _MOST_STATES[-1],
+    parts: bool = False,
 ) -> Diagram | None:
-    """None if nothing is valid. Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an
-    assignment that all the others allow."""
-    order = _order(knobs, constraints)
+    """The diagram that assigns the knobs in a given order. `parts`: states remember values of parts, not codes."""
     place = {knobs[k].name: i for i, k in enumerate(order)}
-    due: list[list[Constraint]] = [[] for _ in order]
-    for c in constraints:
-        due[max((place[n] for n in c.names), default=0)].append(c)
-    last_read = [max(place[n] for c in constraints if knob.name in c.names for n in c.names) for knob in knobs]
-    live: list[int] = []  # knobs that states remember
-    states = np.zeros((1, 0), dtype=np.int16)
+    ends = [max((place[n] for n in c.names), default=0) for c in constraints]
+    slots: list[Slot] = []
+    states = np.zeros((1, 0), dtype=np.int32)  # (states, slots)
     raw: list[Raw] = []
     suspects: list[tuple[int, Constraint, np.ndarray]] = []
-    remembered: list[tuple[list[int], np.ndarray]] = []
+    assigned: set[str] = set()
     for i, k in enumerate(order):
         n, radix = len(states), len(knobs[k].values) + 1
         if n * radix > _MOST_CELLS:
-            raise TooWide(_pending(constraints, knobs, live, place, i))
+            raise TooWide
+        level = _Level(knobs, k, slots, states, columns, assigned, parts)
         allowed = np.ones((n, radix), dtype=bool)
-        for c in due[i]:
-            holds, undefined = _relation(c, knobs, k, live, states, columns)
-            allowed &= holds
-            if undefined is not None:
-                suspects.append((i, c, undefined))
+        for c, end in zip(constraints, ends, strict=True):
+            if end == i:
+                holds, undefined = level.relation(c)
+                allowed &= holds
+                if undefined is not None:
+                    suspects.append((i, c, undefined))
         source, code = np.nonzero(allowed)
-        code = (code - 1).astype(np.int16)
-        stays = [j for j, name in enumerate(live) if last_read[name] > i]
-        kept = [*(live[j] for j in stays), *([k] if last_read[k] > i else [])]
-        remembered.append((live, states))
-        after = np.empty((len(source), len(kept)), dtype=np.int16, order="F")
-        for column, j in enumerate(stays):
-            after[:, column] = states[source, j]
-        if last_read[k] > i:
-            after[:, -1] = code
-        to, representative = distinct(*packed(after, [len(knobs[j].values) + 1 for j in kept]))
-        live, states = kept, after[representative]
+        raw.append((k, n, source, (code - 1).astype(np.int16), source))
+        assigned = assigned | {knobs[k].name}
+        open_ = [c for c, end in zip(constraints, ends, strict=True) if end > i]
+        slots, after = level.remembered(open_, assigned, source, code)
+        to, representative = distinct(*packed(after, [slot.radix for slot in slots]))
+        raw[-1] = (*raw[-1][:4], to)
+        states = after[representative]
         if len(states) > most_states:
-            raise TooWide(_pending(constraints, knobs, live, place, i + 1))
-        raw.append((k, n, source, code, to))
+            raise TooWide
     sparse = sum(knob.kind == "sparse" for knob in knobs)
     diagram = assembled(raw, sparse, [len(knob.values) for knob in knobs])
-    _check_defined(raw, suspects, remembered, knobs, columns)
+    _check_defined(raw, suspects, knobs, columns)
     return diagram
 
 
-def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
-    """The rows (n, knobs) of codes are what is valid."""
-    order = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
-    key = packed(codes[:, order], [len(knobs[i].values) + 1 for i in order])[0]
-    rows = codes[np.unique(key, return_index=True)[1]][:, order]
-    if not len(rows):
-        return None
-    differs = np.zeros(len(rows), dtype=bool)
-    differs[0] = True
-    starts = [np.flatnonzero(differs)]  # first row of each distinct prefix, by the prefix's length
-    for column in range(rows.shape[1]):
-        differs[1:] |= rows[1:, column] != rows[:-1, column]
-        starts.append(np.flatnonzero(differs))
-    same = np.zeros(len(rows), dtype=np.int64)  # prefix → state: prefixes that the same may follow are one
-    raw: list[Raw] = []
-    for column in range(rows.shape[1] - 1, -1, -1):
-        first = starts[column + 1]
-        source = np.searchsorted(starts[column], first, side="right") - 1
-        code, to = rows[first, column], same
-        state, representative = _same_edges(source, len(starts[column]), code, to)
-        kept = representative[state[source]] == source
-        number = np.cumsum(np.isin(np.arange(len(starts[column])), representative)) - 1
-        raw.append((order[column], len(representative), number[source[kept]], code[kept], to[kept]))
-        same = number[representative[state]]
-    sparse = sum(knob.kind == "sparse" for knob in knobs)
-    return assembled(raw[::-1], sparse, [len(knob.values) for knob in knobs])
+class _Level:
+    """The assignment of one knob: what each state allows, and what is remembered after it."""
+
+    def __init__(
+        self,
+        knobs: list[Knob],
+        k: int,
+        slots: list[Slot],
+        states: np.ndarray,
+        columns: Columns,
+        assigned: set[str],
+        parts: bool,
+    ) -> None:
+        self.knobs, self.k, self.slots, self.states, self.columns = knobs, k, slots, states, columns
+        self.assigned, self.parts = assigned, parts
+        self.radix = len(knobs[k].values) + 1
+        self.index = {knob.name: i for i, knob in enumerate(knobs)}
+        self.column = {slot.key: j for j, slot in enumerate(slots)}
+
+    def relation(self, c: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
+        """Which codes of the knob (by code + 1) a constraint allows in each state, (states, values + 1), and the same
+        of those where it is undefined (they are allowed, until something else forbids them)."""
+        places = self._places(self._read(c, self.assigned))
+        which, one = self._distinct(places)
+        mine = np.tile(np.arange(-1, self.radix - 1), len(one))
+        codes, known = self._values(places, np.repeat(one, self.radix), mine)
+        holds, undefined = self.columns.test(c, codes, len(mine), known)
+        holds, undefined = (x.reshape(len(one), self.radix) for x in (holds, undefined))
+        if undefined.any():
+            return (holds | undefined)[which], undefined[which]
+        return holds[which], None
+
+    def remembered(
+        self, open_: list[Constraint], assigned: set[str], source: np.ndarray, code: np.ndarray
+    ) -> tuple[list[Slot], np.ndarray]:
+        """Slots, and their contents (edges, slots), after the edges from `source` with `code` + 1."""
+        wanted: dict[int | str, Part] = {}
+        for c in open_:
+            for part in self._read(c, assigned):
+                wanted[self._key(part)] = part
+        slots: list[Slot] = []
+        contents: list[np.ndarray] = []
+        for key, part in wanted.items():
+            if key in self.column:
+                slots.append(self.slots[self.column[key]])
+                contents.append(self.states[source, self.column[key]])
+            elif isinstance(key, int):
+                slots.append(Slot(key, self.radix))
+                contents.append((code - 1).astype(np.int32))
+            else:
+                slot, values = self._part(key, part)
+                slots.append(slot)
+                contents.append(values[source, code])
+        after = np.empty((len(source), len(slots)), dtype=np.int32, order="F")
+        for j, column in enumerate(contents):
+            after[:, j] = column
+        return slots, after
+
+    def _part(self, key: str, part: Part) -> tuple[Slot, np.ndarray]:
+        """A part of an expression that this knob completes: its slot, and its contents by state and code + 1."""
+        places = self._places(part.inside(self.assigned))
+        which, one = self._distinct(places)
+        mine = np.tile(np.arange(-1, self.radix - 1), len(one))
+        codes, known = self._values(places, np.repeat(one, self.radix), mine)
+        value = self.columns.part(part, codes, len(mine), known)
+        numbers, table = value.numbered()
+        return Slot(key, len(table.undefined) + 1, table), numbers.reshape(len(one), self.radix)[which]
+
+    def _read(self, c: Constraint, assigned: set[str]) -> list[Part]:
+        return c.read(assigned) if self.parts else c.knobs_read(assigned)
+
+    def _key(self, part: Part) -> int | str:
+        return self.index.get(part.text, part.text)
+
+    def _places(self, parts: list[Part]) -> list[int]:
+        return [self.column[key] for key in dict.fromkeys(self._key(part) for part in parts)]
+
+    def _distinct(self, places: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        return distinct(*packed(self.states[:, places], [self.slots[j].radix for j in places]))
+
+    def _values(
+        self, places: list[int], rows: np.ndarray, mine: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, Known]]:
+        """Columns of the knobs' codes and of the known parts, for rows of states and codes of the knob itself."""
+        codes = {self.knobs[self.k].name: mine}
+        known: dict[str, Known] = {}
+        for j in places:
+            slot, content = self.slots[j], self.states[rows, j]
+            if slot.known is not None:
+                known[str(slot.key)] = slot.known.at(content)
+            elif isinstance(slot.key, int):
+                codes[self.knobs[slot.key].name] = content
+        return codes, known
 
 
-def _same_edges(source: np.ndarray, n: int, code: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Groups the n states whose edges (sorted by source) are equal: (group of each state, one state of each group)."""
-    edge = code.astype(np.int64) * (int(to.max(initial=0)) + 1) + to
-    degree = np.bincount(source, minlength=n)
-    first = np.cumsum(degree) - degree
-    group = np.zeros(n, dtype=np.int64)
-    representatives: list[np.ndarray] = []
-    for d in np.unique(degree):
-        states = np.flatnonzero(degree == d)
-        edges = edge[first[states][:, None] + np.arange(d)]
-        _, one, which = np.unique(edges, axis=0, return_index=True, return_inverse=True)
-        group[states] = which.reshape(-1) + sum(len(r) for r in representatives)
-        representatives.append(states[one])
-    return group, np.concatenate(representatives)
-
-
-def _order(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
+def _frugal(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
     """Sparse knobs, then dense ones; in each, greedily the knob after which the codes to remember are fewest (in log₂;
     an implied knob adds nothing once what implies it is assigned)."""
     bit = {knob.name: 1 << i for i, knob in enumerate(knobs)}
@@ -161,63 +234,10 @@ def _is_free(knob: Knob, implied_by: Mapping[str, int], assigned: int) -> bool:
     return knob.name in implied_by and not implied_by[knob.name] & ~assigned
 
 
-def _relation(
-    c: Constraint, knobs: list[Knob], k: int, live: list[int], states: np.ndarray, columns: Columns
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Which codes of knob k (by code + 1) a constraint allows in each state, (states, values + 1) or (1, values + 1),
-    and the same of those where it is undefined (they are allowed, until nothing else forbids them)."""
-    mine = knobs[k].name
-    radix = len(knobs[k].values) + 1
-    places = [(j, knobs[n]) for j, n in enumerate(live) if knobs[n].name in c.names]
-    others = states[:, [j for j, _ in places]]
-    which, one = distinct(*packed(others, [len(knob.values) + 1 for _, knob in places]))
-    codes = {knob.name: np.repeat(others[one, i], radix) for i, (_, knob) in enumerate(places)}
-    if mine in c.names:
-        codes[mine] = np.tile(np.arange(-1, radix - 1, dtype=np.int16), len(one))
-    holds, undefined = columns.test(c, codes, len(one) * radix)
-    holds = holds.reshape(len(one), radix)
-    if undefined.any():
-        undefined = undefined.reshape(len(one), radix)
-        return (holds | undefined)[which], undefined[which]
-    return holds[which], None
-
-
-def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Rows of codes (from −1) as one integer each, and how many integers there could be."""
-    key, size = np.zeros(len(codes), dtype=np.int64), 1
-    for column, radix in enumerate(radices):
-        if size * radix >= 2**62:
-            key, size = np.unique(key, return_inverse=True)[1].reshape(-1), len(codes)
-        key = key * radix + (codes[:, column] + np.int64(1))
-        size *= radix
-    return key, size
-
-
-def distinct(key: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(which distinct key each is, one place of each distinct key), keys below `size`, ascending."""
-    if size > 4 * len(key) + 100_000:
-        _, place, which = np.unique(key, return_index=True, return_inverse=True)
-        return which.reshape(-1), place
-    place = np.full(size, -1, dtype=np.int64)
-    place[key] = np.arange(len(key))
-    seen = place >= 0
-    return (np.cumsum(seen) - 1)[key], place[seen]
-
-
-def _pending(
-    constraints: list[Constraint], knobs: list[Knob], live: list[int], place: Mapping[str, int], i: int
-) -> list[Constraint]:
-    names = {knobs[j].name for j in live}
-    return [c for c in constraints if any(place[n] >= i for n in c.names) and len(names & set(c.names)) > 0]
-
-
 def _check_defined(
-    raw: list[Raw],
-    suspects: list[tuple[int, Constraint, np.ndarray]],
-    remembered: list[tuple[list[int], np.ndarray]],
-    knobs: list[Knob],
-    columns: Columns,
+    raw: list[Raw], suspects: list[tuple[int, Constraint, np.ndarray]], knobs: list[Knob], columns: Columns
 ) -> None:
+    """An expression that is undefined on an edge of a valid configuration is an error, with that configuration."""
     if not suspects:
         return
     alive = [np.ones(1, dtype=bool)]  # by level, from the last: can the state be continued?
@@ -227,10 +247,17 @@ def _check_defined(
         alive.append(before)
     alive.reverse()
     for i, constraint, undefined in suspects:
-        k, _, source, code, to = raw[i]
+        _, _, source, code, to = raw[i]
         bad = np.flatnonzero(undefined[source, code + 1] & alive[i + 1][to])
         if len(bad):
-            live, states = remembered[i]
-            codes = {knobs[n].name: int(states[source[bad[0]], j]) for j, n in enumerate(live)}
-            codes[knobs[k].name] = int(code[bad[0]])
-            raise undefined_error(constraint, columns.values(constraint, codes))
+            raise undefined_error(constraint, columns.values(constraint, _codes_before(raw, i, int(bad[0]), knobs)))
+
+
+def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
+    """The codes on one path to an edge of level i, and the edge's."""
+    knob, _, source, code, _ = raw[i]
+    codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
+    for knob, _, source, code, to in reversed(raw[:i]):
+        edge = int(np.flatnonzero(to == state)[0])
+        codes[knobs[knob].name], state = int(code[edge]), source[edge]
+    return codes

@@ -9,7 +9,7 @@ and None in columns of objects; calculating with one is undefined.
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,47 @@ _ORDER: dict[type, Callable[[Any, Any], Any]] = {
 _WIDEST = 2**62  # integers beyond are calculated as Python's
 
 
-def evaluate(tree: ast.expr, env: Mapping[str, Any], n: int) -> tuple[Any, np.ndarray]:
-    """(values, undefined): a value for all rows or an (n,) array, and where it is not defined."""
-    run = _Run(env, n)
+class Known(NamedTuple):
+    """Values of a part of an expression, computed before, and where it was undefined."""
+
+    values: np.ndarray
+    undefined: np.ndarray
+
+    def at(self, rows: np.ndarray) -> "Known":
+        return Known(self.values[rows], self.undefined[rows])
+
+    def numbered(self) -> tuple[np.ndarray, "Known"]:
+        """(number of each row's value, the different values); True and 1 are one: no expression can tell."""
+        if self.values.dtype == object or self.values.dtype.kind == "f":
+            place: dict[Any, int] = {}
+            keys = [None if v != v else v for v in self.values.tolist()]
+            numbers = np.fromiter(
+                (place.setdefault((k, u), len(place)) for k, u in zip(keys, self.undefined.tolist(), strict=True)),
+                dtype=np.int32,
+                count=len(keys),
+            )
+            first = np.unique(numbers, return_index=True)[1]
+        else:
+            pairs = self.values.astype(np.int64) * 2 + self.undefined
+            first, numbers = np.unique(pairs, return_index=True, return_inverse=True)[1:]
+        return numbers.reshape(-1).astype(np.int32), self.at(first)
+
+
+def part_text(tree: ast.expr) -> str:
+    """The text of a part; equal parts of different expressions have the same."""
+    text = getattr(tree, "_text", None)
+    if text is None:
+        text = ast.unparse(tree)
+        tree._text = text  # type: ignore[attr-defined]
+    return text
+
+
+def evaluate(
+    tree: ast.expr, env: Mapping[str, Any], n: int, known: Mapping[str, Known] | None = None
+) -> tuple[Any, np.ndarray]:
+    """(values, undefined): a value for all rows or an (n,) array, and where it is not defined. Parts of the expression
+    that are `known` (by `part_text`) are not computed again."""
+    run = _Run(env, n, known or {})
     return run.value(tree, np.arange(n)), run.undefined
 
 
@@ -66,12 +104,17 @@ def equal(a: Any, b: Any) -> Any:
 class _Run:
     """One evaluation. `rows`: which of the n rows a node is evaluated for; values are as long as that."""
 
-    def __init__(self, env: Mapping[str, Any], n: int) -> None:
+    def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
         self.env = env
+        self.known = known
         self.n = n
         self.undefined = np.zeros(n, dtype=bool)
 
     def value(self, node: ast.expr, rows: np.ndarray) -> Any:
+        if self.known and part_text(node) in self.known:
+            known = self.known[part_text(node)].at(rows)
+            self.undefined[rows] |= known.undefined
+            return known.values
         return getattr(self, type(node).__name__)(node, rows)
 
     def Constant(self, node: ast.Constant, rows: np.ndarray) -> Any:

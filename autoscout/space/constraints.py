@@ -3,17 +3,31 @@
 A *code* is an index into a knob's values, −1 (`INACTIVE`) where it does not act.
 """
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from autoscout.space.columns import column, equal, truth
+from autoscout.space.columns import Known, column, equal, evaluate, part_text, truth
 from autoscout.space.knob import Knob, Rule
+from autoscout.space.rules import Expression
 from kb.records import AutoscoutError, Value
 
 INACTIVE = -1
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of an expression over `names` (knobs only); of a single knob's name its `tree` is None."""
+
+    text: str
+    names: frozenset[str]
+    tree: ast.expr | None = None
+
+    def inside(self, assigned: set[str]) -> list["Part"]:
+        """The largest parts of it that are known when only `assigned` are."""
+        return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +42,39 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         if self.rule is not None:
             return f"{self.rule.id}: {self.rule.holds.text}"
         assert self.knob is not None
+        acts = f"{self.knob.name} acts when {self.knob.when.text}" if self.knob.when else ""
         implied = f"{self.knob.name} = {self.knob.implied.text}" if self.knob.implied else ""
-        return implied + (
-            f"{' ' if implied else self.knob.name + ' acts '}when {self.knob.when.text}" if self.knob.when else ""
-        )
+        return " and ".join(filter(None, (acts, implied)))
+
+    @property
+    def expressions(self) -> list[Expression]:
+        if self.rule is not None:
+            return [self.rule.holds]
+        return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
+
+    def knobs_read(self, assigned: set[str]) -> list[Part]:
+        """Its knobs among `assigned`."""
+        return [Part(name, frozenset([name])) for name in self.names if name in assigned]
+
+    def read(self, assigned: set[str]) -> list[Part]:
+        """The largest parts of its expressions that `assigned` knobs decide."""
+        names = frozenset(self.names)
+        parts = [part for e in self.expressions for part in known_parts(e.tree, names, assigned)]
+        mine = self.knob.name if self.knob is not None else ""
+        return [*parts, Part(mine, frozenset([mine]))] if mine in assigned else parts
+
+
+def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[Part]:
+    """The largest subtrees over knobs (`names`) that are all `assigned`."""
+    read = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) & names
+    if not read & assigned:
+        return []
+    if isinstance(tree, ast.Name):
+        return [Part(tree.id, read)]
+    if read <= assigned and not isinstance(tree, ast.Tuple | ast.List | ast.Call):
+        return [Part(part_text(tree), read, tree)]
+    children = [child for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
+    return [part for child in children for part in known_parts(child, names, assigned)]
 
 
 def constraints(knobs: list[Knob], rules: list[Rule]) -> list[Constraint]:
@@ -53,34 +96,44 @@ class Columns:
         self._knobs = {knob.name: knob for knob in knobs}
         self._values = {knob.name: column([*knob.values, knob.off]) for knob in knobs}  # code −1 reads the last
 
-    def test(self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """(holds, undefined), (n,) each, for columns of codes of the constraint's knobs."""
-        env = dict(self._attributes)
-        env.update({name: self._values[name][codes[name]] for name in constraint.names})
+    def test(
+        self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(holds, undefined), (n,) each, for columns of codes of the constraint's knobs, or of `known` parts of it."""
+        env = self._environment(codes)
         if constraint.rule is not None:
-            value, undefined = constraint.rule.holds.on(env, n)
+            value, undefined = constraint.rule.holds.on(env, n, known)
             return np.broadcast_to(truth(value), n), undefined
         knob = constraint.knob
         assert knob is not None
         mine = codes[knob.name]
         active, undefined = np.True_, np.zeros(n, dtype=bool)
         if knob.when is not None:
-            value, undefined = knob.when.on(env, n)
+            value, undefined = knob.when.on(env, n, known)
             active = truth(value)
         holds = (mine >= 0) == active
         if knob.implied is not None:
             acting = np.flatnonzero(holds & (mine >= 0))
-            here = {n: v[acting] if isinstance(v, np.ndarray) else v for n, v in env.items()}
-            value, wrong = knob.implied.on(here, len(acting))
+            here = {name: v[acting] if isinstance(v, np.ndarray) else v for name, v in env.items()}
+            parts = {text: part.at(acting) for text, part in known.items()}
+            value, wrong = knob.implied.on(here, len(acting), parts)
             holds[acting] = equal(here[knob.name], value)
             undefined[acting] |= wrong
         return holds, undefined
 
+    def part(self, part: Part, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]) -> Known:
+        """The values of a part of an expression."""
+        assert part.tree is not None
+        value, undefined = evaluate(part.tree, self._environment(codes), n, known)
+        return Known(value if isinstance(value, np.ndarray) else np.full(n, value), undefined)
+
+    def _environment(self, codes: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {**self._attributes, **{name: self._values[name][column] for name, column in codes.items()}}
+
     def values(self, constraint: Constraint, codes: Mapping[str, int]) -> dict[str, Value | None]:
         """What the names of a constraint's expressions stand for, for a message."""
-        knob, rule = constraint.knob, constraint.rule
-        expressions = [rule.holds] if rule else [e for e in (knob.when, knob.implied) if e] if knob else []
-        shown: dict[str, Any] = {n: self._attributes[n] for e in expressions for n in e.names if n in self._attributes}
+        read = [n for e in constraint.expressions for n in e.names]
+        shown: dict[str, Any] = {n: self._attributes[n] for n in read if n in self._attributes}
         for name in constraint.names:
             code = codes.get(name, INACTIVE)
             shown[name] = self._knobs[name].off if code == INACTIVE else self._knobs[name].values[code]

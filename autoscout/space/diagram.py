@@ -15,6 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
+Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level while it is built
+
+FORBIDDEN = 2**61
 _MOST_STEPS = 300_000  # states whose edges are kept as dictionaries, for walking
 
 
@@ -179,32 +182,32 @@ class Diagram:
             alive[level.source[ok]] = True
         return taken
 
-    def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> tuple[float, list[int]]:
-        """The valid configuration below a state with the least sum of costs (knob index → cost by code + 1; a knob
-        without costs is free; inf forbids): (sum, codes by knob index). The lower code wins a tie."""
-        best = np.zeros(1)
+    def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[int] | None:
+        """The valid configuration below a state with the least sum of costs, as codes by knob index; None if all are
+        forbidden. `cost`: knob index → int64 by code + 1, `FORBIDDEN` forbids; a knob without costs is free. The lower
+        code of the earlier knob wins a tie (whole numbers: sums are exact)."""
+        best = np.zeros(1, dtype=np.int64)
         ways: list[np.ndarray] = []
         for level in reversed(self.levels[start:]):
             way = best[level.to]
             if level.knob in cost:
-                way = way + cost[level.knob][level.code + 1]
+                way = np.minimum(way + cost[level.knob][level.code + 1], FORBIDDEN)
             ways.append(way)
             best = np.minimum.reduceat(way, level.first[:-1])
-        total = float(best[state])
+        if best[state] >= FORBIDDEN:
+            return None
         codes = [0] * len(self.radix)
         for level, way in zip(self.levels[start:], reversed(ways), strict=True):
             first, last = int(level.first[state]), int(level.first[state + 1])
             edge = first + int(np.argmin(way[first:last]))
             codes[level.knob] = int(level.code[edge])
             state = int(level.to[edge])
-        return total, codes
+        return codes
 
 
-def assembled(
-    raw: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]], sparse: int, radix: Sequence[int]
-) -> Diagram | None:
-    """A diagram of raw levels (knob, states, source, code, to), edges sorted by source and code: without dead ends,
-    with counts. None if nothing is valid."""
+def assembled(raw: list[Raw], sparse: int, radix: Sequence[int]) -> Diagram | None:
+    """A diagram of raw levels, edges sorted by source and code: without dead ends, with counts. None if nothing is
+    valid."""
     most = 1
     for r in radix:
         most *= r + 1

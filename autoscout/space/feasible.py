@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoscout.space.build import packed
 from autoscout.space.constraints import INACTIVE
 from autoscout.space.diagram import Diagram
 from autoscout.space.knob import Knob
+from autoscout.space.packing import packed
 from kb.records import Configuration
 
 if TYPE_CHECKING:

@@ -18,10 +18,14 @@ import numpy as np
 
 from autoscout.space import build, tables
 from autoscout.space.constraints import INACTIVE, Columns, constraints
-from autoscout.space.diagram import Diagram
+from autoscout.space.diagram import FORBIDDEN, Diagram
+from autoscout.space.entangled import sampled
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
 from autoscout.space.knob import Knob, Rule, instantiate
-from autoscout.space.network import distance, key, limited, network, ordered
+from autoscout.space.merge import from_rows
+from autoscout.space.moves import neighbours
+from autoscout.space.network import distance, key, limited, network, ordered, topological
+from autoscout.space.prefixes import LazyTree, SortedTable
 from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
 from autoscout.space.rules import Expression
 from autoscout.words import nearest_name
@@ -32,7 +36,9 @@ Point = dict[str, Value]  # dense knobs
 
 _MOST_ROWS = 4_000_000  # of a table of structures or configurations
 _MOST_CELLS = 120_000_000
-_FIRST = 1e6  # what a step of a sparse knob weighs in a distance: the structure first, then the point
+# Distances are whole numbers, so that the nearest is the same on every machine: steps of dense knobs count in units,
+# sparse knobs in 64ths of a doubling above them, and what a person gave above both (as powers of two).
+_PARTS, _SPARSE, _DEAR = 64, 20, 36
 
 
 class Space:
@@ -64,6 +70,7 @@ class Space:
         self._place = {knob.name: i for i, knob in enumerate(self.knobs)}
         self._code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
         self.measured = measured is not None
+        self._estimate: int | None = None
         self._diagram = self._compiled(measured)
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}
 
@@ -171,8 +178,8 @@ class Space:
             codes[self._place[name]] = min(steps, key=lambda c, w=goal: abs(c - w))
         first = self._diagram.sparse
         if self._diagram.walk(codes, first, state=state) is None:
-            cost = {self._place[k.name]: self._steps_from(k, wanted.get(k.name)) for k in self.dense}
-            codes = self._diagram.nearest(cost, first, state)[1]
+            cost = {self._place[k.name]: self._steps_from(k, wanted[k.name]) for k in self.dense if k.name in wanted}
+            codes = self._diagram.nearest(cost, first, state) or codes
         return self._point(codes)
 
     def points(self, s: Structure) -> Iterator[Point]:
@@ -191,7 +198,7 @@ class Space:
     @property
     def enumerable(self) -> bool:
         """Whether the valid configurations are few enough for `feasible`."""
-        return self._listable(self.count)
+        return self._listable(self._diagram.count)
 
     @cached_property
     def feasible(self) -> Feasible:
@@ -199,6 +206,10 @@ class Space:
         if not self.enumerable:
             raise AutoscoutError(f"{self.count:,} valid configurations are too many to list; sample them instead", 1)
         return Feasible(self, table_of(self._diagram, self.knobs, *self._structures))
+
+    @property
+    def structure_count(self) -> int:
+        return self._diagram.structures
 
     @property
     def structures(self) -> np.ndarray:
@@ -232,11 +243,89 @@ class Space:
     def _listable(self, n: int) -> bool:
         return n <= _MOST_ROWS and n * len(self.knobs) <= _MOST_CELLS
 
+    def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
+        """The tree over the prefixes of an ordering of knobs. Over the rows of `structures` where the ordering is of
+        sparse knobs, else over those of `feasible`; where these are too many to be listed, over configurations.
+
+        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states."""
+        for name in ordering:
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        order = [self._place[name] for name in ordering]
+        radices = [len(self.knobs[i].values) + 1 for i in order]
+        columns = [i for i, knob in enumerate(self.knobs) if knob.kind == "sparse"]
+        if all(i in columns for i in order) and self._listable(self._diagram.structures):
+            return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
+        if self.enumerable:
+            return SortedTable(self.feasible.codes, order, order, radices)
+        rest = [i for i in self._diagram.order if i not in order]
+        coupled = constraints(self.knobs, self.rules)
+        try:
+            diagram = build.in_order(order + rest, self.knobs, coupled, Columns(self.knobs, self.attributes))
+        except build.TooWide:
+            raise AutoscoutError(f"the ordering {', '.join(ordering)} needs too many states; try another", 1) from None
+        assert diagram is not None, "a space that is not empty is not empty in another order"
+        return LazyTree(diagram, len(order))
+
+    # ---- partial assignments and moves -------------------------------------------------------------------
+
+    def domain(self, name: str, partial: Mapping[str, Value | None] | None = None) -> tuple[Value, ...]:
+        """The values that a knob takes in the valid configurations that agree with a partial assignment (None: the knob
+        is inactive), in the order of its domain; empty if it is inactive in all of them, or if there are none."""
+        taken = self._taken(partial or {})
+        if name not in self.knob:
+            raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        codes = [] if taken is None else taken[self._place[name]].tolist()
+        return tuple(self.knob[name].values[c] for c in codes if c != INACTIVE)
+
+    def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
+        """For every knob whether it acts: in all valid configurations that agree with a partial assignment, in none of
+        them (False), or in some (None)."""
+        taken = self._taken(partial or {})
+        if taken is None:
+            return dict.fromkeys(self.knob, False)
+        acts = {}
+        for knob, codes in zip(self.knobs, taken, strict=True):
+            acts[knob.name] = (None if len(codes) > 1 else False) if codes[0] == INACTIVE else True
+        return acts
+
+    def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
+        """The sparse knobs in an order in which every knob comes after those that activate or imply it: `front` as
+        early as that allows, the rest as declared, or at random."""
+        return topological(self.graph, [knob.name for knob in self.sparse], rng, front)
+
+    def neighbours(self, configuration: Configuration) -> list[Configuration]:
+        """All one-knob moves from a valid configuration, projected so that they are valid (`moves.py`)."""
+        codes = self.codes_of(configuration.knobs)
+        if codes is None or self._diagram.walk(codes) is None:
+            raise AutoscoutError(f"{self.name(configuration)} is not a valid configuration", 2)
+        return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
+
+    def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
+        """The same as codes, of a valid row of codes."""
+        return neighbours(self._diagram, codes)
+
+    def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
+        """An assignment without the knobs that cannot act in it, in the space's order: what is the same run has the
+        same form, and with it the same hash (`Configuration.id`) and `name`."""
+        kept: dict[str, Value] = {}
+        for knob in self.knobs:
+            if knob.name in assigned and (knob.when is None or knob.when(self.environment(kept))):
+                kept[knob.name] = assigned[knob.name]
+        return Configuration(kept)
+
     # ---- counting and sampling ---------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return self._diagram.count
+        """Valid configurations, exact or not (`count_is_exact`)."""
+        return self._diagram.count if self._estimate is None else self._estimate
+
+    @property
+    def count_is_exact(self) -> bool:
+        """False where rules couple so many knobs that the space is a sample of what is valid (`entangled.py`), and its
+        count an estimate."""
+        return self._estimate is None
 
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Uniform over all valid configurations."""
@@ -280,34 +369,40 @@ class Space:
         firm, dear = firm or {}, set(dear)
         cost: dict[int, np.ndarray] = {}
         for i, knob in enumerate(self.knobs):
-            row = np.zeros(len(knob.values) + 1)
+            row = np.zeros(len(knob.values) + 1, dtype=np.int64)
             if knob.name in wanted:
                 value = wanted[knob.name]
                 if knob.kind == "sparse":
-                    inactive = 0.0 if value == knob.off else 1.0
-                    row = _FIRST * np.array([inactive, *(distance(value, v) for v in knob.values)])
+                    apart = [0.0 if value == knob.off else 1.0, *(distance(value, v) for v in knob.values)]
+                    row = np.rint(_PARTS * np.array(apart)).astype(np.int64) << _SPARSE
                 else:
                     row = self._steps_from(knob, self._step(knob.name, value))
-                row = row * _FIRST if knob.name in dear else row
+                if knob.name in dear:
+                    row = row >> _SPARSE << _DEAR if knob.kind == "sparse" else row << _DEAR
             if knob.name in firm:
                 value = firm[knob.name]
                 agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
-                row = np.where(agrees, row, np.inf)
+                row = np.where(agrees, row, FORBIDDEN)
             cost[i] = row
-        total, codes = self._diagram.nearest(cost)
-        return self.of_codes(codes) if np.isfinite(total) else None
+        codes = self._diagram.nearest(cost)
+        return None if codes is None else self.of_codes(codes)
 
     # ---- construction ------------------------------------------------------------------------------------
 
     def _compiled(self, measured: np.ndarray | None) -> Diagram:
         if measured is not None:
-            diagram = build.from_rows(measured, self.knobs)
+            diagram = from_rows(measured, self.knobs)
             if diagram is None:
                 raise AutoscoutError("the table has no rows", 3)
             return diagram
         coupled = constraints(self.knobs, self.rules)
         columns = Columns(self.knobs, self.attributes)
-        diagram = build.from_constraints(self.knobs, coupled, columns)
+        try:
+            diagram = build.from_constraints(self.knobs, coupled, columns)
+        except build.TooWide:
+            codes, count, exact = sampled(self.knobs, coupled, columns)
+            self._estimate = None if exact else count
+            diagram = from_rows(codes, self.knobs)
         if diagram is None:
             raise AutoscoutError(why_nothing_is_feasible(self.knobs, coupled, columns), 3)
         return diagram
@@ -332,6 +427,16 @@ class Space:
 
         yield from assign(start, state)
 
+    def _taken(self, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
+        """For each knob the codes that it takes in the valid configurations that agree with a partial assignment."""
+        allowed = {}
+        for name, value in partial.items():
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+            code = INACTIVE if value is None else self._code[name].get(key(value), -2)
+            allowed[self._place[name]] = np.arange(-1, len(self.knob[name].values)) == code
+        return self._diagram.domains(allowed)
+
     def _point(self, codes: Sequence[int]) -> Point:
         return {
             k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if k.kind == "dense" and c != INACTIVE
@@ -344,12 +449,9 @@ class Space:
             return code
         return min(range(len(values)), key=lambda i: distance(value, values[i]))
 
-    def _steps_from(self, knob: Knob, step: int | None) -> np.ndarray:
+    def _steps_from(self, knob: Knob, step: int) -> np.ndarray:
         """Cost by code + 1 of moving a dense knob away from a step of its domain."""
-        codes = np.arange(len(knob.values))
-        if step is None:
-            return np.concatenate([[0.0], 1e-6 * codes])
-        return np.concatenate([[1.0], np.abs(codes - step)])
+        return np.concatenate([[1], np.abs(np.arange(len(knob.values)) - step)])
 
     def _check_names(self) -> None:
         known = {*self.knob, *self.attributes}

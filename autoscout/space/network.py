@@ -1,9 +1,11 @@
 """Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 import networkx as nx
+import numpy as np
 
 from autoscout.space.knob import Knob, Rule
 from autoscout.words import listed, nearest_name
@@ -11,6 +13,9 @@ from kb.records import AutoscoutError, SpaceLimits, Value
 
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
+    """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
+    if not knob.values:
+        raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
@@ -64,6 +69,26 @@ def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
                 if name in position:
                     graph.add_edge(name, knob.name, kind=kind, rule=expression.text if expression else "")
     return graph
+
+
+def topological(
+    graph: nx.DiGraph, names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
+) -> list[str]:
+    """`names` in an order in which each comes after those that activate or imply it: `front` as early as that allows,
+    the rest as given, or at random."""
+    conditions = nx.DiGraph()
+    conditions.add_nodes_from(names)
+    conditions.add_edges_from((a, b) for a, b, kind in graph.edges(data="kind") if kind != "narrows")
+    rank = {name: float(i) for i, name in enumerate(names)}
+    if rng is not None:
+        rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
+    wanted = [name for name in dict.fromkeys(front) if name in rank]
+    for i, name in enumerate(wanted):
+        rank[name] = i - len(wanted) - 1
+        for before in nx.ancestors(conditions, name) & rank.keys():  # with it, or it would wait for them
+            rank[before] = min(rank[before], rank[name])
+    left = conditions.subgraph(names)
+    return list(nx.lexicographical_topological_sort(left, key=lambda name: rank[name]))
 
 
 def distance(a: Value, b: Value) -> float:

@@ -38,8 +38,11 @@ def violations(space: "Space", configuration: Configuration) -> list[Violation]:
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
         except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
             found.append(Violation(rule.id, str(error), rule.source))
-    if not found and not space.is_valid(configuration):
+    if space.measured and not found and not space.is_valid(configuration):
         return [Violation("table", "no row of the table has this combination", "")]
+    if not space.count_is_exact and not found and not space.is_valid(configuration):
+        sentence = f"only a sample of the about {space.count:,} valid configurations is searched, and this is not in it"
+        return [Violation("sample", sentence, "")]
     return found
 
 
@@ -96,12 +99,13 @@ def _conflict(
 
 
 def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
-    """A set too wide to decide is taken to be feasible: it is not offered as the reason then."""
+    """A set that cannot be decided (too wide, or undefined without the others) is taken to be feasible: it is not
+    offered as the reason then."""
     touched = {name for c in constraints for name in c.names}
     involved = [knob for knob in knobs if knob.name in touched]
     try:
         return build.from_constraints(involved, constraints, columns) is not None
-    except build.TooWide:
+    except (build.TooWide, AutoscoutError):
         return True
 
 

@@ -10,7 +10,10 @@ import ast
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from autoscout.space import columns
 from kb.records import AutoscoutError
@@ -89,14 +92,9 @@ class Expression:
     def __init__(self, text: str, derived: Mapping[str, str] | None = None) -> None:
         """`derived` maps names to expressions that stand for them (expanded here, once)."""
         self.text = text
-        self._tree = _Expand(text, derived or {}).visit(_parse(text)).body
-        self.names = tuple(sorted({n.id for n in ast.walk(self._tree) if isinstance(n, ast.Name)} - set(_FUNCTIONS)))
-        parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
-        guarded = _Guard(text).visit(copy.deepcopy(self._tree))
-        _check_lists(text, self._tree)
-        function = ast.Expression(ast.Lambda(parameters, guarded))
-        code = compile(ast.fix_missing_locations(function), f"<{text}>", "eval")
-        self._function = eval(code, {"__builtins__": {}, **_FUNCTIONS, **_GUARDS})
+        self.tree = _Expand(text, derived or {}).visit(_parse(text)).body
+        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(_FUNCTIONS)))
+        _check_kinds(text, self.tree)
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """Errors: AutoscoutError where it cannot be evaluated: a division by zero, arithmetic on a text, on a list or
@@ -107,10 +105,20 @@ class Expression:
             known = ", ".join(f"{name} = {env[name]!r}" for name in self.names)
             raise AutoscoutError(f"the rule '{self.text}' cannot be evaluated at {known}: {error}", 2) from error
 
-    def on(self, env: Mapping[str, Any], n: int) -> tuple[Any, Any]:
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
+        function = ast.Expression(ast.Lambda(parameters, _Guard().visit(copy.deepcopy(self.tree))))
+        code = compile(ast.fix_missing_locations(function), f"<{self.text}>", "eval")
+        return eval(code, {"__builtins__": {}, **_FUNCTIONS, **_GUARDS})
+
+    def on(
+        self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
+    ) -> tuple[Any, np.ndarray]:
         """(values, undefined) for n rows: `env` holds a value or an (n,) column for every name (None or NaN: inactive,
-        without `off` value); where a value cannot be evaluated `undefined` (n,) is true."""
-        return columns.evaluate(self._tree, env, n)
+        without `off` value); where a value cannot be evaluated `undefined` (n,) is true. `known`: parts of the
+        expression that were computed before."""
+        return columns.evaluate(self.tree, env, n, known)
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
@@ -153,10 +161,7 @@ def _check_depth(text: str, tree: ast.AST) -> None:
 
 
 class _Guard(ast.NodeTransformer):
-    """What is calculated with must be a number, what stands after `in` a list; refused here where it cannot be."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    """What is calculated with must be a number, what stands after `in` a list."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         return ast.BinOp(self._number(node.left), node.op, self._number(node.right))
@@ -166,46 +171,56 @@ class _Guard(ast.NodeTransformer):
         return ast.UnaryOp(node.op, operand)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        rights = [
-            self._several(right) if isinstance(op, _MEMBERSHIP) else self.visit(right)
+        rights: list[ast.expr] = [
+            _call("_several", right)
+            if isinstance(op, _MEMBERSHIP) and isinstance(right, ast.Name)
+            else self.visit(right)
             for op, right in zip(node.ops, node.comparators, strict=True)
         ]
         return ast.Compare(self.visit(node.left), node.ops, rights)
 
     def _number(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Tuple | ast.List) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            raise AutoscoutError(f"'{self.text}' calculates with {ast.unparse(node)}, which is no number", 2)
-        if isinstance(node, ast.Name | ast.IfExp | ast.BoolOp | ast.Call):
-            return _call("_number", self.visit(node))
-        return self.visit(node)
-
-    def _several(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Name):
-            return _call("_several", node)
-        if isinstance(node, ast.Tuple | ast.List) or (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "divisors"
-        ):
-            return self.visit(node)
-        raise AutoscoutError(
-            f"'{self.text}' looks for a value in {ast.unparse(node)}, which is no list; write (a, b)", 2
-        )
+        inner = self.visit(node)
+        return _call("_number", inner) if isinstance(node, ast.Name | ast.IfExp | ast.BoolOp | ast.Call) else inner
 
 
 def _call(function: str, argument: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(function, ast.Load()), [argument], [])
 
 
-def _check_lists(text: str, tree: ast.expr) -> None:
-    """Lists stand after `in`, alone in min and max, or are what the expression yields (a domain)."""
+def _check_kinds(text: str, tree: ast.expr) -> None:
+    """Refuses texts and lists in arithmetic, and lists elsewhere than after `in`, alone in min and max, or as what the
+    whole expression yields (a domain)."""
     placed = set(_yielded(tree))
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Compare):
-            placed |= {id(r) for op, r in zip(node.ops, node.comparators, strict=True) if isinstance(op, _MEMBERSHIP)}
+            for op, right in zip(node.ops, node.comparators, strict=True):
+                if isinstance(op, _MEMBERSHIP):
+                    placed.add(id(right))
+                    if not (isinstance(right, ast.Name | ast.Tuple | ast.List) or _calls_divisors(right)):
+                        raise AutoscoutError(
+                            f"'{text}' looks for a value in {ast.unparse(right)}, which is no list; write (a, b)", 2
+                        )
         elif isinstance(node, ast.Call) and len(node.args) == 1:
             placed.add(id(node.args[0]))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Tuple | ast.List) and id(node) not in placed:
-            raise AutoscoutError(f"'{text}' has a list where expressions may not have one", 2)
+        for operand in _operands(node):
+            if isinstance(operand, ast.Tuple | ast.List) or (
+                isinstance(operand, ast.Constant) and isinstance(operand.value, str)
+            ):
+                raise AutoscoutError(f"'{text}' calculates with {ast.unparse(operand)}, which is no number", 2)
+    if any(isinstance(node, ast.Tuple | ast.List) and id(node) not in placed for node in nodes):
+        raise AutoscoutError(f"'{text}' has a list where expressions may not have one", 2)
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else []
+
+
+def _calls_divisors(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "divisors"
 
 
 def _yielded(node: ast.AST) -> list[int]:
