@@ -160,6 +160,8 @@ def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | Non
                         "kind": k.kind,
                         "layer": k.layer,
                         "values": k.values,
+                        "unit": k.unit,
+                        "default": k.default,
                         "when": k.when.text if k.when else "",
                         "sets": k.sets,
                         "meaning": k.meaning,

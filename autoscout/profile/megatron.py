@@ -3,11 +3,14 @@
 from typing import Any
 
 from autoscout.profile import devices
+from autoscout.space.declared import own_knobs
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _GATED_ACTIVATION, _ACTIVATION = "silu", "gelu"
 _POSITION = {"rope": "rope", "learned": "learned_absolute"}
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+# Megatron's configuration classes, and where the worker reads what they are given.
+_PARTS = {"TransformerConfig": "transformer", "DistributedDataParallelConfig": "ddp", "OptimizerConfig": "optimizer"}
 _MIB_OF_FP32 = 2**20 // 4  # elements
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 _OVERLAPPED_GEMMS = (
@@ -68,7 +71,7 @@ def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> di
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
     model, launch = job.model, job.launch
-    return {
+    config: dict[str, Any] = {
         "device": device_kind(job),
         "environment": environment_variables(job, configuration, gpus),
         "dtype": model.dtype,
@@ -94,6 +97,11 @@ def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> di
         },
         "user_buffers": _user_buffers(knobs),
     }
+    for name, sets in own_knobs(job).items():
+        if name in knobs:
+            part, _, field = sets.partition(".")
+            config[_PARTS[part]][field] = knobs[name]
+    return config
 
 
 def _groups(knobs: dict[str, Value]) -> dict[str, Any]:

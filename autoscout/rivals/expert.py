@@ -6,7 +6,7 @@ activations do not fit, selective first; the micro batch as large as fits, up to
 
 vLLM: its defaults for the device, with the smallest tensor parallel size (and then pipeline) that fits.
 
-DeepSpeed: the lowest ZeRO stage that fits, as its autotuner tries them, with the largest micro batch, and offloading only
+DeepSpeed: the lowest ZeRO stage that fits, as its autotuner tries them, with the largest micro batch; offloading only
 where nothing else fits; everything else as it is by default.
 
 A target of a person's own: the defaults that its catalog states.
@@ -143,15 +143,11 @@ def _deepspeed(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
-    """ZeRO's memory per device (Rajbhandari et al., "ZeRO", figure 1): weights and gradients in the model's dtype and 12
-    bytes of optimizer state a parameter, each over all devices from its stage on; plus activations (see memory.py)."""
-    weights, gradients, state = (a["params"] * n for n in (a["dtype_bytes"], a["dtype_bytes"], 12))
-    state = 0 if offload == "cpu" and stage else state / (gpus if stage >= 1 else 1)
-    gradients /= gpus if stage >= 2 else 1
-    weights /= gpus if stage >= 3 else 1
-    knobs: dict[str, Value] = {"mbs": mbs, "ar": "full" if ckpt != "none" else "none", "distopt": True, "dp": gpus}
-    activations = estimate_gib({**a, "params": 0, "expert_params": 0}, Configuration(knobs))
-    return (weights + gradients + state) / 2**30 + activations
+    """Peak per device. Adam's state, 12 bytes a parameter over all devices, is in the host's memory if offloaded."""
+    recomputation = {"ar": "none"} if ckpt == "none" else {"ar": "full", "ar_method": "uniform", "ar_layers": 1}
+    knobs: dict[str, Value] = {"tp": 1, "pp": 1, "dp": gpus, "mbs": mbs, "zero": stage, **recomputation}
+    offloaded = 12 * a["params"] / gpus / 2**30 if offload == "cpu" and stage else 0.0
+    return estimate_gib(a, Configuration(knobs)) - offloaded
 
 
 # ---- any target -------------------------------------------------------------------------------------------

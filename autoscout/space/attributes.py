@@ -83,8 +83,8 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _serving(job: Job) -> dict[str, Any]:
-    """`longest`: the most tokens of one request, answer included; `model_len`: what an engine must be made for, in whole
-    blocks of the largest size. `kv_mib`: what one request of that length needs in the KV cache, in the model's dtype.
+    """`longest`: the most tokens of one request, answer included; `model_len`: what an engine must be made for, in
+    whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
     `kv_steps`: memory for the KV cache to choose from, in MiB: powers of two from that on, up to half of a device's.
     """
     m, traffic = shape(job.model), job.traffic

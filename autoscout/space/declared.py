@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoscout.space import installed
+from autoscout.space.attributes import attributes_of, device_knobs
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, expressions, load_catalog, read_catalog
 from autoscout.space.rules import Expression
 from autoscout.words import nearest_name
@@ -18,19 +19,27 @@ from kb.records import AutoscoutError, Job
 Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 
-def catalog_of(job: Job, names: Collection[str]) -> Catalog:
-    """`names`: what expressions may read besides knobs (the job's attributes and device knobs).
+_SETS = {  # what a person's knob for a target may set: where the target's profiler puts it
+    "megatron": ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig."),
+}
 
-    Errors: AutoscoutError (exit 2) naming the file and the key.
-    """
-    shipped = Catalog(target="command") if job.target == "command" else load_catalog(job.target)
-    catalog = installed.adapted(shipped, installed.version_of(job))
+
+def catalog_of(job: Job) -> Catalog:
+    """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    catalog = Catalog(target="command") if job.target == "command" else load_catalog(job.target)
+    derived, knobs = device_knobs(job)
+    names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
     for file in job.space.catalog:
         path = Path(file)
         catalog = _extended(catalog, path, _own(path, job), names)
     if not catalog.knob:
         raise AutoscoutError(f"{', '.join(job.space.catalog)}: declares no knob", 2)
-    return catalog
+    return installed.adapted(catalog, installed.version_of(job))
+
+
+def own_knobs(job: Job) -> dict[str, str]:
+    """The knobs of the person's files, by name: the field that each one sets."""
+    return {knob.name: knob.sets for file in job.space.catalog for knob in _own(Path(file), job).knob}
 
 
 def _own(path: Path, job: Job) -> Catalog:
@@ -41,6 +50,13 @@ def _own(path: Path, job: Job) -> Catalog:
         raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
     if own.target and job.target != "command":
         raise AutoscoutError(f'{path}: declares a target of its own; such a job says target = "command"', 2)
+    for knob in own.knob:
+        if not knob.sets.startswith(_SETS.get(job.target, ("",))):
+            raise AutoscoutError(
+                f"{path}: knob '{knob.name}': sets = '{knob.sets}', but {job.target} is told of a person's knobs "
+                f"through {', '.join(prefix + '…' for prefix in _SETS[job.target])} only",
+                2,
+            )
     return own
 
 

@@ -88,7 +88,7 @@ class Space:
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = catalog_of(job, {*attributes, *derived, *(knob.name for knob in knobs_of_devices)})
+        catalog = catalog_of(job)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],

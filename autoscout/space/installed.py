@@ -1,4 +1,4 @@
-"""What the target's interpreter has installed: names and defaults change between versions, and the installed one counts.
+"""What the target's interpreter has installed: names and defaults change between versions; the installed one counts.
 
 Asked of vLLM, whose arguments come and go with every release: a short script under the target's interpreter lists the
 engine's arguments with their defaults. Importing vLLM takes seconds, so the answer is kept in the user's cache folder,
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from autoscout.space.knob import Catalog, KnobEntry
-from kb.records import Job, Value, content_hash
+from kb.records import AutoscoutError, Job, Value, content_hash
 
 _LIMIT_S = 120.0
 
@@ -60,11 +60,11 @@ def version_of(job: Job) -> Installed | None:
 
 def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
     """Without the knobs that the installed version lacks (expressions then read what they are without: `off`, else
-    the default), and with its defaults."""
+    the default), and with its defaults. Errors: AutoscoutError (exit 2) when it lacks one that has neither."""
     if installed is None:
         return catalog
     gone = {knob.name: knob for knob in catalog.knob if not _has(installed, knob)}
-    constants = {name: repr(knob.default if knob.off is None else knob.off) for name, knob in gone.items()}
+    constants = {name: repr(_without(installed, catalog, knob)) for name, knob in gone.items()}
     return msgspec.structs.replace(
         catalog,
         version=installed.version,
@@ -90,6 +90,17 @@ def notes(job: Job) -> list[str]:
         elif (here := _with_default(knob, installed).default) != knob.default:
             said.append(f"{knob.name} is {here} by default in {job.target} {installed.version}, not {knob.default}")
     return said
+
+
+def _without(installed: Installed, catalog: Catalog, knob: KnobEntry) -> Value:
+    value = knob.default if knob.off is None else knob.off
+    if value is None:
+        raise AutoscoutError(
+            f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog cannot do without; "
+            f"it was written for {catalog.version}",
+            2,
+        )
+    return value
 
 
 def _argument(knob: KnobEntry) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, load_job
+from tui.options import common, load_job, note
 
 
 @click.command()
@@ -15,10 +15,13 @@ from tui.options import common, load_job
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
+    from autoscout.space import installed
     from autoscout.space.graph import Space
     from tui import report
 
     job = load_job(job_file)
+    for said in installed.notes(job):
+        note(said)
     found = Space.of_job(job)
     if graph is not None:
         from autoscout.space.picture import svg
