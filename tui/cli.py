@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import benching, exporting, knowledge, machine, predicting, spaces, tuning, watching
+from tui.verbs import benching, calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -31,6 +31,7 @@ for verb in (
     knowledge.sql,
     benching.bench,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 

@@ -16,15 +16,20 @@ from autoscout.simulate.serving_events import Limits, Run, simulate
 from autoscout.simulate.serving_fluid import fluid
 from autoscout.simulate.serving_metrics import metrics_of_run
 from autoscout.simulate.serving_setup import Setup, setup
+from autoscout.simulate.serving_steps import numbers
 from autoscout.words import listed
 from kb.records import Traffic
 
-EXACT = 32  # up to so many configurations are simulated event by event
+# Up to so many configurations are simulated event by event: under a lasting load, and as fixed batches, which take
+# half a millisecond each.
+EXACT, EXACT_BATCHES = 32, 4000
 
 # Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
 # tests/tools/serving_accuracy.py, which measures them.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
-_FLUID = {"ttft": 0.25, "tpot": 0.05, "itl": 0.10, "e2el": 0.08, "tokens": 0.05, "memory": 0.0}
+# What the fluid adds to it, against event simulation: means and medians, and quantiles from p90 on.
+_FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0}
+_FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # more, where the engine's host overheads were measured beside another kind of device (H100)
 _SCALED = 0.15  # more, where even the kernels were
 _OTHER_ENGINE = 0.3  # more, for engines that are not vLLM: their level is their own
@@ -82,21 +87,21 @@ class ServingSimulator:
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
             own = self.spread or np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other)
-            error[rows] = np.hypot(own, 0.0 if exact else _of(_FLUID, self.metric))
+            error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
         return Prediction(value=value, error=error, parts=parts)
 
 
-def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dict[str, np.ndarray], bool]:
-    """(metrics and parts, whether they were simulated event by event) of n configurations on one kind of device."""
+def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(metrics and parts, (n,) which were simulated event by event) of n configurations on one kind of device."""
     s = setup(columns, device(kind), n)
     found = fluid(s)
     if metric and metric not in found:
         found[metric] = np.full(n, np.nan)
-    exact = n <= EXACT
-    if exact:
-        for i in range(n):
-            for name, value in exactly(columns, s, i).items():
-                found.setdefault(name, np.full(n, np.nan))[i] = value
+    batches = s.batch > 0
+    exact = np.full(n, n <= EXACT) | (batches & (batches.sum() <= EXACT_BATCHES))
+    for i in np.flatnonzero(exact).tolist():
+        for name, value in exactly(columns, s, i).items():
+            found.setdefault(name, np.full(n, np.nan))[i] = value
     fails = s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12)
     for name in found:
         if name.startswith("part:") or name == "peak_memory_gib":
@@ -111,9 +116,14 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     run = replica_run(columns.get("traffic"), s, i)
     replicas = max(int(s.replicas[i]), 1)
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
-    if found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
-        whole = float(np.nanmax(run.end_s)) * 1e3 if run else np.nan
+    if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
+        whole = float(np.nanmax(run.end_s)) * 1e3
         found |= {name: whole for name in found if name.startswith("e2el_")}
+        if numbers(columns, "batch_timed", 0, len(s.batch))[i] > 0:
+            first = float(np.nanmax(run.first_s)) * 1e3
+            each = (whole - first) / max(float(s.output_len[i]) - 1, 1)
+            found |= {name: first for name in found if name.startswith("ttft_")}
+            found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
 
 
@@ -125,6 +135,7 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
         batched_tokens=int(s.batched_tokens[i]),
         block=int(s.block[i]),
         chunked=bool(s.chunked[i]),
+        long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
         prefix_caching=bool(s.prefix_caching[i]),
         version=int(s.version[i]),
     )
@@ -188,6 +199,12 @@ def _slo(columns: Columns) -> Mapping[str, float]:
     return {name: float(columns[f"slo_{name}_ms"]) for name in ("ttft", "tpot", "e2el") if f"slo_{name}_ms" in columns}
 
 
+def fluid_error(metric: str) -> float:
+    """Standard deviation of log(event simulation / fluid)."""
+    tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
+    return _of(_FLUID_TAIL if tail else _FLUID, metric)
+
+
 def _of(table: Mapping[str, float], metric: str) -> float:
     kind = metric.split("_", 1)[0]
-    return table.get(kind, table["memory"] if "memory" in metric else table["tokens"])
+    return table[kind] if kind in table else table["memory" if "memory" in metric else "tokens"]

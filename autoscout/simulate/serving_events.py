@@ -19,7 +19,6 @@ from autoscout.simulate.requests import Requests
 from autoscout.simulate.serving_device import ServingDevice
 from autoscout.simulate.serving_operators import prefill_us
 from autoscout.simulate.serving_steps import (
-    GRAPH_TOKENS,
     Engine,
     communication_s,
     decode_attention_s,
@@ -43,6 +42,7 @@ class Limits:
     batched_tokens: int = 8192
     block: int = 16
     chunked: bool = True
+    long_prompt: int = 2**62  # tokens of one prompt that a step may take
     prefix_caching: bool = True
     version: int = 1
 
@@ -79,6 +79,7 @@ class _Times:
         python = float(e.python_host[0])
         self.host_step, self.host_seq = python * h.step_ms * 1e-3, python * h.sequence_ms * 1e-3
         self.launches = float(launches_s(e)[0])
+        self.graph_tokens = float(e.graph_tokens[0])
         self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])
         self.overlap = bool(e.overlap[0])
         self.device: ServingDevice = e.device
@@ -118,7 +119,7 @@ class _Times:
         once += float(attention) * self.layers * 1e-6
         if decodes:
             once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
-        one_by_one = self.eager or self.eager_prompts or tokens + decodes > GRAPH_TOKENS
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
         return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
 
 
@@ -234,7 +235,7 @@ class _Simulation:
         budget = limits.batched_tokens - (len(self.decoding) if v1 else 0)
         batch: list[tuple[_Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget)
+            tokens = min(s.known - s.done, budget, limits.long_prompt)
             if tokens > 0:
                 batch.append((s, tokens))
                 budget -= tokens
@@ -245,7 +246,7 @@ class _Simulation:
         while self.waiting and budget > 0 and running < limits.max_seqs:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = s.known - cached
+            tokens = min(s.known - cached, limits.long_prompt)
             if tokens > budget:
                 if not (limits.chunked and v1):
                     break

@@ -39,7 +39,7 @@ def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
     """(prompt tokens that are computed per request, cache tokens left after the common prefix)."""
     cached = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
     cached = np.minimum(cached, s.input_len - 1)
-    return s.input_len - cached, s.memory.kv_tokens - cached
+    return s.input_len - cached, np.maximum(s.memory.kv_tokens - cached, 1.0)
 
 
 def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
         """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
         free = np.maximum(s.batched_tokens - n, 1.0)
-        chunks = np.where(s.chunked, np.maximum(tokens / free, 1.0), 1.0)
+        chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
         starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
         share = np.minimum(1.0, starts * chunks)
         # Users whose requests are alike end together, and so begin together.
@@ -166,7 +166,9 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     def ttft_at(q: float) -> np.ndarray:
         grown = np.where(growing > 0, 2 * growing * q, 0.0)
         alone = late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
-        crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) - (wait - growing) * np.log(1 - q)
+        crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) + np.where(
+            closed, wait, -(wait - growing) * np.log(1 - q)
+        )
         begun = burst * np.clip((q - 1 + together) / np.maximum(together, 1e-9), 0, 1)
         return alone + np.maximum(crowded, begun)
 
@@ -188,8 +190,8 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         ),
         lambda q: np.where(q > 1 - share, mixed, plain),
     )
-    rounds = s.requests / np.maximum(users * s.replicas, 1e-12)
-    tail = np.where(closed, ((np.ceil(rounds) - rounds) if alike else 0.5) * e2el, e2el)
+    rounds = s.requests / s.replicas / np.maximum(n_full, 1e-12)
+    tail = np.where(closed, ((np.ceil(rounds - 0.01) - rounds) if alike else 0.5) * hold, e2el)
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))

@@ -17,7 +17,7 @@ from autoscout.simulate.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving_device import ServingDevice
 from autoscout.simulate.serving_memory import Memory, memory
 from autoscout.simulate.serving_steps import Engine, engine, numbers
-from kb.records import Job, Traffic, shape
+from kb.records import Job, Traffic
 
 # Ours ← what else it is called. Values that do not act are NaN in a space's columns.
 _ALIASES = {
@@ -27,7 +27,11 @@ _ALIASES = {
     "ep": "enable_expert_parallel",
     "chunked_prefill": "enable_chunked_prefill",
     "prefix_caching": "enable_prefix_caching",
+    "long_prefill": "long_prefill_token_threshold",
     "eager": "enforce_eager",
+    "input_len": "input_mean",
+    "output_len": "output_mean",
+    "graph_size": "max_cudagraph_capture_size",
 }
 _SAMPLE = 1000  # requests that the moments of a job's traffic are taken from
 
@@ -44,6 +48,7 @@ class Setup:
     batched_tokens: np.ndarray
     block: np.ndarray
     chunked: np.ndarray
+    long_prompt: np.ndarray  # tokens of a prompt that one step may take, infinite without a cap
     prefix_caching: np.ndarray
     version: np.ndarray
     batch: np.ndarray
@@ -71,22 +76,17 @@ class Setup:
 
 
 def columns_of_job(job: Job) -> dict[str, Any]:
-    """The attributes of a serving job that the model reads; a space's columns are put on top of them."""
-    m = shape(job.model)
-    device = job.cluster.nodes[0]
-    return {
-        **{name: getattr(m, name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")},
-        **{name: getattr(m, name) for name in ("experts", "topk", "expert_ffn", "gated", "tied", "dtype")},
-        "gpu": device.device,
-        "gpus": job.devices,
-        "memory_gib": device.memory_gib,
-        "traffic": job.traffic,
-    }
+    """What the model reads of a serving job beside its space's attributes: the rest of the shape, and the traffic."""
+    m = job.model
+    return {"gated": m.gated, "tied": m.tied, "dtype": m.dtype, "traffic": job.traffic}
 
 
 def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     """Of n configurations (or fewer: columns broadcast) that all run on `device`."""
-    columns = {**columns, **{ours: columns[other] for ours, other in _ALIASES.items() if other in columns}}
+    columns = {
+        **columns,
+        **{ours: columns[other] for ours, other in _ALIASES.items() if other in columns and ours not in columns},
+    }
 
     def number(name: str, default: Any) -> np.ndarray:
         return numbers(columns, name, default, n)
@@ -113,10 +113,15 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         batched_tokens=batched,
         block=number("block_size", 16),
         chunked=number("chunked_prefill", np.where(version == 0, -1, 1)) > 0,
+        long_prompt=_cap(number("long_prefill", 0)),
         prefix_caching=number("prefix_caching", np.where(version == 0, -1, 1)) > 0,
         version=version,
         **load,
     )
+
+
+def _cap(tokens: np.ndarray) -> np.ndarray:
+    return np.where(tokens > 0, tokens, np.inf)
 
 
 def _defaults(device: ServingDevice, version: np.ndarray, offline: np.ndarray, context: np.ndarray) -> Any:

@@ -23,6 +23,8 @@ from autoscout.simulate.serving_operators import (
 )
 
 _WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
     "fp32": 4.0,
     "float32": 4.0,
     "fp8": 1.0,
@@ -32,8 +34,9 @@ _WEIGHT_BYTES = {
     "gptq": 0.53,
     "int4": 0.53,
 }
+_HAVE_FP8 = ("h100", "h200", "l40s")
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
-GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs
+_GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
 _KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 
@@ -59,10 +62,12 @@ class Engine:
     tp: np.ndarray
     pp: np.ndarray
     weight_bytes: np.ndarray
+    eight_bits: np.ndarray  # products in fp8, where the device has them; else the weights are widened first
     kv_bytes: np.ndarray  # of one token in one layer
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
+    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
     python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, beside whose kernels the host takes no time
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
 
@@ -90,9 +95,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     split_experts = column("ep", 0) > 0
     spread = np.where(split_experts, tp * dp, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
-    dtype, quantization = words("dtype", "bf16"), words("quantization", "none")
+    dtype, quantization = words("dtype", ""), words("quantization", "none")
     quantized = _lookup(quantization, _WEIGHT_BYTES, 0.0)
-    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, 2.0))
+    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
     kv_heads = np.maximum(kv_all / tp, 1.0)
     kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
@@ -122,10 +127,12 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
+        eight_bits=np.char.startswith(quantization, "fp8") & device.name.startswith(_HAVE_FP8),
         kv_bytes=2 * kv_heads * head_dim * kv_element,
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
         eager=column("eager", 0) > 0,
+        graph_tokens=column("graph_size", _GRAPH_TOKENS),
         python_host=column("python_host", -1.0) != 0,
         eager_prompts=column("eager_prompts", 0) > 0,
     )
@@ -147,7 +154,7 @@ def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.n
 def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
     c, q = e.device, e.heads * e.head_dim
-    speed = np.where(e.weight_bytes < 2, 1.0, 2 / e.weight_bytes)
+    speed = np.where(e.eight_bits, 2.0, np.minimum(1.0, 2 / e.weight_bytes))  # fp32 takes twice as long
 
     def product(n: Array, k: Array) -> np.ndarray:
         return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, speed)
@@ -255,10 +262,11 @@ def prefill_step_s(
     once = (
         once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
     )
-    one_by_one = e.eager | e.eager_prompts | (all_tokens > GRAPH_TOKENS)
+    one_by_one = e.eager | e.eager_prompts | (all_tokens > e.graph_tokens)
     return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes), one_by_one)
 
 
-def _lookup(words: np.ndarray, table: Mapping[str, float], default: float) -> np.ndarray:
+def _lookup(words: np.ndarray, table: Mapping[str, float], default: Array) -> np.ndarray:
     known, inverse = np.unique(words, return_inverse=True)
-    return np.array([table.get(str(word).lower(), default) for word in known])[inverse]
+    found = np.array([table.get(str(word).lower(), np.nan) for word in known])[inverse]
+    return np.where(np.isnan(found), default, found)

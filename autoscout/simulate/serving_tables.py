@@ -4,7 +4,8 @@ A table is either long (one row a metric: `metric`, `value`, `unit`, as serve_en
 or wide (one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
 
 LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call: its latency is that
-of the batch, its throughput (input + output tokens) / latency. Its A100 are Polaris' with 40 GB, its vLLM is of 2024.
+of the batch, its throughput (input + output tokens) / latency; a time to the first token could only be that of a batch
+with one output token (`batch_timed`). Its A100 are Polaris' with 40 GB, its vLLM is of 2024.
 """
 
 import re
@@ -161,6 +162,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
+    out["batch_timed"] = "llm_inference_bench" in out["source"]
     out["why_not"] = _why_not(out, noted)
     return out
 

@@ -190,7 +190,8 @@ def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
         _, size, us = rows[rows[:, 0] == world].T
         at = [np.abs(np.log2(size / knot)) <= 0.5 for knot in knots]
         known = [(k, float(np.median(us[a]))) for k, a in zip(knots, at, strict=True) if a.any()]
-        found[f"gpus_{world}_us"] = np.interp(np.log(knots), *zip(*[(np.log(k), u) for k, u in known], strict=True))
+        sizes, times = zip(*known, strict=True)
+        found[f"gpus_{world}_us"] = np.interp(np.log(knots), np.log(sizes), times)
     return {**found, "_error": 0.0, "_rows": len(rows)}
 
 

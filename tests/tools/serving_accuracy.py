@@ -14,7 +14,10 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from autoscout.simulate.serving import EXACT, ServingSimulator, columns_at
+from autoscout.simulate.serving import ServingSimulator, columns_at, fluid_error
+from autoscout.simulate.serving_device import device
+from autoscout.simulate.serving_fluid import fluid
+from autoscout.simulate.serving_setup import setup
 from autoscout.simulate.serving_tables import columns_of_rows
 from tui.text import table
 
@@ -26,15 +29,15 @@ def read(path: str) -> list[dict[str, Any]]:
     return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 
 
-def predict(columns: Mapping[str, Any], metric: str, events: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(values, errors); as a fluid, or event by event in groups that are small enough."""
-    member, n = ServingSimulator(metric), len(columns["row"])
-    if not events:
-        found = member.predict(columns)
-        return found.value, found.error
-    groups = np.array_split(np.arange(n), -(-n // EXACT))
-    parts = [member.predict(columns_at(columns, rows, n)) for rows in groups]
-    return np.concatenate([p.value for p in parts]), np.concatenate([p.error for p in parts])
+def quickly(columns: Mapping[str, Any], metric: str) -> np.ndarray:
+    """What the fluid says, where the member would simulate events."""
+    n = len(columns["row"])
+    values = np.full(n, np.nan)
+    for kind in np.unique(columns["gpu"]):
+        rows = np.flatnonzero(columns["gpu"] == kind)
+        found = fluid(setup(columns_at(columns, rows, n), device(str(kind)), len(rows)))
+        values[rows] = found.get(metric, np.nan)
+    return values
 
 
 def held_out_coverage(log_error: np.ndarray, group: np.ndarray) -> float:
@@ -88,8 +91,10 @@ def main() -> None:
         values = values[chosen]
         if not np.isfinite(values).any():
             continue
-        events, error = predict(columns, metric, events=True)
-        quick, wide = predict(columns, metric, events=False)
+        prediction = ServingSimulator(metric).predict(columns)
+        events, error = prediction.value, prediction.error
+        quick = np.where(np.isfinite(events), quickly(columns, metric), np.nan)
+        wide = np.hypot(error, fluid_error(metric))
         lines = [line("all, events", events, values, error, models), line("all, fluid", quick, values, wide, models)]
         one = columns["batch"] == 1
         lines.append(line("batch 1", events[one], values[one], error[one], models[one]))
