@@ -39,6 +39,10 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
+    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    "stage_layers": np.nan,
+    "stage_tp": np.nan,
+    "stage_recomputed": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
@@ -103,7 +107,7 @@ def complete(columns: Columns) -> Inputs:
     x["micro_batches"] = np.maximum(np.ceil(x["global_batch"] / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
-    n = max(len(v) for v in x.values() if isinstance(v, np.ndarray))
+    n = max(np.size(value) for name, value in columns.items() if name != "degrees")
     return Inputs(**x, n=n)
 
 

@@ -15,10 +15,10 @@ MIB = 2.0**20
 OPTIMIZER_BYTES = 48.0
 
 
-def rank_weights(x: Inputs) -> tuple[Array, Array]:
+def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
     """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
     dense, expert = weights_of_layer(x)
-    layers = np.ceil(x.layers / x.pp)
+    layers = np.ceil(x.layers / x.pp) if layers is None else layers
     embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
     positions = x.learned_positions * x.seq_len * x.hidden
     return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)

@@ -78,6 +78,9 @@ NUMBERS = [
     "dropout",
     "lora",
     "node_gb_s",
+    "stage_layers",
+    "stage_tp",
+    "stage_recomputed",
     "grad_bytes",
     "a100",
     "a40",
@@ -143,6 +146,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "torchtitan FSDP2": {"bias": 0, "attention": "flash2"},
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2},
 }
+OPERATORS = 13.0  # per layer, as Mist and Aceso cut models into stages
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
 # Megatron-LM of 2021-22 as Mist's and vTrain's authors ran it.
@@ -166,7 +170,7 @@ def of_row(row: Row) -> dict[str, Any]:
     """One row, in our names. What the row says itself wins over what its model's name or its framework implies."""
     own = {ALIASES.get(k, k): v for k, v in row.items() if _said(v)}
     other = str(own.get("other", ""))
-    x: dict[str, Any] = {**_model(str(own.get("model", ""))), **_software(own)}
+    x: dict[str, Any] = {**_model(_model_name(own)), **_software(own)}
     x |= {k: number for k, v in own.items() if k in NUMBERS and (number := _number(v)) is not None}
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher") if k in own}
     x |= _recomputation(str(own.get("ar", x.get("ar", "none"))), x)
@@ -179,6 +183,10 @@ def of_row(row: Row) -> dict[str, Any]:
         x |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
     if "lora.yaml" in other:
         x["lora"] = 2.0 if "qlora" in other else 1.0
+    if match := re.search(r'"ops_per_stage": \[(\d+)', other):
+        x["stage_layers"] = float(match[1]) / OPERATORS
+    if match := re.search(r'"(?:num_gpus_per_stage|num_gpus)": \[+(\d+)', other):
+        x["stage_tp"] = float(match[1])
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     return {k: v for k, v in x.items() if not (isinstance(v, float) and np.isnan(v))}
@@ -224,6 +232,14 @@ def _gib(row: Row) -> float:
     return value * {"GiB": 1.0, "GB": 1e9 / 2**30, "MB": 1 / 1024}.get(str(row.get("unit", "")), 1.0)
 
 
+def _model_name(own: Row) -> str:
+    """litgpt's files are named after the model more exactly than its table."""
+    file = str(own.get("other", "")).split("/")[0]
+    return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
+        file, str(own.get("model", ""))
+    )
+
+
 def _model(name: str) -> dict[str, float]:
     shape = SHAPES.get(name.lower())
     if shape is None:
@@ -262,7 +278,7 @@ def _chunks(own: Row) -> dict[str, float]:
 def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
     if match := re.search(r"\[([^\]]*)\]", ar):  # Mist and Aceso: the share of each stage that is recomputed
         shares = [float(v) for v in match[1].split(",") if v.strip()]
-        return {"ar": "full", "recomputed": float(np.mean(shares))}
+        return {"ar": "full", "recomputed": float(np.mean(shares)), "stage_recomputed": shares[0]}
     if ar.startswith("selective"):
         # "selective layer" of PyTorch trainers: every other layer as a whole
         return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}

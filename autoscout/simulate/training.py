@@ -19,43 +19,18 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.once import data_parallel, optimizer
 from autoscout.simulate.pipeline import idle
 from autoscout.simulate.stage import IN_STAGE, Parts, embedding, stage, total
+from kb.records import Job
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
-_SHAPE = tuple(
-    [
-        "layers",
-        "hidden",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "ffn",
-        "gated",
-        "vocab",
-        "experts",
-        "topk",
-        "expert_ffn",
-        "seq_len",
-        "mbs",
-        "tp",
-        "cp",
-        "ep",
-        "etp",
-        "sp",
-        "attention",
-        "te",
-        "dropout",
-        "lora",
-        "dispatcher",
-        "per_node",
-        "node_gb_s",
-        "grad_bytes",
-        "learned_positions",
-    ]
-)
+_SHAPE = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora",
+    "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
+)  # fmt: skip
 
 
 class Training:
@@ -66,6 +41,11 @@ class Training:
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.correction: Correction | None = None
+
+    @classmethod
+    def of_job(cls, job: Job) -> "Training":
+        """For the columns of the job's space; on a mixed cluster those say how many of each device a row uses."""
+        return cls(job.cluster.nodes[0].device)
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in (*REQUIRED, "global_batch") if name not in columns]
@@ -115,7 +95,7 @@ def _layouts(columns: Columns) -> Array:
     """What makes two rows err alike: the shapes of their products first, how they are replicated last."""
     x = complete(columns)
     return layout(
-        [(x.tp, 0.7), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)], x.n
+        [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)], x.n
     )
 
 

@@ -15,13 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import least_squares
-
-if TYPE_CHECKING:
-    from autoscout.simulate.hardware import Hardware
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "hardware"
 MARK = "# fitted by tests/tools/fit_hardware.py; errors are mean absolute percentages on the rows fitted\n"
@@ -68,12 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fits fixtures/hardware/*.toml from the calibration tables.")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[3] / "shared" / "data" / "calibration")
     parser.add_argument("--write", action="store_true", help="replace the fitted part of the files")
-    parser.add_argument("--facts", type=Path, default=Path(__file__).parents[3] / "shared" / "facts")
-    parser.add_argument("--cpu", action="store_true", help="only the CPU, from runs of the tiny jobs on it")
     options = parser.parse_args()
-    if options.cpu:
-        print(fit_cpu(options.facts))
-        return
     data = Data(options.data)
     for device in DEVICES:
         text = fitted(data, device)
@@ -226,7 +217,7 @@ def in_place(data: Data, device: str, constants: dict) -> str:
     if not (vidur or mist):
         return "# no layers were timed on this device: as on A100\nsustained = 0.85"
     if device in ("h100", "h200"):
-        # Vidur's ratio is 0.86 here, but it timed one layer for moments: an H100 under 700 W clocks lower after minutes.
+        # Vidur's ratio is 0.86, but it timed one layer for moments, and an H100 at 700 W clocks lower after minutes.
         # 0.70 is what the four H100 rows of fms-fsdp say; they are not among those that the simulators are tested on.
         return "# from four end-to-end rows (fms-fsdp, H100), which are not tested on\nsustained = 0.7"
     ratios = in_place_ratios(data, device, as_logs(constants))
@@ -275,7 +266,7 @@ def attention_lines(data: Data, device: str, peak: float, sms: int) -> list[str]
         f"overhead_us = {1e6 * launch:.1f}",
         f"efficiency = {efficiency:.3f}",
         f"half_length = {half:.0f}",
-        "# not measured here: FlashAttention-2 (Dao 2023), figures 4 to 6; FlashAttention-3 (Shah et al. 2024), figure 5",
+        "# not measured here: FlashAttention-2 (Dao 2023), figures 4-6; FlashAttention-3 (Shah et al. 2024), figure 5",
         "backward = 0.85",
         "flash1 = 0.6" if source.startswith(("A100", "L40S")) else "flash1 = 0.35",
         "flash2 = 1.0" if source.startswith(("A100", "L40S")) else "flash2 = 0.6",
@@ -344,7 +335,7 @@ def inside_us(data: Data, device: str) -> list[float]:
     other, and the next product waits for the last. From row-parallel products with tensor parallelism (Mist), less the
     same product without: seconds = latency + bytes / bandwidth by group size, less the latency fitted alone."""
     gpu, of = ("V100-SXM2-32GB", "v100") if device == "v100" else ("A100-SXM4-40GB", "a100-40-sxm")
-    isolated, vidur, mist, peak, bandwidth, sms = DEVICES[of]
+    isolated, _, mist, peak, bandwidth, sms = DEVICES[of]
     constants, _ = fit_gemm(gemm_rows(data, isolated, "", mist), peak, bandwidth, sms)
     p = as_logs(constants)
     slower = in_place_ratio(data, of, p) if isolated else 1.0
@@ -371,9 +362,7 @@ def vidur_sends(data: Data, gpu: str) -> list[tuple[float, float]]:
         if r["gpu"] == gpu
         and (
             r["collective"] == "p2p_intra_node"
-            or r["topology"] == "h100_dgx"
-            and r["collective"] == "send_recv"
-            and float(r["devices_per_node"] or 0) == 2
+            or (r["topology"] == "h100_dgx" and r["collective"] == "send_recv" and r["devices_per_node"] == "2.0")
         )
     ]
 
@@ -468,97 +457,6 @@ def host_lines(data: Data) -> list[str]:
         f"collective_us = {1e3 * np.median(small):.0f}",
         "step_ms = 3  # data loader, clipping, logging; not measured",
     ]
-
-
-# ---- a CPU
-
-
-def cpu_rows(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Columns and seconds of the tiny Megatron runs on this CPU (../shared/facts/megatron-on-cpu.md, section 4)."""
-    if not path.exists():
-        raise SystemExit(f"{path} is missing: give the folder of the facts with --facts")
-    with path.open() as f:
-        rows = [r for r in csv.DictReader(f) if r["status"] == "ok" and r["omp"] == "1"]
-
-    def number(name: str, otherwise: float) -> np.ndarray:
-        return np.array(
-            [
-                float(r[name]) if r[name] not in ("", "True", "False") else float(r[name] == "True") or otherwise
-                for r in rows
-            ]
-        )
-
-    moe = number("experts", 0) > 0
-    columns = {
-        "gpu": np.array(["cpu"] * len(rows)), "layers": np.where(moe, 4.0, 8.0), "hidden": 128.0, "heads": 8.0,
-        "seq_len": 128.0, "vocab": 2048.0, "global_batch": 16.0, "te": 0.0, "ffn": 512.0, "topk": 2.0,
-        "dtype": np.array(["bf16" if r["bf16"] == "True" else "fp32" for r in rows]),
-        "ar": np.array([r["recompute"] or "none" for r in rows]),
-        "ar_method": np.array([r["recompute_method"] or "uniform" for r in rows]),
-        "ar_layers": number("recompute_layers", 1), "dispatcher": np.array([r["dispatcher"] or "alltoall" for r in rows]),
-        "experts": number("experts", 0), "gpus": number("nproc", 1), "ddp_bucket": number("bucket", 4e7) * 4 / 2**20,
-        **{k: number(k, 1) for k in ("tp", "pp", "vpp", "cp", "ep", "mbs", "dp")},
-        **{k: number(k, 0) for k in ("sp", "overlap_grad", "overlap_param", "overlap_p2p", "distopt")},
-    }  # fmt: skip
-    return columns, np.array([float(r["sec_min"]) for r in rows])
-
-
-def cpu_hardware(p: np.ndarray, base: "Hardware") -> "Hardware":
-    """`p`: logs of TFLOP/s, GB/s, µs per operator forward and backward, µs per collective of 2, 4 and 8 ranks, of a
-    send, bus GB/s, ms per step."""
-    from msgspec.structs import replace
-
-    from autoscout.simulate.hardware import Curve
-
-    peak, bandwidth, forward, backward, two, four, eight, send, bus, step = np.exp(p)
-    curve = Curve([two, four, eight], [bus] * 3)
-    island = replace(
-        base.island,
-        all_reduce=curve,
-        all_gather=curve,
-        reduce_scatter=curve,
-        all_to_all=curve,
-        send=Curve([send], [bus]),
-    )
-    return replace(
-        base,
-        peak_tflops={"fp32": peak, "bf16": 2 * peak},
-        memory_gb_s=bandwidth,
-        island=island,
-        host=replace(base.host, forward_us=forward, backward_us=backward, step_ms=step),
-    )
-
-
-def fit_cpu(facts: Path) -> str:
-    """On the runs of the idle machine; how well it orders those of the loaded machine says what it is worth."""
-    import autoscout.simulate.hardware as known
-    from autoscout.simulate.training import Training
-
-    base = known.all_hardware()["cpu"]
-    columns, seconds = cpu_rows(facts / "megatron-cpu-grid-idle.csv")
-    start = np.log([0.05, 10, 60, 80, 150, 500, 2000, 200, 1.0, 20])
-
-    def errors(p: np.ndarray, columns: dict, seconds: np.ndarray) -> np.ndarray:
-        known._by_name()["cpu"] = cpu_hardware(p, base)
-        return np.log(Training().predict(columns).value / seconds)
-
-    found = least_squares(
-        lambda p: np.append(errors(p, columns, seconds), 0.1 * (p - start)), start, loss="soft_l1", f_scale=0.1
-    )
-    peak, bandwidth, forward, backward, two, four, eight, send, bus, step = np.exp(found.x)
-    error = np.abs(np.expm1(errors(found.x, columns, seconds))).mean()
-    known._by_name()["cpu"] = base
-    latency = f"latency_us = [{two:.0f}, {four:.0f}, {eight:.0f}], bus_gb_s = [{bus:.2f}, {bus:.2f}, {bus:.2f}]"
-    return "\n".join(
-        [
-            f"# {len(seconds)} runs of megatron-cpu-grid-idle.csv, end to end: {error:.1%}",
-            f"memory_gb_s = {bandwidth:.1f}",
-            f"peak_tflops = {{ fp32 = {peak:.4f}, bf16 = {2 * peak:.4f} }}",
-            f"{{ {latency} }}  # every collective",
-            f"send = {{ latency_us = [{send:.0f}], bus_gb_s = [{bus:.2f}] }}",
-            f"[host]\nforward_us = {forward:.0f}\nbackward_us = {backward:.0f}\nstep_ms = {step:.1f}",
-        ]
-    )
 
 
 if __name__ == "__main__":
