@@ -25,9 +25,10 @@ from autoscout.bench.landscape import Landscape
 from autoscout.job import load_job
 from autoscout.objective import constraint
 from autoscout.rivals.expert import expert_default
-from autoscout.simulate.ensemble import fit
+from autoscout.simulate.linear import table_2
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.memory import Memory
+from autoscout.simulate.stack import Ensemble
 from autoscout.simulate.training import Training
 from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
@@ -57,6 +58,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     objective = Objective(minimize=job.objective.minimize, maximize=job.objective.maximize)
     space = Space.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**space.attributes, **space.feasible.columns()}
+    if len(device_counts(job)) > 1:
+        del columns["memory_gib"]  # of the smallest kind; here each kind's own counts
     device = job.cluster.nodes[0].device
     model, memory = Training(device), Memory(device)
     if why := model.applies(columns) or memory.applies(columns):
@@ -81,7 +84,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
         raise AutoscoutError(f"{job.name}: by the memory model no configuration fits its devices", 3)
     for simulator in simulators:
         expected = over + _MEMORY_BIAS.get(simulator, 0.0) < _SURE * memory.spread
-        found.simulators[simulator] = _simulate(simulator, job, found, predicted, expected)
+        said = _linear(found, columns) if simulator == "linear" else _analytic(simulator, job, space, predicted)
+        found.simulators[simulator] = np.where(expected | (simulator == "linear"), said, np.inf)
     return found
 
 
@@ -92,29 +96,25 @@ def _over(memory: Memory, columns: Columns) -> np.ndarray:
     return memory.spread * ndtri(np.clip(memory.oom_probability(columns), 1e-12, 1 - 1e-12))
 
 
-def _simulate(simulator: str, job: Job, land: Landscape, predicted: Prediction, fits: np.ndarray) -> np.ndarray:
-    """(n,) predictions of the metric; inf: expected to fail."""
-    if simulator == "linear":
-        return _linear(job, land)
+def _analytic(simulator: str, job: Job, space: Space, predicted: Prediction) -> np.ndarray:
+    """(n,) predictions of the metric by the model with wrong constants."""
     rng = np.random.default_rng(7)  # the same wrong constants for every job
     wrong = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
         wrong = _BIAS
     seconds = sum(part * wrong.get(name, 1.0) for name, part in predicted.parts.items())
     level = {"noisy40": 0.4, "noisy80": 0.8}.get(simulator, 0.0)
-    seconds = np.maximum(np.asarray(seconds) * (1 + level * _normal(land.space, simulator)), 0.05 * predicted.value)
-    return np.where(fits, _metric(job, seconds), np.inf)
+    seconds = np.maximum(np.asarray(seconds) * (1 + level * _normal(space, simulator)), 0.05 * predicted.value)
+    return _metric(job, seconds)
 
 
-def _linear(job: Job, land: Landscape) -> np.ndarray:
+def _linear(land: Landscape, columns: Columns) -> np.ndarray:
     rng = np.random.default_rng(7)
     rows = rng.choice(len(land.truth), min(_LINEAR_ROWS, len(land.truth)), replace=False)
     rows = rows[np.isfinite(land.truth[rows])]
-    configurations = [land.space.feasible.configuration(int(row)) for row in rows]
-    ensemble = fit(configurations, list(land.truth[rows]), device_counts(job))
-    if ensemble is None:
-        return np.full(len(land.truth), np.nan)
-    return np.array([ensemble.predict(land.space.feasible.configuration(i))[0] for i in range(len(land.truth))])
+    ensemble = Ensemble(table_2(), "published")
+    ensemble.fit({n: v[rows] if isinstance(v, np.ndarray) else v for n, v in columns.items()}, land.truth[rows])
+    return ensemble.predict(columns).value
 
 
 def _metric(job: Job, seconds: np.ndarray) -> np.ndarray:
