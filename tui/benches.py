@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 
 from autoscout.bench.landscape import Landscape
+from autoscout.bench.paper import Results
 from autoscout.bench.picture import panels
 from autoscout.bench.picture import text as curves_text
 from autoscout.bench.run import Run, Settings
-from autoscout.bench.summary import ALL, Row, Spread, Summary
+from autoscout.bench.summary import ALL, Row, Spread, Summary, summarize
 from tui.text import table
 
 _MOST_TABLES = 6  # more landscapes than this are shown together
@@ -48,6 +49,20 @@ def document(
             "summary": summary,
             "left_out": left_out,
             "notes": notes,
+        }
+    ).decode()
+
+
+def paper_document(results: Results, report: str) -> str:
+    """`bench --paper` as JSON: runs, their summary, the expert's values by job, and the tables as Markdown."""
+    runs = [run for some in results.runs.values() for run in some]
+    return msgspec.json.encode(
+        {
+            "settings": {**msgspec.structs.asdict(results.settings), "seeds": results.seeds},
+            "runs": runs,
+            "summary": summarize(runs, results.settings.budget, results.settings.target),
+            "experts": results.experts,
+            "markdown": report,
         }
     ).decode()
 

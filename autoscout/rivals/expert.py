@@ -51,34 +51,47 @@ def only_the_default(pool: Pool, rng: np.random.Generator) -> Search:
 
 def expert_default(space: Space) -> Configuration:
     """The first of the advised configurations that fits; the most frugal one if none does."""
-    stated: dict[str, Value] = {
-        k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"
-    }
+    stated = _stated(space)
     if "max_num_seqs" in space.knob:
         return _first(space, stated, _vllm(space))
     if "stage" in space.knob:
         return _first(space, {**stated, "overlap_comm": True}, _deepspeed(space))
     if {"tp", "mbs"} <= space.knob.keys():
-        return _megatron(space, {**stated, **_PREFERRED})
+        return _megatron(space)
     return _first(space, stated, iter([{}]))
+
+
+def _stated(space: Space) -> dict[str, Value]:
+    """The defaults that the catalog states."""
+    return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
 
 
 # ---- Megatron ---------------------------------------------------------------------------------------------
 
 
-def _megatron(space: Space, preferred: dict[str, Value]) -> Configuration:
+def advised(space: Space, firm: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
+    """What an expert tries one after another until something runs; `firm`: knobs that are settled."""
+    if not {"tp", "mbs"} <= space.knob.keys():
+        yield expert_default(space)
+        return
+    preferred = {**_stated(space), **_PREFERRED, **_all_devices(space), **(firm or {})}
+    for wanted in _layouts(space.attributes):
+        everything = {**preferred, **wanted}
+        configuration = space.nearest(everything, firm={**_firm(space, wanted), **(firm or {})})
+        if configuration is not None:
+            yield configuration
+
+
+def _megatron(space: Space) -> Configuration:
     device_memory = space.attributes.get("memory_gib", float("inf"))
     smallest = None
-    for wanted in _layouts(space.attributes):
-        configuration = space.nearest({**preferred, **_all_devices(space), **wanted}, firm=_firm(space, wanted))
-        if configuration is None:
-            continue
+    for configuration in advised(space):
         memory = estimate_gib(space.attributes, configuration)
         if memory <= _MARGIN * device_memory:
             return configuration
         if smallest is None or memory < smallest[0]:
             smallest = memory, configuration
-    return smallest[1] if smallest else _nearest(space, preferred)
+    return smallest[1] if smallest else _nearest(space, {**_stated(space), **_PREFERRED})
 
 
 def _layouts(attributes: Mapping[str, Any]) -> list[dict[str, Value]]:

@@ -114,9 +114,7 @@ def _pairs(codes: np.ndarray, encoding: Encoding) -> np.ndarray:
     rows = encoding.rows(codes)
     points = rows.points
     i, j = np.triu_indices(points.shape[1])
-    return np.concatenate(
-        [np.ones((len(codes), 1), np.float32), rows.effects, points[:, i] * points[:, j]], 1
-    )
+    return np.concatenate([np.ones((len(codes), 1), np.float32), rows.effects, points[:, i] * points[:, j]], 1)
 
 
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:

@@ -18,6 +18,7 @@ _STRATEGIES = "autoscout,paper,udo,cherrypick,deepspeed,metis,genetic,ants,bayes
 )
 @click.option("--job", metavar="JOB.toml", type=click.Path(path_type=Path), help="The analytic model of that job.")
 @click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours beside theirs.")
+@click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="Less or more of it is better (with --table).")
 @click.option("--knobs", metavar="A,B", help="Columns that are knobs. Default: those that look set, not measured.")
@@ -34,7 +35,7 @@ _STRATEGIES = "autoscout,paper,udo,cherrypick,deepspeed,metis,genetic,ants,bayes
     "simulators",
     metavar="COLUMN",
     multiple=True,
-    help="A free prediction of every row. With --job: good, biased, noisy40, noisy80, linear.",
+    help="A free prediction of every row. With --job: good, biased, linear; good+80 with noise.",
 )
 @click.option(
     "--noise", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Lognormal, on what is told."
@@ -125,7 +126,23 @@ def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], a
 
 
 def _paper(options: dict[str, Any], as_json: bool) -> None:
-    raise NotImplementedError
+    from autoscout.bench.paper import evaluate
+    from autoscout.bench.paper_report import markdown
+    from autoscout.bench.run import Settings
+    from tui import benches
+
+    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer"):
+        if options[name]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} does not go with --paper, which says itself what is run"
+            )
+    settings = Settings(budget=options["budget"], target=options["target"], noise=options["noise"])
+    figures = _names(options["figures"]) or []
+    results = evaluate(options["seeds"], settings, options["folder"], figures, progress)
+    chosen = f" --figures {options['figures']}" if figures else ""
+    command = f"autoscout bench --paper{chosen} --seeds {options['seeds']} --budget {settings.budget}"
+    report = markdown(results, f"{command} --noise {settings.noise:g}")
+    click.echo(benches.paper_document(results, report) if as_json else report)
 
 
 def _names(text: str | None) -> list[str] | None:
