@@ -29,7 +29,7 @@ def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str]
 
     `taken`: columns that have another role. Left out are constants, columns that are named like a measurement, those
     that differ in more than half of all rows (measurements and identifiers), and those that rank the rows as the metric
-    does: whoever knows them knows the result.
+    does although the other knobs tell all rows apart without them: whoever knows them knows the result.
     """
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
@@ -38,15 +38,20 @@ def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str]
         if name in taken or name == metric:
             continue
         values = [row[i] for row in table.rows]
-        reason = _why_no_knob(name, values, metric_values)
+        reason = _why_no_knob(name, values)
         if reason:
             reasons.setdefault(reason, []).append(name)
         else:
             knobs.append(name)
+    for name in list(knobs):
+        others = [k for k in knobs if k != name]
+        if _ranks_alike(table, name, metric_values) and _distinct(table, others) == _distinct(table, knobs):
+            knobs = others
+            reasons.setdefault(f"ranks the rows as {metric} does, so computed from it", []).append(name)
     return knobs, [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
-def _why_no_knob(name: str, values: list, metric: np.ndarray) -> str:
+def _why_no_knob(name: str, values: list) -> str:
     distinct = {v for v in values if v is not None}
     if len(distinct) + (None in values) < 2:
         return "constant"
@@ -54,9 +59,18 @@ def _why_no_knob(name: str, values: list, metric: np.ndarray) -> str:
         return "named like a measurement"
     if len(distinct) > max(len(values) / 2, 8):
         return "differs in most rows, so measured or an identifier"
-    if abs(_rank_correlation(numbers(values), metric)) >= _SAME_RANKING:
-        return f"ranks the rows as the metric does, so computed from it (|ρ| ≥ {_SAME_RANKING})"
     return ""
+
+
+def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
+    values = numbers([row[table.columns.index(name)] for row in table.rows])
+    return abs(_rank_correlation(values, metric)) >= _SAME_RANKING
+
+
+def _distinct(table: Table, names: list[str]) -> int:
+    """How many configurations these columns tell apart."""
+    places = [table.columns.index(name) for name in names]
+    return len({tuple(row[i] for i in places) for row in table.rows})
 
 
 def kinds_of(

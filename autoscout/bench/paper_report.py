@@ -47,14 +47,13 @@ _TITLES = {"Figure 8": "parts switched off", "Figure 9": "trees in the tournamen
 def markdown(results: Results, command: str) -> str:
     """`command`: how to get this table."""
     parts = [f"    {command}", _preamble(results)]
-    ran = {name for name, _ in results.runs}
     for job, figure in {**TRAINING, **SERVING}.items():
-        cells = [c for c in comparisons() if c.figure == figure and c.landscape in ran]
-        if cells:
+        cells = [c for c in comparisons() if c.figure == figure]
+        if all((c.landscape, s) in results.runs for c in cells for s in c.strategies):
             parts += [f"### {figure}: {job}", _against_rivals(results, job, figure)]
     for figure, theirs in _THEIR_ABLATION.items():
         cells = [c for c in comparisons() if c.figure == figure]
-        if all(c.landscape in ran for c in cells):
+        if all((c.landscape, s) in results.runs for c in cells for s in c.strategies):
             title = f"### {figure}: {_TITLES[figure]} ({ABLATED})"
             parts += [title, f"The paper: {theirs}.", _variants(results, cells)]
     return "\n\n".join(parts) + "\n"
@@ -150,7 +149,7 @@ def _saving(ours: Sequence[Run], theirs: Sequence[Run], budget: int, less_is_bet
     mine, rivals = float(np.median(needed)), float(np.median(of))
     if mine > budget:
         return f">{budget} of {rivals:g}"
-    return f"{mine:g} of {rivals:g} ({100 * (1 - mine / rivals):.0f} %)"
+    return f"{mine:g} of {rivals:g}" + (f" ({100 * (1 - mine / rivals):.0f} %)" if mine < rivals else "")
 
 
 def _regret(runs: Sequence[Run], n: str) -> str:
