@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
 
-.PHONY: run test check format table bench-docs clean
+.PHONY: run test check format table screenshots bench-docs clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -33,6 +33,10 @@ format: $(VENV)/dev
 # Worst, default and best of the tiny jobs, measured anew: the table of docs/measured.md.
 table: $(VENV)/megatron
 	PYTHONPATH=. $(BIN)/python tests/tools/measured_table.py
+
+# The pictures of docs/tui.md, from the recorded session.
+screenshots: $(VENV)/dev
+	PYTHONPATH=. $(BIN)/python tests/tools/screenshots.py
 
 # Every table and picture of docs/search.md and docs/bench-paper.md, run anew (resumable: finished runs are kept in build/).
 SEEDS ?= 20

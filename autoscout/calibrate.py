@@ -21,11 +21,12 @@ import numpy as np
 from autoscout.profile import processes
 from autoscout.simulate import roofline
 from autoscout.simulate import serving_operators as op
-from autoscout.simulate.hardware import Hardware
+from autoscout.simulate.hardware import Hardware, shipped
 from kb.records import AutoscoutError
 
 LIMIT_S = 900.0
 _GRACE_S = 2.0
+_REFERENCE_US = 4.9  # one small torch operator on the machine that the shipped CPU's host constants are from
 _SCRIPT = Path(__file__).parent / "microbench.py"
 Groups = dict[str, list[Any]]
 
@@ -116,6 +117,9 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
     """(content of a hardware file, mean error by fit)."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
+    # What a training framework's Python needs is only seen in whole jobs: the shipped constants, by Python's speed.
+    reference = shipped("cpu" if cpu else "a100-80-sxm")
+    python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
     peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
     peak["fp16"] = peak["bf16"]
@@ -124,7 +128,6 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
     rate, norm_rate = (
         max((b, b / us * 1e-3) for what, b, us in memory if what == kind)[1] for kind in ("copy", "norm")
     )
-    forward, backward, step = (us for _, us in groups["host"])
     shapes = [(1, 1)] if cpu else [(256, 128), (128, 128), (128, 64), (64, 64)]
     island = _island(groups.get("collectives", []), rate, cpu)
     found: dict[str, Any] = {
@@ -134,10 +137,11 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
         + ("thread; " if cpu else "GPU; ")
         + ("links: only one device, so copies stand for them" if not groups.get("collectives") else "links: measured")
         + "; the network between nodes was not measured",
-        "memory_gib": facts["memory_gib"],
+        "memory_gib": facts["memory_gib"] / (facts["count"] if cpu else 1),
         "memory_gb_s": rate,
         "multiprocessors": facts["multiprocessors"],
-        "per_node": facts["count"],
+        "per_node": reference.per_node if cpu else facts["count"],
+        "cores": facts["count"] if cpu else 0,
         "context_gib": facts["context_gib"],
         "calibrated": True,
         "peak_tflops": peak,
@@ -148,7 +152,7 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
             "extra_k": 0.0,
             "tiles": [{"rows": r, "columns": c, "efficiency": 1.0} for r, c in shapes],
         },
-        "attention": {"overhead_us": launch, "efficiency": 0.5, "half_length": 100.0, "backward": 1.0},
+        "attention": msgspec.to_builtins(reference.attention),
         "elementwise": {
             "overhead_us": launch,
             "bandwidth": 1.0,
@@ -160,12 +164,7 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
             "node_gb_s": island["send"]["bus_gb_s"][0],
             "efficiency": 1.0,
         },
-        "host": {
-            "forward_us": forward,
-            "backward_us": backward,
-            "collective_us": min(island["all_reduce"]["latency_us"]),
-            "step_ms": step / 1e3,
-        },
+        "host": {name: value * python for name, value in msgspec.to_builtins(reference.host).items()},
     }
     found["gemm"], gemm_error = _fit_gemm(found, products)
     found["attention"], attention_error = _fit_attention(found, groups["prefill"])
@@ -203,7 +202,7 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
     def group(x: np.ndarray) -> dict[str, float]:
         names = ("overhead_us", "efficiency", "half_length")
-        return dict(zip(names, map(float, x), strict=True)) | {"backward": backward}
+        return {**found["attention"], **dict(zip(names, map(float, x), strict=True)), "backward": backward}
 
     def model(x: np.ndarray) -> np.ndarray:
         hw = msgspec.convert({**found, "attention": group(x)}, Hardware)
@@ -232,7 +231,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
             bus.append(float(moved / max(last - first, last / 10) * 1e-3))
         return {"latency_us": latency, "bus_gb_s": bus}
 
-    kind = "memory" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
+    kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
     curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
     return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds)}
 

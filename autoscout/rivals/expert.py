@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.presets import device_memory_gib
 from autoscout.rivals.sequential import Pool, Search
-from autoscout.simulate.memory import estimate_gib
+from autoscout.simulate.memory import Memory, estimate_gib
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
 
-_MARGIN = 0.8  # of a device's memory: fragmentation, buffers and the estimate's own error
+_MARGIN = 0.88  # of a device's memory: buffers of others, and two standard errors of the estimate
+_AT_ONCE = 64  # layouts whose memory is estimated together
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -57,7 +59,7 @@ def expert_default(space: Space) -> Configuration:
     if "stage" in space.knob:
         return _first(space, {**stated, "overlap_comm": True}, _deepspeed(space))
     if {"tp", "mbs"} <= space.knob.keys():
-        return _megatron(space)
+        return _megatron(space, {**stated, **_PREFERRED})
     return _first(space, stated, iter([{}]))
 
 
@@ -69,36 +71,74 @@ def _stated(space: Space) -> dict[str, Value]:
 # ---- Megatron ---------------------------------------------------------------------------------------------
 
 
-def advised(space: Space, firm: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
-    """What an expert tries one after another until something runs; `firm`: knobs that are settled."""
+def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
+    """What an expert tries one after another until something runs, on these devices (all of them)."""
     if not {"tp", "mbs"} <= space.knob.keys():
         yield expert_default(space)
         return
-    preferred = {**_stated(space), **_PREFERRED, **_all_devices(space), **(firm or {})}
-    for wanted in _layouts(space.attributes):
-        everything = {**preferred, **wanted}
-        configuration = space.nearest(everything, firm={**_firm(space, wanted), **(firm or {})})
+    firm = {**_all_devices(space), **(devices or {})}
+    preferred = {**_stated(space), **_PREFERRED, **firm}
+    for wanted in _layouts(space.attributes, _total(space, firm)):
+        configuration = space.nearest({**preferred, **wanted}, firm={**firm, **_firm(space, wanted)})
         if configuration is not None:
             yield configuration
 
 
-def _megatron(space: Space) -> Configuration:
-    device_memory = space.attributes.get("memory_gib", float("inf"))
+def _megatron(space: Space, preferred: dict[str, Value]) -> Configuration:
+    """On all devices where that fits the smallest of them, else on one kind of them alone."""
     smallest = None
-    for configuration in advised(space):
-        memory = estimate_gib(space.attributes, configuration)
-        if memory <= _MARGIN * device_memory:
-            return configuration
-        if smallest is None or memory < smallest[0]:
-            smallest = memory, configuration
-    return smallest[1] if smallest else _nearest(space, {**_stated(space), **_PREFERRED})
+    for devices in _device_choices(space):
+        for some in _batches_of(_layouts(space.attributes, _total(space, devices)), _AT_ONCE):
+            found = [space.nearest({**preferred, **devices, **w}, firm={**devices, **_firm(space, w)}) for w in some]
+            configurations = [c for c in found if c is not None]
+            for configuration, share in zip(configurations, _shares(space, configurations), strict=True):
+                if share <= _MARGIN:
+                    return configuration
+                if smallest is None or share < smallest[0]:
+                    smallest = share, configuration
+    return smallest[1] if smallest else _nearest(space, preferred)
 
 
-def _layouts(attributes: Mapping[str, Any]) -> list[dict[str, Value]]:
-    """In the order in which an expert tries them: least communication first."""
+def _total(space: Space, devices: Mapping[str, Value]) -> int:
+    return int(space.attributes["gpus"]) if "gpus" in space.attributes else sum(int(n) for n in devices.values())
+
+
+def _batches_of(layouts: list[dict[str, Value]], size: int) -> Iterator[list[dict[str, Value]]]:
+    for start in range(0, len(layouts), size):
+        yield layouts[start : start + size]
+
+
+def _shares(space: Space, configurations: list[Configuration]) -> list[float]:
+    """Of the memory of the smallest device that each uses."""
+    if not configurations:
+        return []
+    codes = np.array([space.codes_of(c.knobs) for c in configurations])
+    columns = {**space.attributes, **space.feasible.columns(codes)}
+    needed = Memory().predict({n: v for n, v in columns.items() if n != "degrees"}).value
+    return [float(gib) / _smallest_gib(space, c) for gib, c in zip(needed, configurations, strict=True)]
+
+
+def _device_choices(space: Space) -> list[dict[str, Value]]:
+    everything = _all_devices(space)
+    alone = [{k: n if k == kind else 0 for k, n in everything.items()} for kind in everything]
+    return [everything, *(alone if len(everything) > 1 else [])]
+
+
+def _smallest_gib(space: Space, configuration: Configuration) -> float:
+    """Memory of the smallest device that the configuration uses; of the cluster's where kinds are not known."""
+    used = [k.name for k in space.sparse if k.layer == "devices" and configuration.knobs.get(k.name)]
+    known = [device_memory_gib(name.replace("_", "-")) for name in used]
+    sizes = [gib for gib in known if gib is not None]
+    return min(sizes) if used and len(sizes) == len(used) else space.attributes.get("memory_gib", float("inf"))
+
+
+def _layouts(attributes: Mapping[str, Any], gpus: int) -> list[dict[str, Value]]:
+    """Those that divide `gpus`, in the order in which an expert tries them: least communication first."""
     degrees = attributes["degrees"]
     experts = attributes["experts"]
-    layouts = sorted(((pp, tp) for tp in degrees for pp in degrees), key=lambda d: (d[0] * d[1], d[0]))
+    layouts = sorted(
+        ((pp, tp) for tp in degrees for pp in degrees if gpus % (tp * pp) == 0), key=lambda d: (d[0] * d[1], d[0])
+    )
     return [
         {"tp": tp, "pp": pp, "ar": ar, "mbs": mbs, **({"ep": ep} if experts else {})}
         for pp, tp in layouts
@@ -145,7 +185,7 @@ def _deepspeed(space: Space) -> Iterator[dict[str, Value]]:
     """Stages in the order of DeepSpeed's autotuner, each with the largest micro batch that is estimated to fit."""
     a = space.attributes
     devices = _all_devices(space)
-    gpus = int(a["gpus"]) if "gpus" in a else sum(int(n) for n in devices.values())
+    gpus = _total(space, devices)
     for offload in ("none", "cpu"):
         for ckpt in ("none", "torch"):
             for stage in (0, 1, 2, 3):

@@ -125,6 +125,11 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures" / "hardware"
 
 
+def shipped(stem: str) -> Hardware:
+    """A file that came with AutoScout, whatever was measured here since."""
+    return _read(folder() / f"{stem}.toml")
+
+
 def own_folder() -> Path:
     """Where `autoscout calibrate` puts what it measured: beside the knowledge base."""
     return default_path().parent / "hardware"

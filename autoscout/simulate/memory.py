@@ -96,7 +96,10 @@ class Memory:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
-            stated = np.broadcast_to(np.asarray(some.get("memory_gib", np.nan), dtype=float), x.n)
+            # A job's `memory_gib` is its smallest device's: on a mixed cluster the hardware files say more.
+            mixed = len(devices(some, self.device)) > 1
+            given = np.nan if mixed else some.get("memory_gib", np.nan)
+            stated = np.broadcast_to(np.asarray(given, dtype=float), x.n)
             for local, fleet, counts in fleets(some, x.n, self.device):
                 here = x.take(local)
                 pressure[rows[local]] = _tightest(here, fleet, [c[local] for c in counts], stated[local])
@@ -126,7 +129,7 @@ def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Arr
     per_stage = x.gpus / x.pp
     found = []
     for kind, hw in enumerate(fleet):
-        memory = np.where((stated > 0) & (len(fleet) == 1), stated, hw.memory_gib)
+        memory = np.where(stated > 0, stated, hw.memory_gib)
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
         begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
         stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])

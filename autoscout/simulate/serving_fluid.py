@@ -53,7 +53,7 @@ def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
         tokens + s.output_len <= room / np.minimum(batch, s.max_seqs), np.minimum(batch, s.max_seqs), most
     )
     # Prompts: whole ones for version 0, else tokens that fill steps.
-    first = np.minimum(at_once, np.minimum(batch, np.floor(room / tokens)))
+    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
     per_step = np.where(
         old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0), s.batched_tokens / tokens
     )

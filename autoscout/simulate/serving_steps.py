@@ -169,7 +169,7 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         mixed = experts_us(
             c.experts, tokens, e.hidden, e.expert_ffn, e.topk, np.maximum(e.experts, 1.0), e.weight_bytes, e.spread
         )
-        us = us + np.where(e.experts > 0, mixed, 0.0)
+        us = us + np.where(e.experts > 0, mixed + product(np.maximum(e.experts, 1.0), e.hidden), 0.0)  # and the router
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
 

@@ -26,6 +26,21 @@ _SETS = {  # what a person's knob for a target may set: where the target's profi
 
 def catalog_of(job: Job) -> Catalog:
     """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    return installed.adapted(_declared(job), installed.version_of(job))
+
+
+def notes(job: Job) -> list[str]:
+    """What a person should know about how the job's catalog and the installed version differ."""
+    return installed.notes(_declared(job), job) if job.target == "vllm" else []
+
+
+def own_knobs(job: Job) -> dict[str, str]:
+    """The new knobs of the person's files, by name: the field that each one sets."""
+    knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
+    return {knob.name: knob.sets for knob in knobs if not knob.replace}
+
+
+def _declared(job: Job) -> Catalog:
     catalog = Catalog(target="command") if job.target == "command" else load_catalog(job.target)
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
@@ -34,12 +49,7 @@ def catalog_of(job: Job) -> Catalog:
         catalog = _extended(catalog, path, _own(path, job), names)
     if not catalog.knob:
         raise AutoscoutError(f"{', '.join(job.space.catalog)}: declares no knob", 2)
-    return installed.adapted(catalog, installed.version_of(job))
-
-
-def own_knobs(job: Job) -> dict[str, str]:
-    """The knobs of the person's files, by name: the field that each one sets."""
-    return {knob.name: knob.sets for file in job.space.catalog for knob in _own(Path(file), job).knob}
+    return catalog
 
 
 def _own(path: Path, job: Job) -> Catalog:
@@ -51,7 +61,7 @@ def _own(path: Path, job: Job) -> Catalog:
     if own.target and job.target != "command":
         raise AutoscoutError(f'{path}: declares a target of its own; such a job says target = "command"', 2)
     for knob in own.knob:
-        if not knob.sets.startswith(_SETS.get(job.target, ("",))):
+        if not knob.replace and not knob.sets.startswith(_SETS.get(job.target, ("",))):
             raise AutoscoutError(
                 f"{path}: knob '{knob.name}': sets = '{knob.sets}', but {job.target} is told of a person's knobs "
                 f"through {', '.join(prefix + '…' for prefix in _SETS[job.target])} only",

@@ -73,13 +73,9 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
     )
 
 
-def notes(job: Job) -> list[str]:
-    """What a person should know about how the catalog and the installed version differ."""
-    from autoscout.space.knob import load_catalog
-
-    if job.target != "vllm":
-        return []
-    catalog, installed = load_catalog(job.target), version_of(job)
+def notes(catalog: Catalog, job: Job) -> list[str]:
+    """How the catalog and what is installed differ."""
+    installed = version_of(job)
     if installed is None:
         asked = job.launch.python or sys.executable
         return [f"{asked} has no {job.target}: names and defaults are those of {job.target} {catalog.version}"]

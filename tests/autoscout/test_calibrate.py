@@ -44,14 +44,14 @@ def test_measures_this_machine(measured):
     hw = document["hardware"]
     assert hw["peak_tflops"]["fp32"] > 0
     assert hw["memory_gb_s"] > 0
-    assert hw["per_node"] == len(os.sched_getaffinity(0))
+    assert hw["cores"] == len(os.sched_getaffinity(0))
     assert all(0 <= error < 1 for error in document["errors"].values())
-    if hw["per_node"] > 1:
+    if hw["cores"] > 1:
         assert hw["island"]["all_reduce"]["latency_us"][0] > 0
 
 
 def test_predictions_use_it(measured):
-    """Both models know the device by its name from now on; without the measurement neither does."""
+    """Both models know the device by its name from now on; the serving model knew no CPU before."""
     folder, document = measured
     script = (
         "import json, numpy as np\n"
@@ -152,7 +152,7 @@ def benchmarks_of(name: str) -> cal.Groups:
         ],
         "prefill": [attention(b, length) for b in (1, 4) for length in (256, 1024, 4096)],
         "decode": decode,
-        "host": [["forward", 5.0], ["backward", 12.0], ["step", 300.0]],
+        "host": [["forward", 5.0]],
         "collectives": [["all_reduce", 2, s, curve.latency_us[0] + 1e-3 * s / curve.bus_gb_s[0]] for s in sizes],
     }
 

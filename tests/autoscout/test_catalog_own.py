@@ -11,6 +11,7 @@ from autoscout.profile.megatron import worker_config
 from autoscout.profile.vllm import engine_arguments
 from autoscout.rivals.expert import expert_default
 from autoscout.space import installed
+from autoscout.space.declared import notes
 from autoscout.space.explain import explain
 from autoscout.space.graph import Space
 from autoscout.space.installed import Installed, adapted
@@ -39,6 +40,18 @@ def test_a_rule_of_ones_own_explains_itself():
     explanation = explain(space, given, expert_default(space))
     assert [v.rule for v in explanation.violations] == ["mine"]
     assert explanation.violations[0].sentence.startswith("2 micro batches fill 2 stages just once")
+
+
+def test_a_declared_knob_with_other_values(tmp_path):
+    mbs = KNOB.replace('"fast"', '"mbs"', 1).replace("sparse", "dense").replace("[false, true]", "[1, 3]")
+    text = "".join(line for line in mbs.splitlines(keepends=True) if not line.startswith(("default", "off", "sets")))
+    (tmp_path / "mine.toml").write_text('extends = "megatron"\n' + text + 'sets = "micro_batch_size"\nreplace = true\n')
+    path = tmp_path / "job.toml"
+    path.write_text(OWN.read_text().replace("warmup-flush.toml", "mine.toml").replace("= 8", "= 6"))
+    job = load_job(path)
+    space = Space.of_job(job)
+    assert {c.knobs["mbs"] for c in space.configurations()} == {1, 3}
+    assert worker_config(job, expert_default(space), [])["micro_batch"] == 3
 
 
 def test_a_whole_target_of_ones_own():
@@ -154,7 +167,7 @@ def test_the_interpreter_of_the_job_is_asked_and_the_answer_is_kept(tmp_path, mo
     assert asked is not None
     assert asked.arguments == {"max_num_seqs": None, "max_num_batched_tokens": None, "speculative_config": "x"}
     assert Space.of_job(job).knob.keys() == {"max_num_seqs", "max_num_batched_tokens", "spec", "spec_tokens"}
-    assert "eager is left out: vllm 0.99 has no enforce_eager" in installed.notes(job)
+    assert "eager is left out: vllm 0.99 has no enforce_eager" in notes(job)
     assert [p.suffix for p in (tmp_path / "cache" / "autoscout" / "installed").iterdir()] == [".json"]
 
 
@@ -167,7 +180,7 @@ def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
     job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python="/nonexistent/python"))
     assert installed.version_of(job) is None
-    assert "/nonexistent/python has no vllm: names and defaults are those of vllm 0.32.0" in installed.notes(job)
+    assert "/nonexistent/python has no vllm: names and defaults are those of vllm 0.32.0" in notes(job)
     assert Space.of_job(job).knob.keys() >= {k.name for k in load_catalog("vllm").knob}
 
 

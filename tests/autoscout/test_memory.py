@@ -77,6 +77,15 @@ def test_the_probability_of_running_out_rises_with_the_micro_batch():
     assert (memory.fits({**GPT, "gpu": "a100-40g", "tp": 2, "mbs": 16}) == [False]).all()
 
 
+def test_on_a_mixed_cluster_only_the_devices_that_are_used_count():
+    model = {k: v for k, v in GPT.items() if k not in ("gpu", "gpus")} | {"memory_gib": 48.0, "distopt": 1, "mbs": 2}
+    large, both = ({"a100": 8, "a40": 0, "gpus": 8, "pp": 2}, {"a100": 8, "a40": 4, "gpus": 12, "pp": 3})
+    odds = [Memory("a100").oom_probability({**model, **used})[0] for used in (large, both)]
+    assert odds[0] < 0.5
+    alone = Memory().oom_probability({**model, "gpu": "a40", "gpus": 12, "pp": 3})[0]
+    assert odds[1] <= alone  # the first stages, which hold most micro batches, lie on the larger devices
+
+
 def test_a_measured_peak_corrects_the_level_and_a_death_raises_it():
     columns = {**GPT, "distopt": 1, "mbs": np.array([1, 2, 4])}
     memory = Memory()

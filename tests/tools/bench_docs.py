@@ -36,12 +36,20 @@ JOBS = {
 def comparisons() -> dict[str, str]:
     """Block → the arguments of `autoscout bench`."""
     found = {name: f"{table} {COLD} --svg docs/bench-{name}.svg" for name, table in TABLES.items()}
-    found |= {name: f"{job} {COLD} --strategies {FEW},metis,random --svg docs/bench-{name}.svg" for name, job in JOBS.items()}
+    found |= {
+        name: f"{job} {COLD} --strategies {FEW},metis,random --svg docs/bench-{name}.svg" for name, job in JOBS.items()
+    }
     for simulator in ("good", "biased", "good+80"):
-        found[f"llama-3b {simulator}"] = f"{JOBS['llama-3b']} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
+        found[f"llama-3b {simulator}"] = (
+            f"{JOBS['llama-3b']} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
+        )
     found["vtrain cold"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout"
     found["vtrain transfer"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout --transfer"
-    parts = ["autoscout", *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects")), "autoscout:remeasure=0"]
+    parts = [
+        "autoscout",
+        *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects")),
+        "autoscout:remeasure=0",
+    ]
     for name in ("convolution", "llama-3b"):
         where = {**TABLES, **JOBS}[name]
         found[f"{name} ablation"] = f"{where} {COLD} --strategies {','.join(parts)}"
@@ -72,7 +80,18 @@ def main() -> None:
 def printed(arguments: str, seeds: int, landscapes: str) -> str:
     words = shlex.split(arguments.replace("$LANDSCAPES", landscapes))
     markdown = [] if "--paper" in words else ["--markdown"]
-    command = [sys.executable, "-m", "tui.cli", "bench", *words, "--seeds", str(seeds), "--out", "build/bench", *markdown]
+    command = [
+        sys.executable,
+        "-m",
+        "tui.cli",
+        "bench",
+        *words,
+        "--seeds",
+        str(seeds),
+        "--out",
+        "build/bench",
+        *markdown,
+    ]
     environment = {**os.environ, "PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return done.stdout.strip()

@@ -2,9 +2,11 @@
 
     PYTHONPATH=. .venv/bin/python tests/tools/serving_accuracy.py ../shared/data/validation/serve_end_to_end.csv.gz
         [--framework vLLM] [--gpu a100] [--rows]
+    PYTHONPATH=. .venv/bin/python tests/tools/serving_accuracy.py --fluid
 
 Prints MAPE |predicted / measured - 1|, bias, the standard deviation of log(measured / predicted), the share of rows
-within the stated 90 % interval, and the same with its spread estimated from the other models' rows only.
+within the stated 90 % interval, and the same with its spread estimated from the other models' rows only. --fluid: how
+far the fluid is from the event simulation, over random configurations and loads.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from autoscout.simulate.serving import ServingSimulator, columns_at, fluid_error
+from autoscout.simulate.serving import ServingSimulator, columns_at, exactly, fluid_error
 from autoscout.simulate.serving_device import device
 from autoscout.simulate.serving_fluid import fluid
 from autoscout.simulate.serving_setup import setup
@@ -70,13 +72,51 @@ def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarr
     ]
 
 
+def fluid_against_events() -> None:
+    """Llama-3-8B on A100-80GB; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity."""
+    llama = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
+    n, rng, a100 = 150, np.random.default_rng(5), device("a100")
+    columns: dict[str, Any] = {
+        **llama,
+        "tp": rng.choice([1.0, 2.0, 4.0], n),
+        "input_len": rng.integers(50, 3000, n).astype(float),
+        "output_len": rng.integers(20, 600, n).astype(float),
+        "max_num_seqs": rng.choice([16.0, 64.0, 256.0], n),
+        "max_num_batched_tokens": rng.choice([512.0, 2048.0, 8192.0], n),
+        "requests": np.full(n, 400.0),
+    }
+    users = rng.choice([1.0, 4.0, 16.0, 64.0, 256.0], n)
+    full = fluid(setup({**columns, "concurrency": np.full(n, 256.0)}, a100, n))["requests_per_s"]
+    loads = {"batch": users, "concurrency": users, "rate": full * rng.choice([0.2, 0.5, 0.8, 0.95], n)}
+    lines: dict[str, list[str]] = {}
+    for kind, load in loads.items():
+        s = setup({**columns, kind: load}, a100, n)
+        quick, events = fluid(s), [exactly({**columns, kind: load}, s, i) for i in range(n)]
+        for metric in (
+            "output_tokens_per_s",
+            *(f"{m}_{q}_ms" for m in ("ttft", "tpot", "itl", "e2el") for q in ("mean", "p99")),
+        ):
+            off = np.log(quick[metric] / np.array([found.get(metric, np.nan) for found in events]))
+            off = off[np.isfinite(off)]
+            cells = [f"{100 * np.median(np.abs(off)):.1f}", f"{100 * np.quantile(np.abs(off), 0.9):.0f}"]
+            lines.setdefault(metric, [metric, f"{fluid_error(metric):.2f}"]).extend(cells)
+    header = ["", "stated log-sd", *(f"{kind}: {what}" for kind in loads for what in ("median %", "p90 %"))]
+    print(table(list(lines.values()), header))
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("table")
+    arguments.add_argument("table", nargs="?")
+    arguments.add_argument("--fluid", action="store_true")
     arguments.add_argument("--framework", default="")
     arguments.add_argument("--gpu", default="")
     arguments.add_argument("--rows", action="store_true")
     given = arguments.parse_args()
+    if given.fluid:
+        fluid_against_events()
+        return
+    if not given.table:
+        arguments.error("give a table, or --fluid")
     columns, measured = columns_of_rows(read(given.table))
     n = len(columns["row"])
     chosen = (

@@ -28,43 +28,72 @@ class ExperimentsPane(Pane):
                 yield Static(id="one-text")
 
     def on_mount(self) -> None:
-        self.page = 0
+        self.page = -1  # counted from the end: the newest stand last, as in a log
         self._listed: list[int] = []
         self._key: tuple[object, ...] = ()
+        self._matching = 0
+        self._taken = 0  # runs that were looked at
+        self._open: list[int] = []  # listed rows that may still change
         self.query_one(DataTable).add_columns(*_COLUMNS)
 
     def repaint(self) -> None:
         super().repaint()
         words = self.query_one(Input).value.lower().split()
-        runs = self.state.runs
-        finished = sum(r.status != "running" for r in runs[-50:])
-        key = (len(runs), finished, tuple(words), self.page, id(self.state))
-        if key != self._key:
+        key = (tuple(words), self.page, id(self.state))
+        if key != self._key or len(self._listed) >= 2 * PAGE:
             self._key = key
             self._fill(words)
+        elif self.page == -1:
+            self._follow(words)
 
     def _fill(self, words: list[str]) -> None:
         runs = self.state.runs
-        matching = [i for i in range(len(runs) - 1, -1, -1) if _matches(runs[i], words)]
-        self.page = max(0, min(self.page, (len(matching) - 1) // PAGE))
-        self._listed = matching[self.page * PAGE : (self.page + 1) * PAGE]
-        table = self.query_one(DataTable)
-        row = table.cursor_row
-        table.clear()
-        for i in self._listed:
-            cells = panels.experiment_row(self.state, i, self.ascii)
-            table.add_row(*[Text(c, style=style(runs[i].status) if n == 1 else "") for n, c in enumerate(cells)])
-        table.move_cursor(row=min(row, max(0, len(self._listed) - 1)))
-        pages = (len(matching) - 1) // PAGE + 1 if matching else 1
-        table.border_title = f"{len(matching)} of {len(runs)} experiments, page {self.page + 1} of {pages}"
+        matching = [i for i in range(len(runs)) if _matches(runs[i], words)]
+        pages = max(1, -(-len(matching) // PAGE))
+        self.page = max(-pages, min(-1, self.page))
+        start = (pages + self.page) * PAGE
+        self.query_one(DataTable).clear()
+        self._listed, self._open, self._taken = [], [], len(runs)
+        self._add(matching[start : start + PAGE])
+        self._matching = len(matching)
+        self.query_one(DataTable).move_cursor(row=len(self._listed) - 1, animate=False)
         self._describe()
 
+    def _follow(self, words: list[str]) -> None:
+        """New runs go below, and those that ended are written anew: the table is not built again."""
+        runs, table = self.state.runs, self.query_one(DataTable)
+        at_end = table.cursor_row >= len(self._listed) - 1
+        new = [i for i in range(self._taken, len(runs)) if _matches(runs[i], words)]
+        ended = [i for i in self._open if runs[i].status != "running"]
+        self._taken = len(runs)
+        self._matching += len(new)
+        for i in ended:
+            self._open.remove(i)
+            for column, cell in zip(table.ordered_columns, self._cells(i), strict=True):
+                table.update_cell(str(i), column.key, cell)
+        self._add(new)
+        if new and at_end:
+            table.move_cursor(row=len(self._listed) - 1, animate=False)
+        if new or ended:
+            self._describe()
+
+    def _add(self, rows: list[int]) -> None:
+        table = self.query_one(DataTable)
+        for i in rows:
+            table.add_row(*self._cells(i), key=str(i))
+        self._listed += rows
+        self._open += [i for i in rows if self.state.runs[i].status == "running"]
+
+    def _cells(self, i: int) -> list[Text]:
+        cells = panels.experiment_row(self.state, i, self.ascii)
+        return [Text(c, style=style(self.state.runs[i].status) if n == 1 else "") for n, c in enumerate(cells)]
+
     def turn(self, pages: int) -> None:
-        self.page = max(0, self.page + pages)
+        self.page = min(-1, self.page + pages)
         self.repaint()
 
     def on_input_changed(self) -> None:
-        self.page = 0
+        self.page = -1
         self.repaint()
 
     def on_input_submitted(self) -> None:
@@ -79,6 +108,12 @@ class ExperimentsPane(Pane):
         return self.state.runs[self._listed[row]] if 0 <= row < len(self._listed) else None
 
     def _describe(self) -> None:
+        pages = max(1, -(-self._matching // PAGE))
+        self.query_one(
+            DataTable
+        ).border_title = (
+            f"{self._matching} of {len(self.state.runs)} experiments, page {pages + 1 + self.page} of {pages}"
+        )
         run = self.selected
         tail = self.session.follower.tail(run.folder) if run and self.session.follower else []
         text = describe(run, tail, self.ascii) if run else Text("no experiment yet", style="dim")

@@ -19,9 +19,11 @@ from textual.widgets import DataTable, Static, TextArea, Tree
 from tui.screens.pane import Pane
 
 PAGE = 200
+# Views are what people ask of; tables come after them.
 _SCHEMA = (
-    "SELECT table_name, column_name, data_type FROM information_schema.columns "
-    "WHERE table_schema = 'main' ORDER BY table_name, ordinal_position"
+    "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns AS c "
+    "JOIN information_schema.tables AS t USING (table_schema, table_name) WHERE table_schema = 'main' "
+    "ORDER BY t.table_type != 'VIEW', c.table_name, c.ordinal_position"
 )
 _SAVED = {
     "best of each job": "SELECT job, name, value, metric, measurements FROM best",

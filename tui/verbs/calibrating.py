@@ -52,7 +52,6 @@ def _report(found: "Calibration", path: Path, as_json: bool) -> None:
             if dtype != "fp16"
         ),
         ["memory", number(hw["memory_gb_s"]), "GB/s"],
-        ["operator, from Python", number(hw["host"]["forward_us"]), "µs"],
     ]
     for i, ranks in enumerate(hw["island"]["ranks"]):
         curve = hw["island"]["all_reduce"]

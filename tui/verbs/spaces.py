@@ -15,12 +15,12 @@ from tui.options import common, load_job, note
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
-    from autoscout.space import installed
+    from autoscout.space.declared import notes
     from autoscout.space.graph import Space
     from tui import report
 
     job = load_job(job_file)
-    for said in installed.notes(job):
+    for said in notes(job):
         note(said)
     found = Space.of_job(job)
     if graph is not None:

@@ -164,14 +164,21 @@ def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json
 
 
 def _after_closing(name: str, kb: Path) -> None:
+    """What a person who closed the screens should know: that it goes on, how it ended, or that it was cut off."""
     from autoscout import best
+    from kb import journal as journals
     from kb import store
     from tui import report
 
-    if store.is_running(store.sessions_folder(kb) / name):
+    folder = store.sessions_folder(kb) / name
+    if store.is_running(folder):
         note(f"the session goes on without its screens; autoscout watch {name} shows it again")
-    else:
-        report.best(best.best_of_session(kb, name), as_json=False)
+        return
+    ended = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, journals.SessionEnded)]
+    if not ended or ended[-1].reason in ("interrupted", "failed"):
+        note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
+        raise SystemExit(1)
+    report.best(best.best_of_session(kb, name), as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:

@@ -38,3 +38,6 @@ class TestMegatron:
 class TestVllm:
     def test_the_configuration_of_an_engine(self):
         check("vllm", vllm_oracle.verdicts(VLLM), vllm_oracle.LISTED)
+
+    def test_the_names_of_what_is_set_on_gpus(self):
+        assert vllm_oracle.gpu_refusals(20) == []

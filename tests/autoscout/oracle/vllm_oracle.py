@@ -6,12 +6,14 @@ import os
 import tempfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from agreement import Answers, Verdict, assignments, one_rule_broken
 
+from autoscout.job import load_job
 from autoscout.profile.vllm import engine_arguments, model_config
 from autoscout.space.graph import Space
-from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic, Value
+from kb.records import Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic, Value
 
 PYTHON = Path(".venv-vllm/bin/python")
 BEYOND: dict[str, list[Value]] = {
@@ -70,6 +72,20 @@ def verdicts(count: int = 400, seed: int = 0) -> list[Verdict]:
                 rules = tuple(v.rule for v in space.violations(configuration))
                 found.append(Verdict(job.name, space.name(configuration), rules, refused))
     return found
+
+
+def gpu_refusals(count: int) -> list[str]:
+    """What vLLM says to the arguments of valid configurations of a GPU job, on this CPU: it knows their names and
+    kinds, and would override what needs a GPU."""
+    job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    job = msgspec.structs.replace(
+        job, space=SpaceLimits(), traffic=msgspec.structs.replace(job.traffic, shared_prefix=32)
+    )
+    space, environment = Space.of_job(job), {**os.environ, "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder, Answers(str(PYTHON), "vllm_answers.py", environment) as oracle:
+        (Path(folder) / "config.json").write_text(json.dumps(model_config(job)))
+        drawn = [space.sample(np.random.default_rng(i)) for i in range(count)]
+        return [r for c in drawn if (r := oracle.ask({"model": folder, "arguments": engine_arguments(job, c)}))]
 
 
 def _jobs() -> list[Job]:
