@@ -10,7 +10,7 @@ from autoscout.rivals.registry import FINITE, RIVALS, missing
 from autoscout.search.past import Past
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
-from kb.records import Configuration, Measurement, Objective
+from kb.records import Configuration, Measurement, Objective, Value
 
 OURS = ("autoscout", "paper")
 CERTAIN = ("grid", "expert", "metis")  # no chance in them
@@ -171,13 +171,14 @@ def test_a_space_of_one_point(name):
     _, known = drive(chosen, space, 10, lambda space, c: answer(space, c, 1.0))
     assert len(known) == 1
     assert chosen.ask() == []
-    assert chosen.recommend().knobs == {"a": 1}
+    assert (best := chosen.recommend()) is not None
+    assert best.knobs == {"a": 1}
 
 
 @every_strategy
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_knobs_of_one_kind_only_and_a_space_that_ends(name, kind):
-    rows = [{"a": a, "b": b} for a in range(4) for b in range(3)]
+    rows: list[dict[str, Value]] = [{"a": a, "b": b} for a in range(4) for b in range(3)]
     sparse, dense = (["a", "b"], []) if kind == "sparse" else ([], ["a", "b"])
     space = Space.from_table(rows, sparse, dense, Objective(maximize="tokens_per_s"))
     chosen = strategy(name, space, seed=0)
@@ -187,7 +188,8 @@ def test_knobs_of_one_kind_only_and_a_space_that_ends(name, kind):
     if name not in FINITE:
         assert len(known) == 12
         assert chosen.ask() == []
-        assert chosen.recommend().knobs == {"a": 3, "b": 2}
+        assert (best := chosen.recommend()) is not None
+        assert best.knobs == {"a": 3, "b": 2}
 
 
 @every_strategy
