@@ -1,7 +1,8 @@
 """All runs of a comparison: on all cores, seeded, resumable.
 
 With a folder every finished run is one JSON line in `runs.jsonl` there; what is found in it is not run again. A line
-carries a fingerprint of the landscape, the settings and the code, so that other comparisons may share the folder.
+carries a fingerprint of the landscape, the settings and the strategy's code, so that comparisons may share the folder
+and a rival is not run again because our search changed.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ import numpy as np
 
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings, run
+from autoscout.bench.variants import variant
+from autoscout.rivals.registry import RIVALS
 from autoscout.search.past import Past
 
 Told = Callable[[int, int], None]  # finished runs, all runs
@@ -43,18 +46,18 @@ def run_all(
     `settings.transfer` a strategy tunes the landscapes one after another and is handed what it measured before."""
     chains = [tuple(range(len(landscapes)))] if settings.transfer else [(i,) for i in range(len(landscapes))]
     tasks: list[Task] = [(chain, name, seed) for seed in range(seeds) for chain in chains for name in strategies]
-    marks = [fingerprint(landscape, settings, landscapes if settings.transfer else ()) for landscape in landscapes]
+    prints = [fingerprint(landscape, settings, landscapes if settings.transfer else ()) for landscape in landscapes]
+    marks = {(i, name): f"{mark}-{_code(name)}" for i, mark in enumerate(prints) for name in strategies}
     found = _read(folder)
-    done = {
-        (i, name, seed): r for chain, name, seed in tasks for i in chain if (r := found.get((marks[i], name, seed)))
-    }
+    known = {(i, name, seed): found.get((marks[i, name], name, seed)) for chain, name, seed in tasks for i in chain}
+    done = {key: result for key, result in known.items() if result is not None}
     left = [(c, name, seed) for c, name, seed in tasks if any((i, name, seed) not in done for i in c)]
     progress(len(tasks) - len(left), len(tasks))
     for at, (task, runs) in enumerate(_in_parallel(landscapes, left, settings, workers or _cores()), start=1):
         chain, name, seed = task
         for i, result in zip(chain, runs, strict=True):
             done[i, name, seed] = result
-            _write(folder, _Line(marks[i], result))
+            _write(folder, _Line(marks[i, name], result))
         progress(len(tasks) - len(left) + at, len(tasks))
     return [done[i, name, seed] for i in range(len(landscapes)) for name in strategies for seed in range(seeds)]
 
@@ -110,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
 
 def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Landscape]) -> str:
     """Of what decides a run besides the strategy and its seed."""
-    digest = hashlib.sha256(msgspec.json.encode([settings, _code(), [other.name for other in others]]))
+    digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
         arrays = [each.space.feasible.codes, each.truth, *([] if each.cost is None else [each.cost])]
         for array in [*arrays, *each.simulators.values()]:
@@ -121,12 +124,14 @@ def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Lands
 
 
 @cache
-def _code() -> str:
-    """A hash of the engine's source: another version of it runs anew."""
+def _code(name: str) -> str:
+    """A hash of a strategy's source and of what runs it: another version of it runs anew."""
+    ours = variant(name)[0] not in RIVALS
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    for part in ("bench", "space", "search" if ours else "rivals"):
+        for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def _read(folder: Path | None) -> dict[tuple[str, str, int], Run]:

@@ -8,6 +8,11 @@ from autoscout.rivals.sequential import Pool, Search
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
     """It models only knobs that every trial has (its "intersection search space"); conditional ones are random."""
+    import warnings
+
     import optuna  # type: ignore[import-not-found]
 
-    return by_trials(pool, optuna.samplers.GPSampler(seed=int(rng.integers(2**31)), deterministic_objective=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.GPSampler(seed=int(rng.integers(2**31)), deterministic_objective=False)
+    return by_trials(pool, sampler)

@@ -11,20 +11,21 @@ from autoscout.space.feasible import INACTIVE
 
 
 def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
+    import warnings
+
     import optuna  # type: ignore[import-not-found]
 
-    sampler = optuna.samplers.TPESampler(multivariate=True, group=True, seed=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(multivariate=True, group=True, seed=int(rng.integers(2**31)))
     return by_trials(pool, sampler)
 
 
 def by_trials(pool: Pool, sampler) -> Search:
     """Any Optuna sampler as a search; a failed run is a failed trial."""
-    import warnings
-
     import optuna  # type: ignore[import-not-found]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     study = optuna.create_study(sampler=sampler)
     while True:
         trial = study.ask()

@@ -1,8 +1,9 @@
 """What all rivals share: a search written as a coroutine over the valid configurations, driven by ask and tell.
 
-A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it is
-about certain knobs. The driver measures the default first, answers rows that are known already from the record (at
-most 15 in a row, then a random new one is measured in between), and masks: only valid configurations exist.
+A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
+is about certain knobs. The driver measures the default first, answers rows that are known already from the record (at
+most 15 in a row, fewer as the space empties, then a random new one is measured in between), and masks: only valid
+configurations exist.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -130,7 +131,7 @@ class Sequential:
             if pool.open[row]:
                 duplicates = 0
                 yield row
-            elif (duplicates := duplicates + 1) > _DUPLICATES:
+            elif (duplicates := duplicates + 1) > _DUPLICATES * pool.open.mean():
                 duplicates = 0
                 yield int(self._rng.choice(np.flatnonzero(pool.open)))
             if not pool.open.any():
