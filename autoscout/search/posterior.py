@@ -27,8 +27,8 @@ class Prior:
     """Of θ: means and standard deviations of the logarithms."""
 
     effects: tuple[float, float] = (0.4, 0.5)
-    residual: tuple[float, float] = (0.7, 0.7)
-    noise: tuple[float, float] = (0.05, 1.0)
+    residual: tuple[float, float] = (1.0, 0.7)
+    noise: tuple[float, float] = (0.1, 1.0)
     length: tuple[float, float] = (1.0, 1.0)  # times √(D / 4): distances grow with the number of axes
 
 
