@@ -19,6 +19,7 @@ import numpy as np
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.variants import variant
+from autoscout.profile.worker.leash import die_with
 from autoscout.rivals.registry import RIVALS
 from autoscout.search.past import Past
 
@@ -70,7 +71,7 @@ def _in_parallel(landscapes: Sequence[Landscape], tasks: list[Task], settings: S
         landscape.prepare()  # once, before the forks
     global _shared
     _shared = (landscapes, settings)
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _one_thread) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (os.getpid(),)) as pool:
         futures = {pool.submit(_chain, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -168,11 +169,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one_thread() -> None:
-    """A process a core: numeric libraries must not start threads of their own. Ctrl-C is for the parent."""
+def _begin(parent: int) -> None:
+    """A process a core: numeric libraries must not start threads of their own. Ctrl-C is for the parent, and when that
+    ends, even by force, so do we."""
     import signal
 
     from threadpoolctl import threadpool_limits
 
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 from scipy.stats import spearmanr
 
@@ -204,6 +206,21 @@ def test_bench_prints_one_json_document(table, tmp_path):
     assert document["summary"]["pairs"][0]["low"] <= document["summary"]["pairs"][0]["high"]
     assert "pip install HEBO" in document["left_out"]["hebo"]
     assert (tmp_path / "c.svg").read_text().startswith("<svg")
+
+
+def test_nothing_outlives_a_bench_that_is_killed(table, tmp_path):
+    options = ["--table", str(table), "--metric", "time_ms", "--goal", "min", "--strategies", "bayes", "--seeds", "500"]
+    command = [sys.executable, "-m", "tui.cli", "bench", *options, "--budget", "60", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    runs = tmp_path / "runs.jsonl"
+    while not runs.exists():
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children()
+    assert children
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
 
 
 @pytest.mark.parametrize(
