@@ -128,10 +128,13 @@ def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Lands
 def _code(name: str) -> str:
     """A hash of a strategy's source and of what runs it: another version of it runs anew."""
     ours = variant(name)[0] not in RIVALS
+    root = Path(__file__).parents[1]
+    paths = [root / "bench" / f"{part}.py" for part in ("run", "landscape", "fidelity")]
+    for part in ("space", "search" if ours else "rivals"):
+        paths += sorted((root / part).rglob("*.py"))
     digest = hashlib.sha256()
-    for part in ("bench", "space", "search" if ours else "rivals"):
-        for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
 
 

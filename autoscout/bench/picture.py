@@ -13,7 +13,7 @@ _COLOURS = (
     *("#882255", "#117733", "#AA4499", "#44AA99", "#DDCC77", "#6699CC", "#661100"),
 )
 _FLOOR, _CEILING = 1e-3, 10.0  # regrets outside are drawn at the edge
-_WIDTH, _HEIGHT, _LEFT, _TOP = 340, 200, 52, 26
+_WIDTH, _HEIGHT, _LEFT, _TOP = 340, 200, 60, 26
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _COLUMNS = 3
 _MOST_PANELS = 9
