@@ -29,6 +29,7 @@ Scope = Literal["3dp", "5dp", "full"]
 
 TRAINING = {"qwen3-30b-a3b": "Figure 4", "llama-3.2-3b": "Figure 5", "llama-3.1-nemotron-nano-8b": "Figure 6"}
 SERVING = {"llama-3-8b-serve": "Figure 7"}
+FIGURES = ("4", "5", "6", "7", "8", "9", "10", "11")
 ABLATED = "qwen3-30b-a3b"
 LINEAR = "linear"
 

@@ -13,8 +13,8 @@ class Refitted:
         self.kernel = kernel
         self._fitted_on = 0
 
-    def fit(self, x: np.ndarray, y: np.ndarray) -> None:
-        """x (n, d), y (n,)."""
+    def fit(self, x: np.ndarray, y: np.ndarray) -> bool:
+        """x (n, d), y (n,); whether the hyper-parameters were fitted anew."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
 
@@ -30,6 +30,7 @@ class Refitted:
             self.model.fit(x, y)
         if refit:
             self.kernel, self._fitted_on = self.model.kernel_, len(y)
+        return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the noise-free function at x, (k,) each."""

@@ -15,6 +15,7 @@ _SEARCHES = {
     "deepspeed": "deepspeed:deepspeed",
     "udo": "udo:udo",
     "cherrypick": "cherrypick:cherrypick",
+    "gp-ei": "gp_pool:gp_pool",
     "metis": "metis:metis",
     "walker": "walker:walker",
     "genetic": "genetic:genetic",

@@ -9,7 +9,7 @@ import click
 from tui.options import common, note
 
 _TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
-_STRATEGIES = "autoscout,paper,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
+_STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
 
 
 @click.command()
@@ -58,6 +58,8 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     if paper:
         _paper(options, as_json)
         return
+    if options["transfer"] and not options["group_by"]:
+        raise click.UsageError("--transfer goes from group to group: it needs --group-by")
     if table is not None:
         landscapes, notes = _of_table(table, options)
     else:
@@ -138,11 +140,20 @@ def _paper(options: dict[str, Any], as_json: bool) -> None:
             )
     settings = Settings(budget=options["budget"], target=options["target"], noise=options["noise"])
     figures = _names(options["figures"]) or []
+    _check_figures(figures)
     results = evaluate(options["seeds"], settings, options["folder"], figures, progress)
     chosen = f" --figures {options['figures']}" if figures else ""
     command = f"autoscout bench --paper{chosen} --seeds {options['seeds']} --budget {settings.budget}"
     report = markdown(results, f"{command} --noise {settings.noise:g}")
     click.echo(benches.paper_document(results, report) if as_json else report)
+
+
+def _check_figures(names: list[str]) -> None:
+    from autoscout.bench.paper import FIGURES
+
+    for name in names:
+        if name not in FIGURES:
+            raise click.UsageError(f"--figures {name}: the paper's evaluation has figures {', '.join(FIGURES)}")
 
 
 def _names(text: str | None) -> list[str] | None:
