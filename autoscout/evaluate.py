@@ -105,9 +105,14 @@ class Evaluator:
             return None  # everything is held against the default: it has to be real
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
+        verdict = self._guard.verdict(configuration.knobs)
+        if event is None and not verdict.simulate and self.mode == "adaptive":
+            return None  # the simulators err in this region, though not on the whole
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
-            event = Simulated(configuration=configuration, name=name, predicted=predicted, members=members)
+            event = Simulated(
+                configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
+            )
             self.tape.emit(event)
         return Measurement(
             configuration=configuration,

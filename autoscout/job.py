@@ -55,7 +55,9 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
 
     return msgspec.structs.replace(
         job,
-        launch=msgspec.structs.replace(job.launch, recorded=absolute(job.launch.recorded)),
+        launch=msgspec.structs.replace(
+            job.launch, recorded=absolute(job.launch.recorded), model_path=absolute(job.launch.model_path)
+        ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
     )
 

@@ -18,6 +18,7 @@ from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
 from autoscout.search.hyper import Hyper
+from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
 from autoscout.steer import Steering
@@ -80,11 +81,13 @@ class Loop:
         on_note: Callable[[str], None],
         stop: Stop,
         elapsed_s: float,
+        past: list[Past] | None = None,
     ) -> None:
         self.started, self.job, self.space, self.profiler = started, started.job, space, profiler
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
+        self.past = past or []
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference = guard.Reference(self.job.model.dtype, started.default.id)
+        self.reference = guard.Reference(guard.kind_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were run
@@ -143,7 +146,9 @@ class Loop:
     def _search(self) -> str:
         s = self.started
         predictors = self.evaluator.predictors() if s.strategy == "autoscout" else None
-        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors)
+        chosen: Strategy = strategy(
+            s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors, self.past
+        )
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
@@ -199,7 +204,7 @@ class Loop:
             # A new search of what is left: what it asks for again is known, and costs nothing.
             left = self.steering.narrow(order)
             default = self.started.default if left.is_valid(self.started.default) else None
-            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper)
+            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper, past=self.past)
         return chosen
 
     def _best_configuration(self) -> Configuration:

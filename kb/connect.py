@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,22 @@ _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration"
 @contextlib.contextmanager
 def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
     """The knowledge base, open for writing by us alone; waits up to `wait_s` seconds for others."""
+    with writer_if(kb, lambda: True, wait_s) as con:
+        assert con is not None
+        yield con
+
+
+@contextlib.contextmanager
+def writer_if(
+    kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S
+) -> "Iterator[DuckDBPyConnection | None]":
+    """Like `writer`; None, without opening the file, if it is not `needed` any more when it is our turn."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(lock_path(kb), wait_s):
+            if not needed():
+                yield None
+                return
             if not kb.exists():
                 _create(kb)
             with contextlib.closing(_connect(kb, False, wait_s)) as con:

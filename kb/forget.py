@@ -41,7 +41,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
             f"the journal of {session} repeats {n} measurements that it took from there"
             for session, n in con.execute(
                 "SELECT session, count(*) FROM decision WHERE type = 'answered' AND session NOT IN (FROM unnest($s)) "
-                "AND body ->> 'measured_by' IN (FROM unnest($s)) GROUP BY 1 ORDER BY 1",
+                "AND (body ->> 'measured_by') IN (FROM unnest($s)) GROUP BY 1 ORDER BY 1",
                 {"s": sessions},
             ).fetchall()
         ]

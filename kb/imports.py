@@ -6,6 +6,7 @@
 All rows of an import come in, or none.
 """
 
+import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from kb import journal as journals
 from kb import lake, rows, store
 from kb.connect import reader, writer
-from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.records import Configuration, Job, Measurement
 
 _AT_ONCE = 20_000
 
@@ -22,13 +23,13 @@ _AT_ONCE = 20_000
 class Stored(NamedTuple):
     id: str  # of the import
     new: int
-    known: int  # rows that the knowledge base had already
+    known: int  # rows that the knowledge base had already, or that repeat others
 
 
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
     """`about`: reader, file name and the like, shown in the view `imports`; `at`: unix time.
 
-    Importing the same again changes nothing. Errors: AutoscoutError when it was forgotten.
+    Importing the same again changes nothing. Rows that are alike to the last digit are one.
     """
     started = journals.SessionStarted(
         at=at,
@@ -45,29 +46,28 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
         default=Configuration({}),
         orderings=[],
     )
-    new = total = 0
+    imports = store.imports_folder(kb)
+    imports.mkdir(parents=True, exist_ok=True)
+    total = 0
+    # In a knowledge base of its own first: a large table takes minutes, and nobody else shall wait for it.
+    with tempfile.TemporaryDirectory(dir=imports, prefix=".unfinished-") as folder:
+        own = Path(folder) / "kb.duckdb"
+        with writer(own) as con:
+            con.execute("BEGIN")
+            store.insert(con, "job", [store.job_row(job)])
+            store.insert(con, "session", [store.session_row(started, "import")])
+            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _AT_ONCE)]:
+                rows.stage(con, batch)
+                rows.store_incoming(con)
+                total += len(batch)
+            con.execute("COMMIT")
+        if not total:
+            return Stored(id, 0, 0)
+        with reader(own, files=True) as con:
+            written = lake.write_session(con, id, imports)
     with writer(kb) as con:
         if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [id]).fetchone():
             con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # who imports it again wants it again
-        con.execute("BEGIN")
-        store.insert(con, "job", [store.job_row(job)])
-        store.insert(con, "session", [store.session_row(started, "import")])
-        while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _AT_ONCE)]:
-            rows.stage(con, batch)
-            new += rows.store_incoming(con)
-            total += len(batch)
-        if total == 0:
-            con.execute("ROLLBACK")
-            raise AutoscoutError("no row could be imported, so nothing was stored")
-        con.execute("COMMIT")
-        if new:
-            written = lake.write_session(con, id, store.imports_folder(kb))
-            con.execute("INSERT INTO lake_file VALUES (?, ?, ?, 0) ON CONFLICT DO NOTHING", [written, id, new])
+            con.execute("DELETE FROM lake_file WHERE session = ?", [id])
+    new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
     return Stored(id, new, total - new)
-
-
-def listed(kb: Path) -> list[str]:
-    with reader(kb) as con:
-        return [
-            id for (id,) in con.execute("SELECT id FROM session WHERE source = 'import' ORDER BY unix_s").fetchall()
-        ]

@@ -98,6 +98,7 @@ class Simulated(Event, frozen=True, tag="simulated"):
     name: str
     predicted: float  # the objective's metric
     members: dict[str, float]
+    why: str = ""  # the simulators are believed here
 
 
 class Checked(Event, frozen=True, tag="checked"):
@@ -157,6 +158,41 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     behind_high: float | None = None
 
 
+class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One similar job that something was carried over from."""
+
+    job: str
+    cluster: str
+    distance: float
+    rows: int
+    failures: int
+    orderings: int
+
+
+class WarmStarted(Event, frozen=True, tag="warm_started"):
+    """What was carried over; `favourites` are the best configurations of the similar jobs, valid here."""
+
+    sources: list[WarmSource] = []
+    favourites: list[Configuration] = []
+    notes: list[str] = []
+
+
+class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
+    """What the favourites turned out to be. `behind`: cost of the best of them / that of the session's best − 1;
+    `rank` among all that ran; `first_within`: experiments until something was within 1 % of the session's best."""
+
+    sources: list[WarmSource]
+    carried: int
+    tried: int
+    failed: int
+    best: str
+    behind: float | None
+    rank: int | None
+    experiments: int
+    first_within: int
+    sentence: str
+
+
 class SessionEnded(Event, frozen=True, tag="session_ended"):
     reason: str  # budget · wall · converged · exhausted · interrupted · failed · profiled
     experiments: int
@@ -180,6 +216,8 @@ AnyEvent = (
     | BestFound
     | SearchEnded
     | Confirmed
+    | WarmStarted
+    | WarmStartWorth
     | SessionEnded
 )
 

@@ -41,7 +41,7 @@ def push(kb: Path, lake: Path) -> Moved:
     with reader(kb, files=True) as con:
         todo = [
             each
-            for each in _census(con)
+            for each in census(con)
             if not any((lake / f"family={each.family}" / f"{h}.parquet").exists() for h in each.files)
         ]
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
@@ -77,14 +77,19 @@ def take(kb: Path, files: list[Path], gone: set[str] | None = None) -> Moved:
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
         with writer(kb) as con:
+            names = ", ".join(_text(path) for path in whole[i : i + _FILES_AT_ONCE])
             con.execute("BEGIN")
-            some, many = _absorb(con, whole[i : i + _FILES_AT_ONCE], gone or set())
+            con.execute(
+                f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT * EXCLUDE (filename), parse_filename(filename, true) "
+                f"AS hash FROM read_parquet([{names}], union_by_name = true, filename = true)"
+            )
+            some, many = absorb(con, gone or set())
             con.execute("COMMIT")
         sessions, measurements = sessions + some, measurements + many
     return Moved(sessions, measurements, passed_over)
 
 
-class _Session(NamedTuple):
+class Session(NamedTuple):
     session: str
     family: str
     measurements: int
@@ -92,7 +97,7 @@ class _Session(NamedTuple):
     files: list[str]  # hashes of files that hold just as much of it
 
 
-def _census(con: "DuckDBPyConnection") -> list[_Session]:
+def census(con: "DuckDBPyConnection") -> list[Session]:
     found = con.execute(
         """
         WITH measured AS (
@@ -116,7 +121,7 @@ def _census(con: "DuckDBPyConnection") -> list[_Session]:
         ORDER BY n.session
         """
     ).fetchall()
-    return [_Session(*row) for row in found]
+    return [Session(*row) for row in found]
 
 
 def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
@@ -163,19 +168,16 @@ def _whole_session() -> str:
     """
 
 
-def remember(con: "DuckDBPyConnection", name: str, each: _Session) -> None:
+def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
     con.execute(
         "INSERT INTO lake_file VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [name, each.session, each.measurements, each.decisions],
     )
 
 
-def _absorb(con: "DuckDBPyConnection", files: list[Path], gone: set[str]) -> tuple[int, int]:
-    """Returns how many sessions and measurements are new."""
-    names = ", ".join(_text(path) for path in files)
-    con.execute(
-        f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet([{names}], union_by_name = true, filename = true)"
-    )
+def absorb(con: "DuckDBPyConnection", gone: set[str]) -> tuple[int, int]:
+    """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
+    transaction; returns how many sessions and measurements are new."""
     con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")
     con.execute("INSERT INTO unwanted SELECT session FROM forgotten")
     for name in sorted(gone):
@@ -204,9 +206,9 @@ def _absorb(con: "DuckDBPyConnection", files: list[Path], gone: set[str]) -> tup
         """
         INSERT INTO lake_file
         SELECT
-            parse_filename(filename, true), any_value(session), count(*) FILTER (WHERE kind = 'measurement'),
+            hash, any_value(session), count(*) FILTER (WHERE kind = 'measurement'),
             count(*) FILTER (WHERE kind = 'decision')
-        FROM arrived GROUP BY filename ON CONFLICT DO NOTHING
+        FROM arrived GROUP BY hash ON CONFLICT DO NOTHING
         """
     )
     return _count(con, "session") - before, new

@@ -121,7 +121,7 @@ def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
     row = con.execute("SELECT current_database()").fetchone()
     assert row
     # Not a file copy: opening the file a second time in this process would drop DuckDB's own lock on it.
-    con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}')")
+    con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}', READ_WRITE)")
     try:
         con.execute(f"COPY FROM DATABASE {_name(row[0])} TO backup")
     finally:

@@ -117,8 +117,9 @@ class SpaceLimits(Strict, frozen=True):
 class Launch(Strict, frozen=True):
     """How an experiment is started and how long it may measure."""
 
-    launcher: Literal["auto", "warm", "torchrun", "replay"] = "auto"
+    launcher: Literal["auto", "warm", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
+    model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
     warmup: int = 1
@@ -182,7 +183,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What an experiment yielded. Failures are measurements too.
 
     Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
-    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks).
+    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
+    iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
+    answered with, one prompt after the other: what the guard compares.
     """
 
     configuration: Configuration

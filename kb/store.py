@@ -13,7 +13,7 @@ import msgspec
 
 from kb import journal as journals
 from kb import lake, lock, rows
-from kb.connect import reader, writer
+from kb.connect import reader, writer, writer_if
 from kb.records import AutoscoutError, Job, Measurement
 
 if TYPE_CHECKING:
@@ -46,16 +46,49 @@ def is_running(folder: Path) -> bool:
 
 
 def ingest(kb: Path, journal: Path) -> int:
-    """Adds what is new in a session's journal, all or nothing; returns the number of new measurements.
+    """Adds what is new in a session's journal, all or nothing; returns the number of measurements that this call added.
 
+    Who gets the lock brings in the journals of all who wait for it, in one transaction: then they need not (0).
     Ingesting the same journal again changes nothing. Errors: AutoscoutError; what is before a
     damaged line of the journal is kept.
     """
-    with writer(kb) as con:
-        new, problems = _ingest(con, [journal])
-    if problems:
-        raise problems[0]
+    request = _request(kb, journal)
+    with writer_if(kb, request.exists) as con:
+        if con is None:
+            return 0
+        others = _requests(request)
+        new, problems = _ingest(con, [journal, *others.values()])
+        for done in (request, *(other for other, path in others.items() if path not in problems)):
+            done.unlink(missing_ok=True)
+    if journal in problems:
+        raise problems[journal]
     return new
+
+
+def _request(kb: Path, journal: Path) -> Path:
+    """A file that asks whoever has the lock to ingest a journal; it goes away when that is done, and survives us."""
+    folder = kb.with_name(kb.name + ".requests")
+    request = folder / f"{journal.parent.name}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{request.name}"
+        unfinished.write_text(str(journal.resolve()))
+        os.replace(unfinished, request)
+    except OSError as error:
+        raise AutoscoutError(
+            f"{folder}: cannot be written ({error.strerror}); the journal keeps every measurement"
+        ) from error
+    return request
+
+
+def _requests(ours: Path) -> dict[Path, Path]:
+    """The journals of other requests."""
+    found = (path for path in sorted(ours.parent.iterdir()) if path != ours and not path.name.startswith("."))
+    journals_of = {path: Path(path.read_text()) for path in found}
+    for path, journal in journals_of.items():
+        if not journal.is_file():
+            path.unlink(missing_ok=True)
+    return {path: journal for path, journal in journals_of.items() if journal.is_file()}
 
 
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
@@ -75,7 +108,7 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
         return again.measurements, again.passed_over
     with writer(kb) as con:
         new, problems = _ingest(con, late)
-    return again.measurements + new, [*again.passed_over, *map(str, problems)]
+    return again.measurements + new, [*again.passed_over, *map(str, problems.values())]
 
 
 def mark(kb: Path) -> int:
@@ -105,15 +138,17 @@ def measurements(
     return [(row["session"], rows.measurement(row)) for row in found]
 
 
-def orderings(kb: Path, job_id: str | None = None) -> list[list[str]]:
-    """The orderings that won earlier sessions' tournaments, newest session first, each once."""
+def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
+    """The orderings that won earlier sessions' tournaments, newest session first, each once; None does not filter."""
     with reader(kb) as con:
         rows = con.execute(
             """
-            SELECT ordering FROM orderings WHERE winner AND ($job IS NULL OR job_id = $job)
+            SELECT ordering FROM orderings
+            WHERE winner AND ($job IS NULL OR job_id = $job)
+                AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ORDER BY session_unix_s DESC, session, reward DESC
             """,
-            {"job": job_id},
+            {"job": job_id, "sessions": sessions},
         ).fetchall()
     return [list(ordering) for ordering in dict.fromkeys(tuple(ordering) for (ordering,) in rows)]
 
@@ -142,17 +177,17 @@ class _Tail(NamedTuple):
     problem: AutoscoutError | None  # why there is no more
 
 
-def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, list[AutoscoutError]]:
+def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
     tails: dict[str, _Tail] = {}
-    problems: list[AutoscoutError] = []
+    problems: dict[Path, AutoscoutError] = {}
     for path in paths:
         try:
             tail = _read_tail(con, path)
         except AutoscoutError as error:
-            problems.append(error)
+            problems[path] = error
             continue
         if tail and tail.problem:
-            problems.append(tail.problem)
+            problems[path] = tail.problem
         if tail and tail.events:
             tails[tail.started.session] = tail
     return _insert_tails(con, list(tails.values())) if tails else 0, problems

@@ -396,7 +396,7 @@ FROM results AS r
 LEFT JOIN confirmed AS c
     ON c.job_id = r.job_id AND c.context = r.context AND c.cluster = r.cluster AND c.goal = r.goal
     AND c.metric = r.metric AND c.constraints = r.constraints AND c.limits IS NOT DISTINCT FROM r.limits
-    AND c.body ->> 'name' = r.name
+    AND (c.body ->> 'name') = r.name
 WHERE r.value IS NOT NULL
 QUALIFY row_number() OVER (
     PARTITION BY r.job, r.job_id, r.context, r.cluster, r.goal, r.metric, r.constraints, r.limits
@@ -634,7 +634,7 @@ checked AS (
     SELECT
         d.session, d.body ->> 'name' AS name, any_value(try_cast(d.body ->> 'measured' AS DOUBLE)) AS measured
     FROM decision AS d
-    WHERE d.type = 'checked' AND d.body ->> 'measured' IS NOT NULL
+    WHERE d.type = 'checked' AND (d.body ->> 'measured') IS NOT NULL
     GROUP BY ALL
 )
 

@@ -30,6 +30,9 @@ for verb in (
     predicting.predict,
     knowledge.sql,
     benching.bench,
+    knowledge.similar,
+    knowledge.import_,
+    knowledge.kb_,
     machine.doctor,
     calibrating.calibrate,
 ):

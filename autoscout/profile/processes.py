@@ -71,6 +71,22 @@ def family(pid: int) -> dict[int, str]:
     return found
 
 
+def shared_memory(members: dict[int, str]) -> set[Path]:
+    """Files in /dev/shm that these processes have mapped or open: what stays when they are killed."""
+    found = set()
+    for pid in members:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                if (place := line.find("/dev/shm/")) >= 0:
+                    found.add(Path(line[place:].removesuffix(" (deleted)")))
+        with contextlib.suppress(OSError):
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (target := os.readlink(handle)).startswith("/dev/shm/"):
+                        found.add(Path(target.removesuffix(" (deleted)")))
+    return found
+
+
 class _Stat(NamedTuple):
     parent: int
     session: int

@@ -1,11 +1,16 @@
 """From (job, configuration) to the arguments of vLLM's engine: plain data in vLLM's own words."""
 
+import json
+import math
+import sys
 from typing import Any
 
+from autoscout.profile import megatron
 from autoscout.space.attributes import attributes_of
 from autoscout.space.declared import catalog_of
-from kb.records import Configuration, Job, Value, shape
+from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
+SERVED_NAME = "autoscout"
 _MIB = 2**20
 _LOOKUP = 4  # tokens of the answer that the ngram method looks for in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -32,6 +37,55 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     if "speculative_config" in arguments:
         arguments["speculative_config"]["prompt_lookup_max"] = _LOOKUP
     return arguments
+
+
+def flags(arguments: dict[str, Any]) -> dict[str, Value]:
+    """The arguments as `vllm serve` has them: --no-… for what is off; a nested one is JSON; one alone has True."""
+    found: dict[str, Value] = {}
+    for name, value in arguments.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            found[flag if value else "--no-" + flag[2:]] = True
+        else:
+            found[flag] = json.dumps(value) if isinstance(value, dict) else value
+    return found
+
+
+def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) -> list[str]:
+    """`vllm serve` under the job's interpreter, on this machine only."""
+    words = [*job.launch.command_prefix, job.launch.python or sys.executable, "-m", "vllm.entrypoints.cli.main"]
+    words += ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", SERVED_NAME]
+    for flag, value in flags(arguments).items():
+        words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
+def world_size(configuration: Configuration) -> int:
+    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp", "dp"))
+
+
+def environment_variables(job: Job) -> dict[str, str]:
+    """What a person has to set too for the same run."""
+    if megatron.device_kind(job) == "cuda":
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
+    return {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def launcher(job: Job) -> str:
+    """ "warm", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
+
+    Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
+    """
+    chosen = job.launch.launcher
+    alone = megatron.device_kind(job) == "cpu" and job.devices == 1
+    if chosen == "torchrun":
+        raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
+    if chosen == "warm" and not alone:
+        raise AutoscoutError('launch.launcher: "warm" serves on one CPU rank only; use "serve" or "auto"', 2)
+    if chosen != "auto":
+        return chosen
+    return "warm" if alone else "serve"
 
 
 def model_config(job: Job) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Seen:
     """The columns that a member was fitted on: their order as a matrix, and the range that they spanned."""
 
     def __init__(self, columns: Columns) -> None:
-        self.names = [name for name, v in columns.items() if _kind(v)]
+        self.names = [name for name, v in columns.items() if kind(v)]
         self.categories: dict[str, np.ndarray] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.switches: set[str] = set()
@@ -50,7 +50,7 @@ class Seen:
             values = np.atleast_1d(np.asarray(columns[name]))
             if values.dtype == bool:
                 self.switches.add(name)
-            if _kind(values) == "U":
+            if kind(values) == "U":
                 self.categories[name] = np.unique(values)
             elif np.isfinite(known := values.astype(float)).any():
                 self.ranges[name] = float(np.nanmin(known)), float(np.nanmax(known))
@@ -120,10 +120,10 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray | list) and np.ndim(value) == 1  # type: ignore[arg-type]
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
     """ "U" for names, "f" for numbers and switches, "" for what is neither."""
-    kind = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
-    return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(kind, "")
+    letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
+    return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 
 
 def _span(low: float, high: float) -> str:

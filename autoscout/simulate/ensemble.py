@@ -11,6 +11,7 @@ from autoscout.simulate.linear import table_2
 from autoscout.simulate.member import Member
 from autoscout.simulate.members import analytic, members_of
 from autoscout.simulate.memory import Memory
+from autoscout.simulate.past import past_jobs
 from autoscout.simulate.stack import Ensemble, Rule
 from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
@@ -24,16 +25,28 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 class Simulators:
     """An ensemble fitted on what was measured of a job; predicts its objective's metric."""
 
-    def __init__(self, job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> None:
-        """`published`: only the paper's four members with the weights of equation 2."""
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        rows: Iterable[Measurement],
+        published: bool = False,
+        past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+    ) -> None:
+        """`published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
+        same target measured."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
         rows = list(rows)
         self._published, self.memory = published, memory_of(job, space, rows)
-        self.ensemble = Ensemble(table_2() if published else members_of(job.objective.metric, job.task), rule)
+        metric, task = job.objective.metric, job.task
+        earlier = [(other, *medians(measured, metric)) for other, measured in past if other.id != job.id]
+        learned = past_jobs(space, earlier, lambda: members_of(metric, task))
+        members = table_2() if published else members_of(metric, task, [learned] if learned else [])
+        self.ensemble = Ensemble(members, rule)
         self.any_row = self.columns([next(space.configurations())])
-        configurations, values = medians(rows, job.objective.metric)
+        configurations, values = medians(rows, metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))
         else:
@@ -94,9 +107,14 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
     return simulators if simulators.weights else None
 
 
-def predictors(job: Job, space: Space, rows: Iterable[Measurement]) -> dict[str, Predictor]:
-    """`Simulators.predictors` of simulators fitted on `rows`."""
-    return Simulators(job, space, rows).predictors()
+def predictors(
+    job: Job,
+    space: Space,
+    rows: Iterable[Measurement],
+    past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+) -> dict[str, Predictor]:
+    """`Simulators.predictors` of simulators fitted on `rows`, and on what `past` jobs measured."""
+    return Simulators(job, space, rows, past=past).predictors()
 
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:

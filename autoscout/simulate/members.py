@@ -1,6 +1,8 @@
 """Which simulators there are for a job's objective: analytic ones that need no rows, and learned ones beside and on top
 of them."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -45,9 +47,9 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
     return []
 
 
-def members_of(metric: str, task: Task = "pretrain") -> list[Member]:
-    """All members for a metric, analytic ones first."""
-    return with_learned(analytic(metric, task))
+def members_of(metric: str, task: Task = "pretrain", more: Sequence[Member] = ()) -> list[Member]:
+    """All members for a metric, analytic ones first; `more`: others to learn on top of."""
+    return with_learned([*analytic(metric, task), *more])
 
 
 def with_learned(bases: list[Member]) -> list[Member]:

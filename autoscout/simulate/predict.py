@@ -79,7 +79,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
         value=value,
         low=value * math.exp(-SPAN * error),
         high=value * math.exp(SPAN * error),
-        expected_error=simulators.expected_error,
+        expected_error=simulators.expected_error if simulators.ensemble.rows else error * math.sqrt(2 / math.pi),
         rule=simulators.ensemble.rule,
         rows=simulators.ensemble.rows,
         context=rows[-1].context if rows else "",

@@ -114,6 +114,6 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
         return 1.0
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
-        return found * (float(t.ppf((1 + _COVERAGE) / 2, jobs)) / SPAN if jobs else 1.0)
+        return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)
     scale = math.sqrt((_PRIOR_CHECKS + float((z**2).sum())) / (_PRIOR_CHECKS + n))
     return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + (jobs or n))) / SPAN

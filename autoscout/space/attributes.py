@@ -8,23 +8,11 @@ from autoscout.presets import device_memory_gib
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.rules import divisors
 from kb.records import AutoscoutError, Job, Model, Node, shape
+from kb.sizes import parameters
 
 _LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
 # CUDA compute capability by device (vendor data sheets); 8.9 and more multiply fp8.
 _CAPABILITY = {"a100": 8.0, "a100-40g": 8.0, "a40": 8.6, "l40s": 8.9, "h100": 9.0, "h200": 9.0, "b200": 10.0}
-
-
-def parameters(model: Model) -> int:
-    """Trainable parameters (biases and norms left out: below 0.1 %)."""
-    m = shape(model)
-    attention = m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
-    matrices = 3 if m.gated else 2
-    if m.experts:
-        feed_forward = m.experts * matrices * m.hidden * m.expert_ffn + m.hidden * m.experts
-    else:
-        feed_forward = matrices * m.hidden * m.ffn
-    embeddings = m.vocab * m.hidden * (1 if m.tied else 2)
-    return m.layers * (attention + feed_forward) + embeddings
 
 
 def expert_parameters(model: Model) -> int:

@@ -6,6 +6,7 @@ that would be too many states, only the values of its parts that are already kno
 their product). States that remember the same are one.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping
 
@@ -13,14 +14,14 @@ import msgspec
 import numpy as np
 
 from autoscout.space.columns import Known
-from autoscout.space.constraints import Columns, Constraint, Part, undefined_error
+from autoscout.space.constraints import Columns, Constraint, Part, rearranged, undefined_error
 from autoscout.space.diagram import Diagram, Raw, assembled
 from autoscout.space.knob import Knob
 from autoscout.space.packing import distinct, packed
 
 # States of one level, at most: every way of building is tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
-_MOST_CELLS = 100_000_000  # states × values of one level
+_MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000  # states × values of one level; of those, allowed ones
 
 
 class TooWide(Exception):
@@ -41,16 +42,21 @@ def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: 
 
     Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow."""
     declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
-    ways = [(declared, False)]
+    with contextlib.suppress(TooWide):
+        return in_order(declared, knobs, constraints, columns, _MOST_STATES[0])
+    return smallest([declared, _frugal(knobs, constraints)], knobs, constraints, columns)
+
+
+def smallest(
+    orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
+) -> Diagram | None:
+    """The first diagram that stays within the limits, which grow as long as there is none: in one of the orders, with
+    states that remember codes or values of parts. Errors: as above."""
     for limit in _MOST_STATES:
-        for order, parts in ways:
-            try:
-                return in_order(order, knobs, constraints, columns, limit, parts)
-            except TooWide:
-                continue
-        if len(ways) == 1:
-            frugal = _frugal(knobs, constraints)
-            ways += [(frugal, False), (declared, True), (frugal, True)]
+        for parts in (False, True):
+            for order in orders:
+                with contextlib.suppress(TooWide):
+                    return in_order(order, knobs, constraints, columns, limit, parts)
     raise TooWide
 
 
@@ -64,6 +70,9 @@ def in_order(
 ) -> Diagram | None:
     """The diagram that assigns the knobs in a given order. `parts`: states remember values of parts, not codes."""
     place = {knobs[k].name: i for i, k in enumerate(order)}
+    if parts:
+        whole = columns.whole
+        constraints = [rearranged(c, place, whole) for c in constraints]
     ends = [max((place[n] for n in c.names), default=0) for c in constraints]
     slots: list[Slot] = []
     states = np.zeros((1, 0), dtype=np.int32)  # (states, slots)
@@ -82,6 +91,8 @@ def in_order(
                 allowed &= holds
                 if undefined is not None:
                     suspects.append((i, c, undefined))
+        if np.count_nonzero(allowed) > _MOST_EDGES:
+            raise TooWide
         source, code = np.nonzero(allowed)
         raw.append((k, n, source, (code - 1).astype(np.int16), source))
         assigned = assigned | {knobs[k].name}

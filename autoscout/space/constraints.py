@@ -4,7 +4,8 @@ A *code* is an index into a knob's values, −1 (`INACTIVE`) where it does not a
 """
 
 import ast
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -64,6 +65,51 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [*parts, Part(mine, frozenset([mine]))] if mine in assigned else parts
 
 
+def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
+    """The same constraint with its sums and products of whole numbers in the order in which knobs are assigned
+    (`place`), so that what is known of them at any time is one part."""
+    if c.rule is None:
+        return c
+    tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
+    holds = copy.copy(c.rule.holds)
+    holds.tree = tree
+    return msgspec.structs.replace(c, rule=msgspec.structs.replace(c.rule, holds=holds))
+
+
+class _Rearranged(ast.NodeTransformer):
+    def __init__(self, place: Mapping[str, int], whole: Collection[str]) -> None:
+        self.place = place
+        self.whole = whole
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        if not isinstance(node.op, ast.Add | ast.Mult) or not self._is_whole(node):
+            return ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
+        first, *others = sorted(self._terms(node, type(node.op)), key=self._last)
+        tree = self.visit(first)
+        for other in others:
+            tree = ast.BinOp(tree, node.op, self.visit(other))
+        return tree
+
+    def _terms(self, node: ast.expr, operation: type[ast.operator]) -> list[ast.expr]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, operation):
+            return [*self._terms(node.left, operation), *self._terms(node.right, operation)]
+        return [node]
+
+    def _last(self, node: ast.expr) -> int:
+        """When it is known."""
+        return max((self.place.get(n.id, -1) for n in ast.walk(node) if isinstance(n, ast.Name)), default=-1)
+
+    def _is_whole(self, node: ast.expr) -> bool:
+        """Whether nothing in it can be a fraction, whose sums depend on their order."""
+        return not any(
+            isinstance(n, ast.Div)
+            or (isinstance(n, ast.Name) and n.id not in self.whole)
+            or (isinstance(n, ast.Constant) and not isinstance(n.value, int))
+            for n in ast.walk(node)
+            if not (isinstance(n, ast.Name) and n.id in ("min", "max", "divisors"))
+        )
+
+
 def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[Part]:
     """The largest subtrees over knobs (`names`) that are all `assigned`."""
     read = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) & names
@@ -95,6 +141,12 @@ class Columns:
         self._attributes = attributes
         self._knobs = {knob.name: knob for knob in knobs}
         self._values = {knob.name: column([*knob.values, knob.off]) for knob in knobs}  # code −1 reads the last
+
+    @property
+    def whole(self) -> set[str]:
+        """Names that are always whole numbers."""
+        knobs = {name for name, column in self._values.items() if column.dtype.kind in "bi"}
+        return knobs | {name for name, value in self._attributes.items() if isinstance(value, int)}
 
     def test(
         self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]

@@ -10,7 +10,7 @@ counting exact, sampling uniform, and the nearest configuration a shortest path.
 multivalued decision diagrams", CP 2007.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -101,6 +101,20 @@ class Diagram:
                 return None
             state = to
         return state
+
+    def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
+        """The codes of everything below a state, by knob index and depth first, in one list that is used again."""
+        codes = [-1] * len(self.radix)
+
+        def assign(i: int, state: int) -> Iterator[list[int]]:
+            if i == len(self.levels):
+                yield codes
+                return
+            for code, to in self.step(i, state).items():
+                codes[self.order[i]] = code
+                yield from assign(i + 1, to)
+
+        yield from assign(start, state)
 
     # ---- many --------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
             nearest_name="",
         )
     attempt = _filled(space, _in_domain(space, given), default)
-    nearest = space.nearest({**default.knobs, **attempt.knobs}, dear=given)
+    nearest = space.nearest({**default.knobs, **attempt.knobs}, given=given)
     return Explanation(
         given=dict(given),
         configuration=None,

@@ -18,13 +18,14 @@ import numpy as np
 
 from autoscout.space import build, tables
 from autoscout.space.constraints import INACTIVE, Columns, constraints
-from autoscout.space.diagram import FORBIDDEN, Diagram
+from autoscout.space.diagram import Diagram
 from autoscout.space.entangled import sampled
 from autoscout.space.feasible import Feasible, Index, structures_of, table_of
 from autoscout.space.knob import Knob, Rule, instantiate
 from autoscout.space.merge import from_rows
 from autoscout.space.moves import neighbours
-from autoscout.space.network import distance, key, limited, network, ordered, topological
+from autoscout.space.nearness import Nearness, step
+from autoscout.space.network import check_names, key, limited, network, ordered, topological
 from autoscout.space.prefixes import LazyTree, SortedTable
 from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
 from autoscout.space.rules import Expression
@@ -36,9 +37,6 @@ Point = dict[str, Value]  # dense knobs
 
 _MOST_ROWS = 4_000_000  # of a table of structures or configurations
 _MOST_CELLS = 120_000_000
-# Distances are whole numbers, so that the nearest is the same on every machine: steps of dense knobs count in units,
-# sparse knobs in 64ths of a doubling above them, and what a person gave above both (as powers of two).
-_PARTS, _SPARSE, _DEAR = 64, 20, 36
 
 
 class Space:
@@ -64,14 +62,17 @@ class Space:
         self.rules = rules
         self.sparse = [knob for knob in self.knobs if knob.kind == "sparse"]
         self.dense = [knob for knob in self.knobs if knob.kind == "dense"]
-        self._check_names()
+        check_names(self.knobs, rules, self.attributes)
         self.graph = network(self.knobs, rules)
         self._off = {knob.name: knob.off for knob in self.knobs}
         self._place = {knob.name: i for i, knob in enumerate(self.knobs)}
         self._code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
         self.measured = measured is not None
+        self._coupled = constraints(self.knobs, rules)
+        self._columns = Columns(self.knobs, self.attributes)
         self._estimate: int | None = None
         self._diagram = self._compiled(measured)
+        self._nearness = Nearness()
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}
 
     @staticmethod
@@ -170,7 +171,7 @@ class Space:
         state = self._state(s)
         if state is None:
             return {}
-        wanted = {n: self._step(n, x[n]) for n in x if n in self.knob}
+        wanted = {n: step(self.knob[n], x[n]) for n in x if n in self.knob}
         codes = [INACTIVE] * len(self.knobs)
         for name, values in self.mask(s).items():
             steps = [self._code[name][key(v)] for v in values]
@@ -178,7 +179,7 @@ class Space:
             codes[self._place[name]] = min(steps, key=lambda c, w=goal: abs(c - w))
         first = self._diagram.sparse
         if self._diagram.walk(codes, first, state=state) is None:
-            cost = {self._place[k.name]: self._steps_from(k, wanted[k.name]) for k in self.dense if k.name in wanted}
+            cost = {self._place[k.name]: self._nearness.cost(k, x[k.name]) for k in self.dense if k.name in x}
             codes = self._diagram.nearest(cost, first, state) or codes
         return self._point(codes)
 
@@ -186,7 +187,7 @@ class Space:
         """All of X(s)."""
         state = self._state(s)
         if state is not None:
-            yield from (self._point(codes) for codes in self._below(self._diagram.sparse, state))
+            yield from (self._point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
 
     def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
         """(s, x projected onto X(s)) as a configuration."""
@@ -258,14 +259,14 @@ class Space:
             return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
         if self.enumerable:
             return SortedTable(self.feasible.codes, order, order, radices)
-        rest = [i for i in self._diagram.order if i not in order]
-        coupled = constraints(self.knobs, self.rules)
+        order += [i for i in self._diagram.order if i not in order]
         try:
-            diagram = build.in_order(order + rest, self.knobs, coupled, Columns(self.knobs, self.attributes))
+            diagram = build.smallest([order], self.knobs, self._coupled, self._columns)
         except build.TooWide:
-            raise AutoscoutError(f"the ordering {', '.join(ordering)} needs too many states; try another", 1) from None
+            sentence = f"the ordering {', '.join(ordering)} needs too many states; try another"
+            raise AutoscoutError(sentence, 1) from None
         assert diagram is not None, "a space that is not empty is not empty in another order"
-        return LazyTree(diagram, len(order))
+        return LazyTree(diagram, len(ordering))
 
     # ---- partial assignments and moves -------------------------------------------------------------------
 
@@ -335,12 +336,21 @@ class Space:
         """(n, knobs) codes, each row uniform over all valid configurations."""
         return self._diagram.sample(n, rng)
 
+    def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
+        """A space of at most n of the valid configurations, uniformly drawn, and of the given ones: for searches that
+        need every configuration as a row, where those are too many."""
+        rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
+        codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
+        space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
+        space.derived, space.measured, space._estimate = self.derived, False, self.count
+        return space
+
     def configurations(self) -> Iterator[Configuration]:
         """All of them; in the order of `feasible` where that exists."""
         if self.enumerable:
             yield from (self.of_codes(row) for row in self.feasible.codes.tolist())
         else:
-            yield from (self.of_codes(codes) for codes in self._below(0, 0))
+            yield from (self.of_codes(codes) for codes in self._diagram.every())
 
     # ---- validity and its reasons ------------------------------------------------------------------------
 
@@ -360,30 +370,19 @@ class Space:
         self,
         wanted: Mapping[str, Value],
         firm: Mapping[str, Value] | None = None,
-        dear: Iterable[str] = (),
+        given: Iterable[str] = (),
     ) -> Configuration | None:
         """The valid configuration nearest to `wanted` among those that agree with `firm` where its knobs are active.
 
-        Distance: a sparse knob's |log₂| of the ratio for numbers, 1 for another choice or (in)activity; then, among the
-        nearest structures, a dense knob's steps in its domain. Knobs in `dear` count before all others."""
-        firm, dear = firm or {}, set(dear)
+        Distance (`nearness.py`): the structure first, |log₂| of the ratio for numbers and 1 for another choice; then
+        the point, in steps of the domains. Knobs in `given` count before all others."""
+        firm, given = firm or {}, set(given)
         cost: dict[int, np.ndarray] = {}
         for i, knob in enumerate(self.knobs):
-            row = np.zeros(len(knob.values) + 1, dtype=np.int64)
             if knob.name in wanted:
-                value = wanted[knob.name]
-                if knob.kind == "sparse":
-                    apart = [0.0 if value == knob.off else 1.0, *(distance(value, v) for v in knob.values)]
-                    row = np.rint(_PARTS * np.array(apart)).astype(np.int64) << _SPARSE
-                else:
-                    row = self._steps_from(knob, self._step(knob.name, value))
-                if knob.name in dear:
-                    row = row >> _SPARSE << _DEAR if knob.kind == "sparse" else row << _DEAR
+                cost[i] = self._nearness.cost(knob, wanted[knob.name], knob.name in given)
             if knob.name in firm:
-                value = firm[knob.name]
-                agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
-                row = np.where(agrees, row, FORBIDDEN)
-            cost[i] = row
+                cost[i] = np.maximum(cost.get(i, 0), self._nearness.only(knob, firm[knob.name]))
         codes = self._diagram.nearest(cost)
         return None if codes is None else self.of_codes(codes)
 
@@ -395,8 +394,7 @@ class Space:
             if diagram is None:
                 raise AutoscoutError("the table has no rows", 3)
             return diagram
-        coupled = constraints(self.knobs, self.rules)
-        columns = Columns(self.knobs, self.attributes)
+        coupled, columns = self._coupled, self._columns
         try:
             diagram = build.from_constraints(self.knobs, coupled, columns)
         except build.TooWide:
@@ -412,21 +410,6 @@ class Space:
         codes = self.codes_of(s)
         return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)
 
-    def _below(self, start: int, state: int) -> Iterator[list[int]]:
-        """Codes of everything below a state, depth first."""
-        diagram = self._diagram
-        codes = [INACTIVE] * len(self.knobs)
-
-        def assign(i: int, state: int) -> Iterator[list[int]]:
-            if i == len(diagram.levels):
-                yield codes
-                return
-            for code, to in diagram.step(i, state).items():
-                codes[diagram.order[i]] = code
-                yield from assign(i + 1, to)
-
-        yield from assign(start, state)
-
     def _taken(self, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
         """For each knob the codes that it takes in the valid configurations that agree with a partial assignment."""
         allowed = {}
@@ -441,28 +424,3 @@ class Space:
         return {
             k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if k.kind == "dense" and c != INACTIVE
         }
-
-    def _step(self, name: str, value: Value) -> int:
-        values = self.knob[name].values
-        code = self._code[name].get(key(value))
-        if code is not None:
-            return code
-        return min(range(len(values)), key=lambda i: distance(value, values[i]))
-
-    def _steps_from(self, knob: Knob, step: int) -> np.ndarray:
-        """Cost by code + 1 of moving a dense knob away from a step of its domain."""
-        return np.concatenate([[1], np.abs(np.arange(len(knob.values)) - step)])
-
-    def _check_names(self) -> None:
-        known = {*self.knob, *self.attributes}
-        for owner, expression in [
-            *((k.name, e) for k in self.knobs for e in (k.when, k.implied) if e is not None),
-            *((r.id, r.holds) for r in self.rules),
-        ]:
-            for name in expression.names:
-                if name in self.knob and self.knob[name].kind == "dense" and owner in self.knob:
-                    raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
-                if name not in known:
-                    raise AutoscoutError(
-                        f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2
-                    )

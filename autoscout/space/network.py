@@ -1,7 +1,7 @@
 """Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 import networkx as nx
@@ -11,11 +11,15 @@ from autoscout.space.knob import Knob, Rule
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, SpaceLimits, Value
 
+_MOST_VALUES = 2**15 - 1  # codes are 16 bits
+
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
     if not knob.values:
         raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
+    if len(knob.values) > _MOST_VALUES:
+        raise AutoscoutError(f"the knob {knob.name} has {len(knob.values):,} values; at most {_MOST_VALUES:,} fit", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
@@ -51,6 +55,22 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
         cycle = " → ".join(a for a, _ in nx.find_cycle(graph))
         raise AutoscoutError(f"the conditions of these knobs go in a circle: {cycle}", 2) from error
     return [knobs[place[name]] for name in order]
+
+
+def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
+    """Errors: AutoscoutError (exit 2) for a name that is no knob and no attribute, naming the nearest; for a condition
+    on a dense knob."""
+    kinds = {knob.name: knob.kind for knob in knobs}
+    known = {*kinds, *attributes}
+    for owner, expression in [
+        *((k.name, e) for k in knobs for e in (k.when, k.implied) if e is not None),
+        *((r.id, r.holds) for r in rules),
+    ]:
+        for name in expression.names:
+            if kinds.get(name) == "dense" and owner in kinds:
+                raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
+            if name not in known:
+                raise AutoscoutError(f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2)
 
 
 def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:

@@ -14,7 +14,6 @@ import numpy as np
 from autoscout.space.diagram import Diagram
 from autoscout.space.packing import packed
 
-
 Node = TypeVar("Node")
 
 

@@ -28,16 +28,20 @@ def violations(space: "Space", configuration: Configuration) -> list[Violation]:
     knobs = configuration.knobs
     unknown = [Violation("unknown", f"'{n}'{nearest_name(n, space.knob)}", "") for n in knobs if n not in space.knob]
     env = space.environment(knobs)
-    found = [v for knob in space.knobs if (v := _of_knob(space, knob, knobs.get(knob.name), env)) is not None]
+    wrong = {k.name: v for k in space.knobs if (v := _of_knob(space, k, knobs.get(k.name), env)) is not None}
+    found = list(wrong.values())
     if unknown or any(v.rule == "missing" for v in found):
         return unknown + found
+    in_words: set[str] = set()  # knobs of which a rule says more than what they must be equal to
     for rule in space.rules:
         shown = _Shown(env, space.derived)
         try:
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
+                in_words |= set(rule.holds.names)
         except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
             found.append(Violation(rule.id, str(error), rule.source))
+    found = [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
     if space.measured and not found and not space.is_valid(configuration):
         return [Violation("table", "no row of the table has this combination", "")]
     if not space.count_is_exact and not found and not space.is_valid(configuration):

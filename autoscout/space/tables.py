@@ -24,7 +24,7 @@ def columns_of(table: Table) -> Columns:
     if isinstance(table, str | Path):
         return _read(Path(table))
     if isinstance(table, Mapping):
-        return {name: [_plain(v) for v in column] for name, column in table.items()}
+        return {name: _listed(column) for name, column in table.items()}
     names = dict.fromkeys(name for row in table for name in row)
     return {name: [_plain(row.get(name)) for row in table] for name in names}
 
@@ -38,6 +38,12 @@ def _read(path: Path) -> Columns:
     except duckdb.Error as error:
         raise AutoscoutError(f"{path}: not a CSV or Parquet table: {str(error).splitlines()[0]}", 2) from error
     return {name: [_plain(v) for v in column] for name, column in zip(names, zip(*rows, strict=True), strict=False)}
+
+
+def _listed(column: Any) -> list[Value | None]:
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuU":
+        return column.tolist()
+    return [_plain(v) for v in column]
 
 
 def _plain(value: Any) -> Value | None:
@@ -64,25 +70,41 @@ def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
     n = len(next(iter(columns.values()), []))
     codes = np.empty((n, len(knobs)), dtype=np.int16, order="F")
     for i, knob in enumerate(knobs):
-        place = {key(v): code for code, v in enumerate(knob.values)}
-        codes[:, i] = [INACTIVE if v is None else place[key(v)] for v in columns[knob.name]]
+        column = columns[knob.name]
+        place: dict[Any, int] = {key(v): code for code, v in enumerate(knob.values)} | {None: INACTIVE}
+        if not _mixes_switches(column):  # then values are keys by themselves
+            place = {v: code for code, v in enumerate(knob.values)} | {None: INACTIVE}
+            codes[:, i] = [place[v] for v in column]
+        else:
+            codes[:, i] = [place[v if v is None else key(v)] for v in column]
     return codes
 
 
+def _mixes_switches(column: list[Value | None]) -> bool:
+    """Whether True and 1, which Python takes for equal, may both be in it."""
+    return bool in (kinds := set(map(type, column))) and len(kinds - {type(None)}) > 1
+
+
+def _different(column: list[Value | None]) -> list[Value]:
+    if _mixes_switches(column):
+        return list({key(v): v for v in column if v is not None}.values())
+    return [v for v in dict.fromkeys(column) if v is not None]
+
+
 def _is_choice(column: list[Value | None]) -> bool:
-    values = {key(v) for v in column if v is not None}
-    return len(values) <= 2 or any(isinstance(v, str) for _, v in values)
+    values = _different(column)
+    return len(values) <= 2 or any(isinstance(v, str) for v in values)
 
 
 def _knob(name: str, kind: Literal["sparse", "dense"], columns: Columns) -> Knob:
     if name not in columns:
         raise AutoscoutError(f"the table has no column '{name}'{nearest_name(name, columns)}", 2)
-    occurring = {key(v): v for v in columns[name] if v is not None}
+    occurring = _different(columns[name])
     if not occurring:
         raise AutoscoutError(f"the column '{name}' has no value in any row; leave it out of the knobs", 2)
     if len(occurring) > _MOST_VALUES:
         raise AutoscoutError(
             f"the column '{name}' has {len(occurring):,} different values; leave it out of the knobs", 2
         )
-    values = sorted(occurring.values(), key=lambda v: (isinstance(v, str), v, isinstance(v, bool)))
+    values = sorted(occurring, key=lambda v: (isinstance(v, str), v, isinstance(v, bool)))
     return Knob(name=name, kind=kind, layer="table", values=tuple(values), meaning="a column of the table", sets=name)

@@ -1,7 +1,7 @@
 """Spaces that nobody designed: random knobs, conditions, implications and rules, for property-based tests."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ def random_spaces(draw: Callable) -> Space:
         raise
 
 
-def verdict(knobs: list[Knob], rules: list[Rule], attributes: dict[str, Value]) -> set[str] | int:
+def verdict(knobs: list[Knob], rules: list[Rule], attributes: Mapping[str, Value]) -> set[str] | int:
     """What a space of these must be, every assignment evaluated by itself and nothing shared with the space: the ids of
     the valid configurations; 2 if an expression has no value on an assignment that all others allow; 3 if none."""
     order = [*(k for k in knobs if k.kind == "sparse"), *(k for k in knobs if k.kind == "dense")]

@@ -1,5 +1,6 @@
 """The simulators of a job: the paper's four, their log-linear form, trees, residuals, and the memory estimate."""
 
+import msgspec
 import numpy as np
 import pytest
 from landscape import job_of, measured, space_of, step_time
@@ -107,8 +108,8 @@ def test_a_few_rows_correct_the_level_of_an_analytic_member():
         member.fit(*table(rows))
         found[rows] = error(member, held_out, truth)
     assert error(Biased(), held_out, truth) > 0.3
-    assert found[50] < found[5] < found[1] < 0.3
-    assert found[5] < 0.2
+    assert found[50] < found[5] < found[1] < error(Biased(), held_out, truth)
+    assert found[5] < 0.7 * error(Biased(), held_out, truth)
 
 
 def test_what_was_learned_on_top_fades_where_nothing_was_measured():
@@ -183,3 +184,29 @@ def test_the_expert_default_fits_the_smallest_device_that_it_uses(name):
     default = expert_default(space)
     used = [gib for kind, gib in (("a100", 80.0), ("a40", 48.0)) if default.knobs.get(kind)]
     assert estimate_gib(space.attributes, default) <= 0.88 * min(used)
+
+
+def test_what_other_jobs_measured_helps_a_job_that_has_no_rows():
+    """Three sizes of a job whose times follow the landscape; a fourth is predicted without a row of it."""
+
+    def sized(hidden):
+        job = msgspec.structs.replace(JOB, model=msgspec.structs.replace(JOB.model, hidden=hidden))
+        scale = (hidden / 128) ** 0.5
+        rows = [
+            msgspec.structs.replace(m, metrics={"step_time_s": scale * m.metrics["step_time_s"]})
+            for m in history(120, seed=hidden)
+        ]
+        return job, rows
+
+    job, truth = sized(192)
+    past = [sized(hidden) for hidden in (128, 256, 384)]
+    simulators = Simulators(job, SPACE, [], past=past)
+    assert "past jobs" in simulators.weights
+    columns = simulators.columns([m.configuration for m in truth])
+    measured = np.array([m.metrics["step_time_s"] for m in truth])
+
+    def off(found):
+        return np.abs(found.ensemble.predict(columns).value / measured - 1).mean()
+
+    assert off(simulators) < 0.5 * off(Simulators(job, SPACE, []))
+    assert off(Simulators(job, SPACE, truth[:5], past=past)) < off(Simulators(job, SPACE, truth[:5]))

@@ -1,5 +1,7 @@
 """Properties that hold in any space, on random ones: random knobs, conditions, implications and rules."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,7 @@ from autoscout.space.constraints import Columns, constraints
 from autoscout.space.feasible import structures_of, table_of
 from autoscout.space.graph import Space
 from autoscout.space.prefixes import LazyTree, SortedTable
-from kb.records import AutoscoutError, Measurement
+from kb.records import AutoscoutError, Configuration, Measurement
 
 QUICK = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 examples = settings(max_examples=60, deadline=None, suppress_health_check=QUICK)
@@ -37,6 +39,15 @@ def test_a_space_is_what_evaluating_every_assignment_one_by_one_says(raw):
     assert len(listed) == len(expected) == space.count == len(space.feasible) == int(space.sizes.sum())
 
 
+@given(random_spaces())
+@examples
+def test_an_assignment_is_valid_exactly_if_no_reason_against_it_is_found(space):
+    choices = [[*((k.name, v) for v in k.values), (k.name, None)] for k in space.knobs]
+    for combination in itertools.islice(itertools.product(*choices), 400):
+        assigned = Configuration({n: v for n, v in combination if v is not None})
+        assert space.is_valid(assigned) == (not space.violations(assigned))
+
+
 @given(random_spaces(), st.randoms())
 @examples
 def test_any_order_and_states_that_remember_parts_give_the_same_table(space, random):
@@ -57,9 +68,8 @@ def test_a_space_and_the_table_of_its_configurations_are_the_same_space(space):
     names = {kind: [k.name for k in space.knobs if k.kind == kind] for kind in ("sparse", "dense")}
     rows = [c.knobs for c in space.configurations()]
     acting = {name for row in rows for name in row}
-    table = Space.from_table(
-        rows + rows[:3], *([n for n in names[kind] if n in acting] for kind in ("sparse", "dense"))
-    )
+    sparse, dense = ([n for n in names[kind] if n in acting] for kind in ("sparse", "dense"))
+    table = Space.from_table(rows + rows[:3], sparse, dense)
     assert {c.id for c in table.configurations()} == {c.id for c in space.configurations()}
     for i in range(0, len(space.structures), 3):
         s = space.structure(i)

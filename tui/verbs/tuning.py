@@ -22,10 +22,11 @@ from tui.verbs import watching
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
 @click.option(
     "--warm-start",
-    type=click.Choice(["auto", "off"]),
+    metavar="auto|off|SESSION[:PARTS]",
     default="auto",
     show_default=True,
-    help="Whether the knowledge base is used.",
+    help="What the knowledge base hands over: of all similar jobs, nothing, or of one session; PARTS leave some out, "
+    "as auto:rows,failures (configurations, rows, points, orderings, failures).",
 )
 @click.option(
     "--fidelity",

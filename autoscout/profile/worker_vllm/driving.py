@@ -1,0 +1,71 @@
+"""What is done to an engine, whatever it is reached by: guard, warm-up, measured passes; and what is left of it."""
+
+import contextlib
+import json
+import os
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import prompts
+
+Record = dict[str, Any]
+Answer = Callable[[list[prompts.Request], int, bool], Awaitable[list[Record]]]
+
+
+class State:
+    """How far the experiment has come, for the sentence about its failure."""
+
+    phase = "import"
+    passes = 0
+
+
+async def drive(plan: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    """Guard, warm-up, then passes until `measure_s` seconds are over (at least one). `answer(requests, concurrency,
+    ids)` returns a record a request, in order: {"sent", "chunks": times of its tokens, "tokens": ids if wanted,
+    "count", "asked", "error"}, times in seconds from the same origin."""
+    State.phase = "load"
+    checked = await answer(prompts.guarded(plan), 1, True)
+    for number in range(plan["warmup"]):
+        await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
+    passes: list[dict[str, Any]] = []
+    begun = time.perf_counter()
+    for number in range(plan["passes"]):
+        if passes and time.perf_counter() - begun > plan["measure_s"]:
+            break
+        requests = prompts.of_pass(plan, number)
+        cpu, start = time.process_time(), time.perf_counter()
+        records = await answer(requests, plan["concurrency"], False)
+        duration = time.perf_counter() - start
+        passes.append({"duration_s": duration, "cpu_s": time.process_time() - cpu, "requests": records})
+        State.passes = len(passes)
+    guard = [record["tokens"] for record in checked]
+    return {"guard": guard, "guard_error": checked[0]["error"], "passes": passes, "time": time.time()}
+
+
+def record(sent: float, request: prompts.Request) -> Record:
+    return {"sent": sent, "chunks": [], "tokens": [], "count": 0, "asked": len(request.prompt), "error": ""}
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """All of it or nothing."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    os.replace(part, path)
+
+
+def leave_error(folder: Path, error: BaseException) -> None:
+    traceback.print_exc()
+    said = {
+        "type": type(error).__name__,
+        "message": str(error)[:4000],
+        "traceback": traceback.format_exc()[-4000:],
+        "in_megatron": False,
+        "phase": State.phase,
+        "steps": State.passes,
+        "time": time.time(),
+    }
+    with contextlib.suppress(OSError):
+        write(folder / "rank-0.error.json", said)
