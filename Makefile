@@ -11,7 +11,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-serve test check format table screenshots clean
+.PHONY: run run-serve test check format table screenshots bench-docs clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -43,6 +43,13 @@ table: $(VENV)/megatron
 # The pictures of docs/tui.md, from the recorded session.
 screenshots: $(VENV)/dev
 	PYTHONPATH=. $(BIN)/python tests/tools/screenshots.py
+
+# Every table and picture of docs/search.md and docs/bench-paper.md, run anew (resumable: finished runs are kept in build/).
+SEEDS ?= 20
+LANDSCAPES ?= ../shared/data/landscapes
+bench-docs: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
+	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -26,7 +26,7 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     objective's metric only, are excused.
     """
     value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or value <= 0:
+    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # NaN is not either
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)

@@ -38,6 +38,7 @@ class Feasibility:
         precision = np.full(x.shape[1], _SPREAD**-2.0)
         precision[0] = _OFFSET[1] ** -2.0
         w = mean if self._weights is None else self._weights
+        hessian = np.diag(precision)
         for _ in range(_STEPS):
             p = 1 / (1 + np.exp(-np.clip(x @ w, -30, 30)))
             gradient = x.T @ (y - p) - precision * (w - mean)

@@ -1,6 +1,7 @@
 """What is exported runs what was measured."""
 
 import json
+import math
 import shlex
 import subprocess
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_every_knob_of_the_configuration_is_in_the_command(name):
     assert found.arguments["--recompute-granularity"] == "full"
     assert found.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     knobs = configuration.knobs
-    assert found.devices == knobs["tp"] * knobs["pp"] * knobs.get("cp", 1) * knobs["dp"]
+    assert found.devices == math.prod(int(knobs.get(n, 1)) for n in ("tp", "pp", "cp", "dp"))
 
 
 def test_two_configurations_that_differ_are_two_commands():
