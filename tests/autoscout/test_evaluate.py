@@ -54,8 +54,9 @@ class Bench:
 def history(n, noise=0.0, seed=5) -> list[Measurement]:
     space = space_of("tiny-gpt-cpu")
     rng = np.random.default_rng(seed)
+    default = expert_default(space)
     drawn = (space.sample(rng) for _ in range(2 * n))  # without the default, which would be answered otherwise
-    return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn) if c != expert_default(space)][:n]
+    return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn) if c != default][:n]
 
 
 def test_with_an_empty_knowledge_base_it_simply_profiles(tmp_path):
