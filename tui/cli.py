@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
+from tui.verbs import benching, calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,6 +29,7 @@ for verb in (
     spaces.explain,
     predicting.predict,
     knowledge.sql,
+    benching.bench,
     knowledge.similar,
     knowledge.import_,
     knowledge.kb_,

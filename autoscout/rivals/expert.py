@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.presets import device_memory_gib
+from autoscout.rivals.sequential import Pool, Search
 from autoscout.simulate.memory import Memory, estimate_gib
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Value
@@ -44,11 +45,15 @@ _PREFERRED: dict[str, Value] = {
 }
 
 
+def only_the_default(pool: Pool, rng: np.random.Generator) -> Search:
+    """As a strategy: the driver measures the default, and there is nothing else to try."""
+    return
+    yield
+
+
 def expert_default(space: Space) -> Configuration:
     """The first of the advised configurations that fits; the most frugal one if none does."""
-    stated: dict[str, Value] = {
-        k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"
-    }
+    stated = _stated(space)
     if "max_num_seqs" in space.knob:
         return _first(space, stated, _vllm(space))
     if "stage" in space.knob:
@@ -58,7 +63,25 @@ def expert_default(space: Space) -> Configuration:
     return _first(space, stated, iter([{}]))
 
 
+def _stated(space: Space) -> dict[str, Value]:
+    """The defaults that the catalog states."""
+    return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
+
+
 # ---- Megatron ---------------------------------------------------------------------------------------------
+
+
+def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
+    """What an expert tries one after another until something runs, on these devices (all of them)."""
+    if not {"tp", "mbs"} <= space.knob.keys():
+        yield expert_default(space)
+        return
+    firm = {**_all_devices(space), **(devices or {})}
+    preferred = {**_stated(space), **_PREFERRED, **firm}
+    for wanted in _layouts(space.attributes, _total(space, firm)):
+        configuration = space.nearest({**preferred, **wanted}, firm={**firm, **_firm(space, wanted)})
+        if configuration is not None:
+            yield configuration
 
 
 def _megatron(space: Space, preferred: dict[str, Value]) -> Configuration:

@@ -8,8 +8,8 @@ The order of experiments: the expert default; where nothing is known beforehand,
 other; then what the bandit's choice proposes; at the end of a budget the front-runners again.
 
 Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
-measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what is
-measured or else from the posterior, whose error is in the journal beside them:
+measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what
+is measured or else from the posterior, whose error is in the journal beside them:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -129,8 +129,8 @@ class AutoScout:
             row = open_rows[np.argmin(first.expected(open_rows))]
             return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
         rows = self.rng.choice(open_rows, min(_FAR, len(open_rows)), replace=False)
-        points = self.encoding.points(self.pool.codes[rows])
-        tried = self.encoding.points(self.pool.codes[taken]) if taken else points.mean(axis=0)[None]
+        points = self.encoding.rows(self.pool.codes[rows]).points
+        tried = self.encoding.rows(self.pool.codes[taken]).points if taken else points.mean(axis=0)[None]
         gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")

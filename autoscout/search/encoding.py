@@ -5,12 +5,28 @@ and `effects`, in which a level's own effect is one regressor.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoscout.space.knob import Knob
 
 _NEAR = 0.5  # of an axis: how far the effect of one level of a number tells of its neighbours'
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded rows, float32. `points` (n, P): squared distances add up over the axes, each at most about 1. `effects`
+    (n, E): inner products add up over the axes the correlations of two levels' effects."""
+
+    points: np.ndarray
+    effects: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> "Rows":
+        return Rows(self.points[rows], self.effects[rows])
 
 
 class Encoding:
@@ -22,7 +38,8 @@ class Encoding:
             levels = np.unique(codes[:, i])
             if len(levels) > 1:
                 table = _positions(knob, levels)
-                self._axes.append((i, table, _effects(knob, levels, table)))
+                effects = _effects(knob, levels, table)
+                self._axes.append((i, table.astype(np.float32), effects.astype(np.float32)))
                 self.names.append(knob.name)
         self.point_axis = np.concatenate([np.full(t.shape[1], a) for a, (_, t, _) in enumerate(self._axes)] or [[]])
         self.effect_axis = np.concatenate([np.full(e.shape[1], a) for a, (_, _, e) in enumerate(self._axes)] or [[]])
@@ -31,15 +48,20 @@ class Encoding:
     def __len__(self) -> int:
         return len(self._axes)
 
-    def points(self, codes: np.ndarray) -> np.ndarray:
-        """(n, columns) float32: squared distances add up over the axes, each at most about 1."""
-        columns = [table[codes[:, i]] for i, table, _ in self._axes]
-        return np.concatenate(columns, axis=1, dtype=np.float32) if columns else np.zeros((len(codes), 0), np.float32)
+    def rows(self, codes: np.ndarray) -> Rows:
+        return Rows(
+            _gathered(codes, [(i, table) for i, table, _ in self._axes]),
+            _gathered(codes, [(i, table) for i, _, table in self._axes]),
+        )
 
-    def effects(self, codes: np.ndarray) -> np.ndarray:
-        """(n, columns) float32: inner products add up over the axes the correlation of two levels' effects."""
-        columns = [table[codes[:, i]] for i, _, table in self._axes]
-        return np.concatenate(columns, axis=1, dtype=np.float32) if columns else np.zeros((len(codes), 0), np.float32)
+
+def _gathered(codes: np.ndarray, tables: list[tuple[int, np.ndarray]]) -> np.ndarray:
+    found = np.empty((len(codes), sum(table.shape[1] for _, table in tables)), dtype=np.float32)
+    at = 0
+    for i, table in tables:
+        found[:, at : at + table.shape[1]] = table[codes[:, i]]
+        at += table.shape[1]
+    return found
 
 
 def is_number(knob: Knob) -> bool:

@@ -6,7 +6,7 @@ runs out (memory, registers, time) is mostly a product of knobs, so that in loga
 
 import numpy as np
 
-from autoscout.search.encoding import Encoding
+from autoscout.search.encoding import Rows
 
 _SPREAD = 2.0  # prior standard deviation of a weight; features lie within 0 … 1
 _OFFSET = (2.0, 2.0)  # prior of the intercept: most of what a space calls valid runs
@@ -14,15 +14,15 @@ _STEPS = 12  # Newton steps; converges in half of them
 
 
 class Feasibility:
-    def __init__(self, encoding: Encoding) -> None:
-        self.encoding = encoding
+    def __init__(self) -> None:
         self._weights: np.ndarray | None = None
         self._covariance = np.zeros((0, 0))
         self._failed = False
 
-    def features(self, codes: np.ndarray, hints: np.ndarray | None = None) -> np.ndarray:
+    @staticmethod
+    def features(rows: Rows, hints: np.ndarray | None = None) -> np.ndarray:
         """(n, F) float32; `hints` (n, H): 1 where a simulator predicts a failure."""
-        columns = [np.ones((len(codes), 1)), self.encoding.points(codes), self.encoding.effects(codes) * 0.5]
+        columns = [np.ones((len(rows), 1), np.float32), rows.points]
         if hints is not None:
             columns.append(hints)
         return np.concatenate(columns, axis=1, dtype=np.float32)
@@ -38,6 +38,7 @@ class Feasibility:
         precision = np.full(x.shape[1], _SPREAD**-2.0)
         precision[0] = _OFFSET[1] ** -2.0
         w = mean if self._weights is None else self._weights
+        hessian = np.diag(precision)
         for _ in range(_STEPS):
             p = 1 / (1 + np.exp(-np.clip(x @ w, -30, 30)))
             gradient = x.T @ (y - p) - precision * (w - mean)

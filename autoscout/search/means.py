@@ -76,20 +76,20 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         centre, unit = y.mean(), max(float(y.std()), 0.05)
         posterior = Posterior(encoding, Prior())
         nothing_else, none = np.zeros((int(ran.sum()), 0)), np.zeros(0)
-        posterior.fit(codes[ran], (y - centre) / unit, nothing_else, none)
-        measured = posterior.features(codes[ran], nothing_else, none)
+        posterior.fit(encoding.rows(codes[ran]), (y - centre) / unit, nothing_else, none)
+        measured = posterior.features(encoding.rows(codes[ran]), nothing_else, none)
         z = np.empty((len(pool), 1), dtype=np.float32)
         for at in range(0, len(pool), _AT_ONCE):
-            part = pool.codes[at : at + _AT_ONCE]
+            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
             belief = Belief(posterior, measured, posterior.features(part, np.zeros((len(part), 0)), none))
             z[at : at + _AT_ONCE, 0] = unit * belief.mean((y - centre) / unit)
         mean.z, mean.slopes, mean.spread = z - z.mean(), np.array([1.0]), np.array([0.5])
     if not ran.all():
-        feasibility = Feasibility(encoding)
-        feasibility.fit(feasibility.features(codes), ran)
+        feasibility = Feasibility()
+        feasibility.fit(feasibility.features(encoding.rows(codes)), ran)
         mean.fails = 1 - np.concatenate(
             [
-                feasibility.chance(feasibility.features(pool.codes[at : at + _AT_ONCE]))
+                feasibility.chance(feasibility.features(encoding.rows(pool.codes[at : at + _AT_ONCE])))
                 for at in range(0, len(pool), _AT_ONCE)
             ]
         )
@@ -111,11 +111,10 @@ def _smooth(
 
 
 def _pairs(codes: np.ndarray, encoding: Encoding) -> np.ndarray:
-    points = encoding.points(codes)
+    rows = encoding.rows(codes)
+    points = rows.points
     i, j = np.triu_indices(points.shape[1])
-    return np.concatenate(
-        [np.ones((len(codes), 1), np.float32), encoding.effects(codes), points[:, i] * points[:, j]], 1
-    )
+    return np.concatenate([np.ones((len(codes), 1), np.float32), rows.effects, points[:, i] * points[:, j]], 1)
 
 
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from autoscout.search.encoding import Encoding
+from autoscout.search.encoding import Encoding, Rows
 from autoscout.search.feasibility import Feasibility
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Mean, nothing
@@ -25,6 +25,7 @@ _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are c
 _CANDIDATES = 7_000
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 20_000
+_KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -44,9 +45,12 @@ class Model:
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
         self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
-        self.feasibility = Feasibility(encoding)
+        self.feasibility = Feasibility()
+        self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.failed: set[int] = set()
+        self.rows = np.zeros(0, dtype=int)  # those of `costs`
+        self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
         self._fitted_on = 0
@@ -59,17 +63,11 @@ class Model:
             self.failed.add(row)
         else:
             self.costs.setdefault(row, []).append(float(np.log(cost)))
-
-    @property
-    def rows(self) -> np.ndarray:
-        return np.array(list(self.costs), dtype=int)
-
-    @property
-    def logs(self) -> np.ndarray:
-        """(n,): mean log-cost of each row that ran."""
-        return np.array([np.mean(values) for values in self.costs.values()])
+        self.rows = np.array(list(self.costs), dtype=int)
+        self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
 
     def bent(self) -> np.ndarray:
+        """(n,)"""
         above = self.logs - self.logs.min()
         return _BEND * (1 - np.exp(-above / _BEND))
 
@@ -92,21 +90,25 @@ class Model:
             member.belief.forget(len(pending))
 
     def _open(self, pending: list[int]) -> np.ndarray:
-        taken = np.fromiter((*self.costs, *self.failed, *pending), dtype=int)
-        return self.candidates[~np.isin(self.candidates, taken)]
+        return self.candidates[~self._taken(pending)[self.candidates]]
+
+    def _taken(self, pending: list[int]) -> np.ndarray:
+        taken = np.zeros(len(self.pool), dtype=bool)
+        taken[[*self.costs, *self.failed, *pending]] = True
+        return taken
 
     def _active(self) -> list[_Member]:
         return [m for m in self.members if m.belief is not None]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
-        bent, codes = self.bent(), self.pool.codes[rows]
+        bent, encoded = self.bent(), self._rows(rows)
         for member in self.members:
             y = bent - member.mean.expected(rows)
             member.centre = float(y.mean())
             prior, worth = _SPREAD
             member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
             z = member.mean.z[rows] / member.unit
-            member.posterior.fit(codes, (y - member.centre) / member.unit, z, member.mean.spread)
+            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread)
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
         self.candidates = np.arange(len(self.pool))
@@ -150,16 +152,19 @@ class Model:
         return Belief(member.posterior, measured, self._member_features(member, candidates))
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return member.posterior.features(self.pool.codes[rows], member.mean.z[rows] / member.unit, member.mean.spread)
+        return member.posterior.features(self._rows(rows), member.mean.z[rows] / member.unit, member.mean.spread)
 
     def _append(self, row: int) -> None:
         for member in self._active():
             assert member.belief is not None
             member.belief.append(self._member_features(member, np.array([row])))
 
+    def _rows(self, rows: np.ndarray) -> Rows:
+        return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
+
     def _chance_features(self, rows: np.ndarray) -> np.ndarray:
         hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
-        return self.feasibility.features(self.pool.codes[rows], np.stack(hints, axis=1) if hints else None)
+        return self.feasibility.features(self._rows(rows), np.stack(hints, axis=1) if hints else None)
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
@@ -183,8 +188,7 @@ class Model:
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self._learn_failures()
         self.gain *= self.feasibility.chance(self._features)
-        taken = np.fromiter((*self.costs, *self.failed, *pending), dtype=int)
-        self.gain[np.isin(self.candidates, taken)] = -1.0
+        self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def _learn_failures(self) -> None:
         rows = np.array([*self.costs, *self.failed], dtype=int)

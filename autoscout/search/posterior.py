@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 
-from autoscout.search.encoding import Encoding
+from autoscout.search.encoding import Encoding, Rows
 
 _CONSTANT = 1.0  # variance of c: y is centred already
 
@@ -27,8 +27,8 @@ class Prior:
     """Of θ: means and standard deviations of the logarithms."""
 
     effects: tuple[float, float] = (0.4, 0.5)
-    residual: tuple[float, float] = (0.7, 0.7)
-    noise: tuple[float, float] = (0.05, 1.0)
+    residual: tuple[float, float] = (1.0, 0.7)
+    noise: tuple[float, float] = (0.1, 1.0)
     length: tuple[float, float] = (1.0, 1.0)  # times √(D / 4): distances grow with the number of axes
 
 
@@ -67,10 +67,10 @@ class Posterior:
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
-    def fit(self, codes: np.ndarray, y: np.ndarray, z: np.ndarray, slopes: np.ndarray, iterations: int = 30) -> None:
-        """`codes` (n, knobs), `y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard
-        deviations of the slopes."""
-        points, effects = self.encoding.points(codes).astype(float), self.encoding.effects(codes).astype(float)
+    def fit(self, rows: Rows, y: np.ndarray, z: np.ndarray, slopes: np.ndarray, iterations: int = 30) -> None:
+        """`y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard deviations of the
+        slopes."""
+        points, effects = rows.points.astype(float), rows.effects.astype(float)
         gaps = np.zeros((max(len(self.encoding), 1), len(y), len(y)))
         for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
             gaps[axis] += (column[:, None] - column[None]) ** 2
@@ -119,13 +119,13 @@ class Posterior:
     def theta(self) -> Theta:
         return Theta.of(self.log_theta)
 
-    def features(self, codes: np.ndarray, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, rows: Rows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of rows, under the fitted θ, float32: scaled points, and regressors whose products are the linear part."""
         theta = self.theta
-        points = self.encoding.points(codes) / theta.lengths[self.encoding.point_axis].astype(np.float32)
-        linear = [np.ones((len(codes), 1)) * np.sqrt(_CONSTANT), z * slopes]
+        points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
+        linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
         if self.use_effects:
-            linear.append(self.encoding.effects(codes) * theta.effects)
+            linear.append(rows.effects * np.float32(theta.effects))
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

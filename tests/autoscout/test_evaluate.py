@@ -54,9 +54,9 @@ class Bench:
 def history(n, noise=0.0, seed=5) -> list[Measurement]:
     space = space_of("tiny-gpt-cpu")
     rng = np.random.default_rng(seed)
-    default = expert_default(space)
-    drawn = (space.sample(rng) for _ in range(2 * n))  # without the default, which would be answered otherwise
-    return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn) if c != default][:n]
+    default = expert_default(space)  # left out: what is remembered is answered, not profiled
+    drawn = [c for _ in range(2 * n) if (c := space.sample(rng)) != default][:n]
+    return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn)]
 
 
 def test_with_an_empty_knowledge_base_it_simply_profiles(tmp_path):

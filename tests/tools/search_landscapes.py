@@ -91,7 +91,8 @@ def _table(
     """One row a configuration, the median of its repeats."""
     knobs: list[dict[str, Value]] = [{k: _number(row[k]) for k in (*sparse, *dense)} for row in rows]
     metric = column.rstrip("+-").lower()
-    space = Space.from_table(knobs, sparse, dense, Objective(**{"maximize" if maximize else "minimize": metric}))
+    objective = Objective(maximize=metric) if maximize else Objective(minimize=metric)
+    space = Space.from_table(knobs, sparse, dense, objective)
     values: list[list[float]] = [[] for _ in range(len(space.feasible))]
     for assignment, row in zip(knobs, rows, strict=True):
         i = space.feasible.index(Configuration({k.name: assignment[k.name] for k in space.knobs}))
@@ -145,7 +146,8 @@ def job(name: str, **limit: list[Any]) -> Landscape:
         "good": step_time(space.attributes, columns, GOOD),
         "biased": step_time(space.attributes, columns, BIASED),
     }
-    return Landscape(name, space, np.where(short, np.inf, cost), expert_default(space), simulators)
+    title = "".join([name, *(f" {knob} {','.join(map(str, values))}" for knob, values in limit.items())])
+    return Landscape(title, space, np.where(short, np.inf, cost), expert_default(space), simulators)
 
 
 def step_time(a: dict[str, Any], k: dict[str, np.ndarray], c: Physics) -> np.ndarray:
@@ -235,6 +237,74 @@ def memory_gib(a: dict[str, Any], k: dict[str, np.ndarray]) -> np.ndarray:
     return (state + layer * a["layers"] / pp * in_flight + logits) / 2**30 * 1.06 + 1.5
 
 
+# ---- made up -----------------------------------------------------------------------------------------------------
+
+
+def kernel(seed: int, count: int = 8_000) -> Landscape:
+    """Like a GPU kernel's: tiles and vectors whose products decide on occupancy, cliffs, interactions of a few knobs,
+    and configurations that need more shared memory than there is."""
+    rng = np.random.default_rng(seed)
+    levels = [int(n) for n in rng.integers(2, 7, size=9)]
+    grid = np.array(list(itertools.product(*[range(n) for n in levels[:9]])))
+    grid = grid[np.sort(rng.choice(len(grid), min(count, len(grid)), replace=False))]
+    x = grid / np.maximum(np.array(levels) - 1, 1)
+    log = x @ rng.normal(0, 0.2, 9) + ((x - rng.random(9)) ** 2) @ np.abs(rng.normal(0, 0.5, 9))
+    for a, b in rng.choice(9, (8, 2)):
+        table = rng.normal(0, 0.12, (levels[a], levels[b]))  # a cliff may be anywhere
+        log += table[grid[:, a], grid[:, b]]
+    occupancy = grid[:, [0, 1, 2]].sum(axis=1) + rng.normal(0, 0.2)
+    log += 0.2 * np.abs(np.ceil(occupancy / 2) - 2)
+    log += rng.normal(0, 0.04, len(log))
+    fails = grid[:, [0, 1, 3]].sum(axis=1) > 0.75 * (np.array(levels)[[0, 1, 3]] - 1).sum()
+    rows: list[dict[str, Value]] = [{f"k{i}": int(2**c) for i, c in enumerate(row)} for row in grid]
+    names = [f"k{i}" for i in range(9)]
+    sparse = [n for n, count in zip(names, levels, strict=True) if count == 2]
+    space = Space.from_table(rows, sparse, [n for n in names if n not in sparse], Objective(minimize="time_ms"))
+    cost = np.full(len(space.feasible), np.inf)
+    for row, value, failed in zip(rows, np.exp(log), fails, strict=True):
+        i = space.feasible.index(Configuration({k.name: row[k.name] for k in space.knobs}))
+        assert i is not None
+        cost[i] = np.inf if failed else value
+    return Landscape(f"kernel {seed}", space, cost)
+
+
+def serving(seed: int) -> Landscape:
+    """Latency under load: it explodes where the server is too slow, and batching trades against it."""
+    rng = np.random.default_rng(seed)
+    domains = {
+        "tp": [1, 2, 4, 8],
+        "pp": [1, 2],
+        "chunked": [0, 1],
+        "max_num_seqs": [16, 32, 64, 128, 256, 512],
+        "max_tokens": [512, 1024, 2048, 4096, 8192],
+        "memory": [0.8, 0.85, 0.9, 0.95],
+        "block": [8, 16, 32],
+        "eager": [0, 1],
+        "kv": ["auto", "fp8"],
+    }
+    rows = [dict(zip(domains, v, strict=True)) for v in itertools.product(*domains.values()) if v[0] * v[1] <= 8]
+    k = {n: np.array([r[n] for r in rows]) for n in domains}
+    replicas = 8 / (k["tp"] * k["pp"])
+    kv = (80 * k["memory"] - 16 / (k["tp"] * k["pp"])) * k["tp"] * k["pp"] * np.where(k["kv"] == "fp8", 2, 1) / 0.13
+    batch = np.minimum(k["max_num_seqs"], kv / rng.uniform(1.0, 1.6))
+    step = (12 / k["tp"] ** 0.8 + 1.2 * np.log2(k["tp"]) + 2 * (k["pp"] - 1) + 0.035 * batch / k["tp"] ** 0.7) * 1e-3
+    step *= np.where(k["eager"] == 1, 1.35, 1.0) * np.where(k["block"] == 8, 1.04, 1.0)
+    step *= np.where(k["chunked"] == 1, 1 + 80 / k["max_tokens"], 1.06)
+    capacity = replicas * batch / step / 210
+    load = rng.uniform(14, 30) / capacity
+    wait = np.where(load < 0.97, load / (1 - np.minimum(load, 0.97)), 40 + 300 * (load - 0.97))
+    prefill = 462 / np.minimum(k["max_tokens"], 4096) * 0.12 / k["tp"] ** 0.7
+    latency = (210 * step + prefill + 0.4 * wait * step * 20) * np.exp(rng.normal(0, 0.02, len(rows)))
+    sparse = ["tp", "pp", "chunked", "eager", "kv", "block"]
+    space = Space.from_table(rows, sparse, ["max_num_seqs", "max_tokens", "memory"], Objective(minimize="e2e_s"))
+    cost = np.full(len(space.feasible), np.inf)
+    for row, value, room in zip(rows, latency, kv, strict=True):
+        i = space.feasible.index(Configuration({q.name: row[q.name] for q in space.knobs}))
+        assert i is not None
+        cost[i] = value if room > 60 else np.inf
+    return Landscape(f"serving {seed}", space, cost)
+
+
 # ---- sets -------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +314,9 @@ def design() -> Iterator[Landscape]:
     yield postgresql()
     yield job("llama-3.2-3b")
     yield job("llama-3.2-3b", a40=[0])
+    yield job("llama-3.2-3b", a100=[0])
+    yield from (kernel(1), kernel(2), kernel(3))
+    yield from (serving(1), serving(2))
 
 
 def held_out() -> Iterator[Landscape]:
