@@ -20,6 +20,7 @@ from kb.records import Job
 _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
+_BUSY = 0.8  # of a pass
 _CALM = 0.95  # of the best pass's share
 _SATURATED = 0.9  # of what arrives is answered while it arrives
 
@@ -84,6 +85,14 @@ def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
     """Of each pass as `vllm bench serve` has it; then the median over the passes that others disturbed least."""
     each = [of_pass(p, limits(job)) for p in _calm(passes, job)]
     return {name: float(np.median([m[name] for m in each])) for name in each[0]}
+
+
+def disturbance(passes: list[Pass], job: Job) -> str:
+    """ "" or, of a closed loop whose CPU time is known, that even its best passes waited for a processor."""
+    share = max(p.cpu_s / p.duration_s for p in passes)
+    if not job.traffic.concurrency or not 0 < share < _BUSY:
+        return ""
+    return f"disturbed by other processes: even in its best pass the engine had a processor for {share:.0%} of the time"
 
 
 def _calm(passes: list[Pass], job: Job) -> list[Pass]:

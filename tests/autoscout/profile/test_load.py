@@ -83,7 +83,10 @@ def test_passes_that_others_disturbed_do_not_count() -> None:
     calm = [Pass(1.0, 0.99, [Request(0.0, [0.1], 1, 1)]), Pass(1.1, 1.07, [Request(0.0, [0.1], 1, 1)])]
     disturbed = [Pass(9.0, 1.2, [Request(0.0, [5.0], 1, 1)]) for _ in range(5)]
     assert load.metrics([*disturbed, *calm], serving_job())["ttft_p99_ms"] == pytest.approx(100)
+    assert load.disturbance([*disturbed, *calm], serving_job()) == ""
+    assert "for 13% of the time" in load.disturbance(disturbed, serving_job())
     unknown = [msgspec.structs.replace(p, cpu_s=0.0) for p in [*disturbed, *calm]]
+    assert load.disturbance(unknown, serving_job()) == ""
     assert load.metrics(unknown, serving_job())["ttft_p99_ms"] == pytest.approx(5000)
 
 
