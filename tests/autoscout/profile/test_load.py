@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_bench import serving_job
+from serving_bench import PYTHON, needs_vllm, serving_job
 
 from autoscout.profile import load
 from autoscout.profile.load import Pass, Request
@@ -72,6 +72,24 @@ def test_latencies_hang_together(asked: list[tuple[float, list[float]]]) -> None
     assert found["e2el_mean_ms"] >= found["ttft_mean_ms"] - 1e-9
     assert found["goodput_rps"] == found["requests_per_s"]
     assert found["total_tokens_per_s"] == pytest.approx(found["output_tokens_per_s"] + 5 * len(requests) / 10)
+
+
+@pytest.mark.engine
+@needs_vllm
+def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
+    rng = np.random.default_rng(3)
+    requests = []
+    for sent in rng.uniform(0, 3, 60):
+        chunks = sent + np.cumsum(rng.exponential(0.03, rng.integers(1, 12)))
+        requests.append(Request(float(sent), chunks.tolist(), len(chunks) + int(rng.integers(0, 3)), 17))
+    slo = {"ttft": 40.0, "tpot": 30.0, "e2el": 400.0}
+    given = {"duration_s": 4.0, "requests": msgspec.to_builtins(requests), "goodput": slo}
+    script = Path(__file__).with_name("vllm_metrics.py")
+    theirs = subprocess.run([PYTHON, script], input=json.dumps(given).encode(), capture_output=True, timeout=280)
+    ours = load.of_pass(Pass(4.0, 0.0, requests), slo)
+    said = json.loads(theirs.stdout.splitlines()[-1])
+    assert len(said) == 24
+    assert said == pytest.approx({name: ours[name] for name in said})
 
 
 def test_the_median_pass_counts() -> None:
