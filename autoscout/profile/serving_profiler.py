@@ -135,6 +135,7 @@ class VllmProfiler:
             **found,
             "model": model_of(job),
             "driver": "in process" if self._kind == "warm" else "http",
+            "clock": "processor" if self._kind == "warm" and job.traffic.concurrency else "wall",
             "worker": _worker_hash(),
             "launcher": self._kind,
         }

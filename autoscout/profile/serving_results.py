@@ -48,7 +48,7 @@ def measurement(
         **own,
         status="error" if failed else "ok",
         metrics={} if failed else metrics,
-        evidence=failed or load.saturation(passes, experiment["plan"]["arrival_s"]) or load.disturbance(passes, job),
+        evidence=failed or load.saturation(passes, experiment["plan"]["arrival_s"]),
         iterations_s=[p.duration_s for p in passes],
         losses=[float(token) for answer in measured["guard"] for token in answer],
     )
