@@ -24,6 +24,7 @@ SERVING_METRICS = (
     "total_tokens_per_s",
     "goodput_rps",
     "peak_memory_gib",
+    "cpu_s",
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
 

@@ -135,32 +135,38 @@ class VllmProfiler:
             **found,
             "model": model_of(job),
             "driver": "in process" if self._kind == "warm" else "http",
+            "clock": "processor" if self._kind == "warm" and job.traffic.concurrency else "wall",
             "worker": _worker_hash(),
             "launcher": self._kind,
         }
 
     def _model_folder(self) -> str:
-        """launch.model_path, or a model with random weights, made once and kept in the user's cache folder."""
-        if self._job.launch.model_path:
-            return self._job.launch.model_path
-        config = json.dumps(vllm.model_config(self._job), sort_keys=True)
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
-        folder = cache / content_hash([config, (_WORKER / "model.py").read_text()])
-        if not folder.is_dir():
-            with results.writing(cache):
-                cache.mkdir(parents=True, exist_ok=True)
-            command = [*environment.target_python(self._job), str(_WORKER / "model.py"), str(folder), config]
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_MODEL_LIMIT_S,
-                env=os.environ | _OFFLINE,
-            )
-            if done.returncode:
-                said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
-                raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
-        return str(folder)
+        return self._job.launch.model_path or random_model(self._job)
+
+
+def random_model(job: Job) -> str:
+    """The folder of a model of the job's shape with random weights, made once and kept in the user's cache folder.
+
+    Errors: AutoscoutError when it cannot be made.
+    """
+    config = json.dumps(vllm.model_config(job), sort_keys=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
+    folder = cache / content_hash([config, (_WORKER / "model.py").read_text()])
+    if not folder.is_dir():
+        with results.writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+        command = [*environment.target_python(job), str(_WORKER / "model.py"), str(folder), config]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_MODEL_LIMIT_S,
+            env=os.environ | _OFFLINE,
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
+    return str(folder)
 
 
 def model_of(job: Job) -> str:
@@ -190,7 +196,8 @@ def model_of(job: Job) -> str:
 
 
 def _worker_hash() -> str:
+    """Of what drives an experiment and what its metrics are made by."""
     digest = hashlib.sha256()
-    for path in sorted(_WORKER.glob("*.py")):
+    for path in [*sorted(_WORKER.glob("*.py")), Path(load.__file__)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:8]

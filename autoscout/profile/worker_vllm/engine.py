@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -86,16 +87,21 @@ def _run(experiment: Path, folder: Path) -> Any:
     )
     write(folder / "effective.json", found | {"kv_cache_tokens": effective.kv_cache_tokens(config)})
 
-    async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
-        return _answer(engine, requests, concurrency, ids)
+    plan = given["plan"]
+    clock = driving.clock(plan, alone=True)
 
-    measured = asyncio.run(driving.drive(given["plan"], answer, alone=True))
+    async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
+        return _answer(engine, requests, concurrency, ids, clock)
+
+    measured = asyncio.run(driving.drive(plan, answer, alone=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     write(folder / "rank-0.json", measured | {"peak_memory_gib": peak})
     return engine
 
 
-def _answer(engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
+def _answer(
+    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Callable[[], float]
+) -> list[driving.Record]:
     """Steps the engine until all are answered. A request that comes while a step runs waits for its end, as it does
     in a server; its time counts from when it came."""
     from vllm import SamplingParams
@@ -105,9 +111,9 @@ def _answer(engine: Any, requests: list[prompts.Request], concurrency: int, ids:
     records = [driving.record(0.0, request) for request in requests]
     waiting = list(range(len(requests)))[::-1]
     running: set[int] = set()
-    start = time.perf_counter()
+    start = clock()
     while waiting or running:
-        now = time.perf_counter() - start
+        now = clock() - start
         while waiting and (len(running) < concurrency if concurrency else requests[waiting[-1]].arrival_s <= now):
             i = waiting.pop()
             records[i]["sent"] = now if concurrency else requests[i].arrival_s
@@ -124,7 +130,7 @@ def _answer(engine: Any, requests: list[prompts.Request], concurrency: int, ids:
             time.sleep(max(0.0, min(requests[waiting[-1]].arrival_s - now, 0.01)) or _IDLE_S)
             continue
         outputs = engine.step()
-        now = time.perf_counter() - start
+        now = clock() - start
         for output in outputs:
             i = int(output.request_id)
             tokens = output.outputs[0].token_ids
