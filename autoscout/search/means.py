@@ -85,14 +85,14 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
             z[at : at + _AT_ONCE, 0] = unit * belief.mean((y - centre) / unit)
         mean.z, mean.slopes, mean.spread = z - z.mean(), np.array([1.0]), np.array([0.5])
     if not ran.all():
-        feasibility = Feasibility()
-        feasibility.fit(feasibility.features(encoding.rows(codes)), ran)
-        mean.fails = 1 - np.concatenate(
-            [
-                feasibility.chance(feasibility.features(encoding.rows(pool.codes[at : at + _AT_ONCE])))
-                for at in range(0, len(pool), _AT_ONCE)
-            ]
-        )
+        feasibility = Feasibility(encoding)
+        feasibility.tell(feasibility.features(encoding.rows(codes)), ran)
+        feasibility.fit()
+        mean.fails = np.empty(len(pool), dtype=np.float32)
+        for at in range(0, len(pool), _AT_ONCE):
+            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
+            feasibility.watch(feasibility.features(part))
+            mean.fails[at : at + _AT_ONCE] = 1 - feasibility.chance(np.ones(len(part)))
     return mean
 
 

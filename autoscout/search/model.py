@@ -45,7 +45,7 @@ class Model:
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
         self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
-        self.feasibility = Feasibility()
+        self.feasibility = Feasibility(encoding)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.failed: set[int] = set()
@@ -59,6 +59,8 @@ class Model:
     # ---- data -------------------------------------------------------------------------------------------------------
 
     def tell(self, row: int, cost: float | None) -> None:
+        if row not in self.failed and row not in self.costs:
+            self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
         if cost is None:
             self.failed.add(row)
         else:
@@ -77,6 +79,8 @@ class Model:
         """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
         come back as expected. Needs one row that ran."""
         rows = self.rows
+        if self.failed:
+            self.feasibility.fit()
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._refit(rows, pending)
         for row in rows[len(self._believed) :]:
@@ -117,7 +121,7 @@ class Model:
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
-        self._features = self._chance_features(self.candidates)
+        self.feasibility.watch(self._chance_features(self.candidates))
         self._fitted_on = len(rows)
 
     def _weigh(self, n: int) -> None:
@@ -138,7 +142,7 @@ class Model:
             self.candidates = looked[at : at + _AT_ONCE]
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
-            self._features = self._chance_features(self.candidates)
+            self.feasibility.watch(self._chance_features(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
         promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
@@ -162,7 +166,7 @@ class Model:
     def _rows(self, rows: np.ndarray) -> Rows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
 
-    def _chance_features(self, rows: np.ndarray) -> np.ndarray:
+    def _chance_features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
         return self.feasibility.features(self._rows(rows), np.stack(hints, axis=1) if hints else None)
 
@@ -186,15 +190,8 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        self._learn_failures()
-        self.gain *= self.feasibility.chance(self._features)
+        self.gain *= self.feasibility.chance(self.gain)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
-
-    def _learn_failures(self) -> None:
-        rows = np.array([*self.costs, *self.failed], dtype=int)
-        ran = np.arange(len(rows)) < len(self.costs)
-        if self.failed:
-            self.feasibility.fit(self._chance_features(rows), ran)
 
     def believed_costs(self) -> np.ndarray:
         """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""

@@ -133,9 +133,18 @@ BIASED = Physics(
 )
 
 
-def job(name: str, **limit: list[Any]) -> Landscape:
-    """The model of fixtures/jobs/<name>.toml; `limit` narrows the space."""
-    loaded = msgspec.structs.replace(load_job(f"fixtures/jobs/{name}.toml"), space=SpaceLimits(limit=limit))
+def job(name: str, changed: dict[str, Any] | None = None, **limit: list[Any]) -> Landscape:
+    """The model of fixtures/jobs/<name>.toml; `changed`: fields of its model and traffic; `limit` narrows the space."""
+    loaded = load_job(f"fixtures/jobs/{name}.toml")
+    given = changed or {}
+    model = {k: v for k, v in given.items() if k in loaded.model.__struct_fields__}
+    traffic = {k: v for k, v in given.items() if k not in model}
+    loaded = msgspec.structs.replace(
+        loaded,
+        model=msgspec.structs.replace(loaded.model, **model),
+        traffic=msgspec.structs.replace(loaded.traffic, **traffic),
+        space=SpaceLimits(limit=limit),
+    )
     space = Space.of_job(loaded)
     columns = space.feasible.columns()
     quirk = np.random.default_rng(7).normal(0, 0.02, len(space.feasible))  # rows have a fixed order
@@ -145,7 +154,7 @@ def job(name: str, **limit: list[Any]) -> Landscape:
         "good": step_time(space.attributes, columns, GOOD),
         "biased": step_time(space.attributes, columns, BIASED),
     }
-    title = "".join([name, *(f" {knob} {','.join(map(str, values))}" for knob, values in limit.items())])
+    title = "".join([name, *(f" {knob} {','.join(map(str, values if isinstance(values, list) else [values]))}" for knob, values in {**given, **limit}.items())])
     return Landscape(title, space, np.where(short, np.inf, cost), expert_default(space), simulators)
 
 
@@ -304,7 +313,35 @@ def serving(seed: int) -> Landscape:
     return Landscape(f"serving {seed}", space, cost)
 
 
+def stages(seed: int) -> Landscape:
+    """Throughput of a chain of stages: the slowest decides, a buffer that is too small starves it, and what is good for
+    one stage costs another. Ranges over orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    levels = [int(n) for n in rng.choice([2, 3, 4, 5, 6, 8], 6)]
+    rows = list(itertools.product(*[range(n) for n in levels]))
+    x = np.array(rows) / (np.array(levels) - 1)
+    stage = []
+    for _ in range(4):
+        weights = rng.normal(0, 1.5, 6) * (rng.random(6) < 0.5)
+        a, b = rng.choice(6, 2, replace=False)
+        bend = -rng.uniform(0, 4) * (x[:, a] - x[:, b] * rng.uniform(0, 1)) ** 2
+        stage.append(x @ weights + bend + rng.normal(0, 0.7))
+    log = -np.logaddexp.reduce([-4 * s for s in stage], axis=0) / 4 + rng.normal(0, 0.03, len(rows))
+    log -= np.where((x[:, 0] > 0.8) & (x[:, 1] < 0.3), rng.uniform(1, 4), 0)
+    table: list[dict[str, Value]] = [{f"k{i}": int(10 * 2**c) for i, c in enumerate(row)} for row in rows]
+    space = Space.from_table(table, ["k0"], [f"k{i}" for i in range(1, 6)], Objective(maximize="per_s"))
+    cost = np.full(len(space.feasible), np.inf)
+    for row, value in zip(table, np.exp(-log), strict=True):
+        i = space.feasible.index(Configuration({k.name: row[k.name] for k in space.knobs}))
+        assert i is not None
+        cost[i] = value
+    return Landscape(f"stages {seed}", space, cost)
+
+
 # ---- sets -------------------------------------------------------------------------------------------------------
+
+
+MIXTURE = {"layers": 32, "hidden": 4096, "ffn": 14336, "experts": 16, "topk": 2, "expert_ffn": 4096, "preset": ""}
 
 
 def design() -> Iterator[Landscape]:
@@ -316,6 +353,9 @@ def design() -> Iterator[Landscape]:
     yield job("llama-3.2-3b", a100=[0])
     yield from (kernel(1), kernel(2), kernel(3))
     yield from (serving(1), serving(2))
+    yield from (stages(1), stages(2), stages(3))
+    yield job("llama-3.2-3b", {"seq_len": 16384, "global_batch": 32}, a40=[0])
+    yield job("qwen3-30b-a3b", MIXTURE, a40=[0], vpp=[1, 2], tp_comm=[12, 16, 20])
 
 
 def held_out() -> Iterator[Landscape]:
