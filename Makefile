@@ -1,19 +1,25 @@
-# Two commands for a newcomer:
-#   make run     installs what it needs into .venv and tunes a small GPT by really training it
-#   make test    installs and runs everything that checks the project
-# Both are safe to run again; installing is skipped while pyproject.toml is unchanged.
+# Three commands for a newcomer:
+#   make run        installs what it needs into .venv and tunes a small GPT by really training it
+#   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
+#   make test       installs and runs everything that checks the project
+# All are safe to run again; installing is skipped while pyproject.toml is unchanged.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
+SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run test check format table screenshots bench-docs clean
+.PHONY: run run-serve test check format table screenshots bench-docs clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
 	$(BIN)/autoscout tune $(JOB) --no-tui
+
+run-serve: $(VENV)/base-installed $(SERVE)/ready
+	@echo "── tuning $(SERVE_JOB) on the real vLLM"
+	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
 
 test: $(VENV)/dev check
 	@echo "── pytest"
@@ -47,6 +53,11 @@ bench-docs: $(VENV)/dev
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
+
+# Serving needs no torch beside AutoScout: vLLM has its own environment.
+$(VENV)/base-installed: $(VENV)/base
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
 
 # torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU.
 $(VENV)/megatron: $(VENV)/base

@@ -1,4 +1,5 @@
-"""The winner as something to run elsewhere: Megatron-LM's own command line, as shell, JSON, YAML or a Slurm script."""
+"""The winner as something to run elsewhere: Megatron-LM's own command line, or `vllm serve` (export_serving.py), as
+shell, JSON, YAML, a Slurm script or a Kubernetes manifest."""
 
 import json
 import math
@@ -8,9 +9,10 @@ from typing import Literal
 
 import msgspec
 
+from autoscout import export_serving
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
-Format = Literal["command", "json", "yaml", "slurm"]
+Format = Literal["command", "json", "yaml", "slurm", "k8s"]
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 _FP32_BYTES = 4
 
@@ -27,6 +29,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Value]
     missing: list[str]
     evidence: str
+    model: str = ""  # a serving job's: a name or a folder
+    image: str = ""  # and its container's
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> Launch:
@@ -52,6 +56,8 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> Launch:
 
 def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
     """Errors: AutoscoutError (exit 2) for a target that has no launch command yet."""
+    if job.target == "vllm":
+        return _serving(job, configuration, name, evidence)
     if job.target != "megatron":
         raise AutoscoutError(f"there is no export for target = '{job.target}' yet; `autoscout best` shows its knobs", 2)
     return Launch(
@@ -67,13 +73,39 @@ def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> 
 
 
 def render(found: Launch, form: Format) -> str:
+    """Errors: AutoscoutError (exit 2) for a training job as a Kubernetes manifest."""
     if form == "json":
         return json.dumps(msgspec.to_builtins(found), indent=2)
+    if found.model:
+        return {
+            "command": export_serving.command,
+            "yaml": export_serving.yaml,
+            "slurm": export_serving.slurm,
+            "k8s": export_serving.k8s,
+        }[form](found)
+    if form == "k8s":
+        raise AutoscoutError("--format k8s is for serving jobs; a training job goes as command or slurm", 2)
     if form == "yaml":
         return _yaml(found)
     if form == "slurm":
         return _slurm(found)
     return _command(found)
+
+
+def _serving(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
+    model, flags, environment, devices, missing = export_serving.parts(job, configuration)
+    return Launch(
+        job=job.name,
+        name=name,
+        devices=devices,
+        nodes=1,
+        environment=environment,
+        arguments=flags,
+        missing=missing,
+        evidence=evidence,
+        model=model,
+        image=export_serving.image(job),
+    )
 
 
 def _environment(configuration: Configuration) -> dict[str, str]:

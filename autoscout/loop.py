@@ -13,7 +13,7 @@ import msgspec
 from autoscout import confirm
 from autoscout.evaluate import Evaluator, FidelityMode
 from autoscout.job import seconds
-from autoscout.objective import broken, cost, to_metric
+from autoscout.objective import broken, cost, nearest_miss, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
@@ -332,7 +332,9 @@ class Loop:
             failures[m.status] = failures.get(m.status, 0) + 1
         told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
         reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
-        example = next((f"For example: {reason}" for reason in reasons if reason), "")
+        example = nearest_miss(self.job.objective, self.evaluator.done.values()) or next(
+            (f"For example: {reason}" for reason in reasons if reason), ""
+        )
         return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
     def _end(self, reason: str) -> tuple[float, float]:

@@ -55,7 +55,8 @@ class Decided(Event, frozen=True, tag="decided"):
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned."""
+    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned. `errors`: standard
+    deviation of the log of each cost that was predicted, 0 of measured ones; empty where all were measured."""
 
     step: int
     costs: list[float | None]
@@ -63,6 +64,7 @@ class Rewarded(Event, frozen=True, tag="rewarded"):
     delta_dense: float
     interaction: float | None
     arms: dict[str, list[float]]  # arm → [pulls, mean reward]
+    errors: list[float] = []
 
 
 class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):

@@ -98,7 +98,8 @@ def scored(report: Report) -> None:
 
 def _support(found: Predicted) -> str:
     if not found.rows:
-        return f"no measured row of this job, the members claim an error of {found.expected_error:.1%}"
+        past = "".join(f", {n} rows of {job}" for job, n in found.past.items())
+        return f"no measured row of this job{past}; the members claim an error of {found.expected_error:.1%}"
     others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
     rows = "1 measured row" if found.rows == 1 else f"{found.rows} measured rows"
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"

@@ -72,18 +72,27 @@ def family(pid: int) -> dict[int, str]:
 
 
 def shared_memory(members: dict[int, str]) -> set[Path]:
-    """Files in /dev/shm that these processes have mapped or open: what stays when they are killed."""
-    found = set()
+    """Files in /dev/shm that these processes have mapped or open: what stays when they are killed.
+
+    Told by inode: a semaphore is made under another name than it has.
+    """
+    inodes = set()
     for pid in members:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                if (place := line.find("/dev/shm/")) >= 0:
-                    found.add(Path(line[place:].removesuffix(" (deleted)")))
+                if "/dev/shm/" in line:
+                    inodes.add(int(line.split()[4]))
         with contextlib.suppress(OSError):
             for handle in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
-                    if (target := os.readlink(handle)).startswith("/dev/shm/"):
-                        found.add(Path(target.removesuffix(" (deleted)")))
+                    if os.readlink(handle).startswith("/dev/shm/"):
+                        inodes.add(handle.stat().st_ino)
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path("/dev/shm").iterdir():
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino in inodes:
+                    found.add(path)
     return found
 
 

@@ -38,8 +38,8 @@ def measurement(
     passes = msgspec.convert(measured["passes"], list[load.Pass])
     failed = load.failed(passes)
     metrics = load.metrics(passes, job)
-    if experiment["driver"] == "http":
-        del metrics["cpu_s"]  # the client's, not the engine's
+    if not metrics["cpu_s"]:
+        del metrics["cpu_s"]  # of a server it is not known
     known = _json(folder / "effective.json") | _json(folder / "server.json")
     for name in ("peak_memory_gib", "kv_cache_tokens"):
         if value := measured.get(name) or known.get(name):

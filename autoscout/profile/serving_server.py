@@ -57,13 +57,11 @@ class Server:
         with output:
             output.write((shlex.join(command) + "\n").encode())
             output.flush()
-            variables = {**os.environ, **given["environment"], "VLLM_SERVER_DEV_MODE": "1"}
-            variables.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently count instead of kv_cache_memory_bytes
-            server = _started([sys.executable, str(_KEEPER), *command], output, variables)
+            server = _started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
         client = None
         try:
             phase, ready = "build", False
-            while _waits(server, deadline, stopping) and not (ready := _healthy(port)):
+            while _waits(server, deadline, stopping) and not (ready := healthy(port)):
                 time.sleep(_TICK_S)
             if ready and _waits(server, deadline, stopping):
                 phase = "load"
@@ -100,14 +98,21 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _started(command: list[str], output: Any, variables: dict[str, str] | None) -> subprocess.Popen[bytes]:
+def variables(wanted: dict[str, str]) -> dict[str, str]:
+    """A server's environment; in its development mode it tells its configuration."""
+    inherited = {**os.environ, **wanted, "VLLM_SERVER_DEV_MODE": "1"}
+    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently count instead of kv_cache_memory_bytes
+    return inherited
+
+
+def _started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,  # it ends when this closes, so also when we are killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=variables,
+        env=environ,
     )
 
 
@@ -115,7 +120,8 @@ def _waits(server: subprocess.Popen[bytes], deadline: float, stopping: Callable[
     return server.poll() is None and time.monotonic() < deadline and not stopping()
 
 
-def _healthy(port: int) -> bool:
+def healthy(port: int) -> bool:
+    """Whether a server on this machine says that it is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/health")

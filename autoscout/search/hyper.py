@@ -36,5 +36,5 @@ def hyper_of(name: str) -> tuple[str, Hyper | None]:
     plain, colon, given = name.partition(":")
     if not colon:
         return plain, None
-    fields = dict(pair.partition("=")[::2] for pair in given.split(","))
+    fields = {name: value for name, _, value in (pair.partition("=") for pair in given.split(","))}
     return plain, msgspec.convert(fields, Hyper, strict=False)

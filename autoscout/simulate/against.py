@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscout.simulate.encode import take
 from autoscout.simulate.linear import table_2
-from autoscout.simulate.measured import GROUPS, Rows, read
+from autoscout.simulate.measured import Rows, read
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import analytic, members_of
 from autoscout.simulate.memory import Memory
@@ -17,7 +17,8 @@ from autoscout.simulate.stack import Ensemble
 from autoscout.simulate.weights import SPAN
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
-_FOLDS = 8  # models are held out one by one, or in so many parts
+_FOLDS = 8  # models are held out one by one, or in so many parts;
+_MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
 _FEWEST_OF_A_JOB = 5  # rows, for a rank correlation
 
 
@@ -86,7 +87,7 @@ def score_rows(rows: Rows) -> Scores:
     members = {name: _accuracy(kept, p) for name, p in predictions.items() if np.isfinite(p.value).any()}
     group_rows = {
         name: dict(zip(*(v.tolist() for v in np.unique(kept.groups[name], return_counts=True)), strict=True))
-        for name in GROUPS
+        for name in kept.groups
     }
     return Scores(kept.metric, len(kept.values), len(np.unique(kept.job)), held_out, members, group_rows, memory)
 
@@ -94,8 +95,10 @@ def score_rows(rows: Rows) -> Scores:
 def _folds(rows: Rows) -> tuple[np.ndarray, str]:
     """(n,) fold of each row, and what a fold holds out, in words."""
     models, of = np.unique(rows.groups["model"], return_inverse=True)
+    folds = _FOLDS if len(of) <= _MANY else _FEWER_FOLDS
     if len(models) >= 2:
-        return of % _FOLDS, "one model" if len(models) <= _FOLDS else f"an eighth of the {len(models)} models"
+        part = "one model" if len(models) <= folds else f"a part of the {len(models)} models ({folds} parts)"
+        return of % folds, part
     return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (they are of one model)"
 
 

@@ -19,6 +19,7 @@ from kb.records import Configuration, Job, Measurement
 
 MIN_ROWS = 16  # twice the widest regression's knobs: below that what was learned from rows is chance
 
+LEAST = 0.005  # a smaller weight is not worth telling
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 
@@ -66,9 +67,11 @@ class Simulators:
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """The ensemble's value and that of each member with a say, in the metric's unit."""
+        """The ensemble's value and that of each member with a say there, in the metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))
-        return float(prediction.value[0]), {s.member: s.value for s in said if s.value is not None and s.weight > 0}
+        return float(prediction.value[0]), {
+            s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
+        }
 
     def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
         return {**self.attributes, **encode.of_configurations(self.space, configurations)}

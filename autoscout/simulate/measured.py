@@ -18,7 +18,6 @@ from autoscout.words import listed
 from kb.records import AutoscoutError, Task
 from kb.tables import read_table
 
-GROUPS = ("source", "gpu", "model")
 _SHAPE = ("layers", "hidden", "heads")
 _METRICS = ("iteration_time_s", "step_time_s", "iteration_time_median_s", "peak_memory_gib", "mem_max_allocated_bytes")
 _LONG = ("metric", "value", "unit", "status")
@@ -90,7 +89,7 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
         ok = measured[why == ""]
         if len(ok):
             some = take(columns, ok)
-            groups = {name: some[name] for name in GROUPS}
+            groups = {name: some[name] for name in ("source", "gpu", "framework", "model")}
             found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
     return found
 

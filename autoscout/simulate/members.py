@@ -34,6 +34,25 @@ class TokensPerSecond:
         return msgspec.structs.replace(seconds, value=_tokens(columns) / seconds.value, parts={})
 
 
+class AsItIs:
+    """An analytic member that rows never correct: rows of other kinds of jobs may say more wrong than right."""
+
+    min_rows = 1
+
+    def __init__(self, member: Member) -> None:
+        self.member, self.name = member, f"{member.name}, as it is"
+        self._rows = 0
+
+    def applies(self, columns: Columns) -> str:
+        return self.member.applies(columns) if self._rows else "without rows the same as the one that rows correct"
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        self._rows = len(values)
+
+    def predict(self, columns: Columns) -> Prediction:
+        return self.member.predict(columns)
+
+
 def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
     """Those that predict a metric from a description of job and configuration alone."""
     if task == "serve":
@@ -49,7 +68,8 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
 
 def members_of(metric: str, task: Task = "pretrain", more: Sequence[Member] = ()) -> list[Member]:
     """All members for a metric, analytic ones first; `more`: others to learn on top of."""
-    return with_learned([*analytic(metric, task), *more])
+    as_they_are: list[Member] = [AsItIs(member) for member in analytic(metric, task)]
+    return [*with_learned([*analytic(metric, task), *more]), *as_they_are]
 
 
 def with_learned(bases: list[Member]) -> list[Member]:

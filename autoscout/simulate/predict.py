@@ -18,6 +18,9 @@ from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.similar import FAR, similar
+
+_PAST_JOBS = 3  # further ones say the same or mislead
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -49,6 +52,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     context: str
     environment: dict[str, str]
     other_rows: int  # measured in other contexts: other versions or devices, not used
+    past: dict[str, int]  # rows of similar jobs
     measured: float | None
     members: list[Said]
     parts_of: str
@@ -62,7 +66,8 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     space = Space.of_job(job)
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
-    simulators = Simulators(job, space, rows)
+    past = _past(job, kb)
+    simulators = Simulators(job, space, rows, past=past)
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
@@ -85,6 +90,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
         context=rows[-1].context if rows else "",
         environment=rows[-1].environment if rows else {},
         other_rows=others,
+        past={other.name: len(measured) for other, measured in past},
         measured=_measured(rows, configuration, job.objective.metric),
         members=said,
         parts_of=parts_of,
@@ -110,6 +116,15 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     rows = [m for _, m in store.measurements(kb, job=job.id)]
     newest = [m for m in rows if m.context == rows[-1].context]
     return newest, len(rows) - len(newest)
+
+
+def _past(job: Job, kb: Path | None) -> list[tuple[Job, list[Measurement]]]:
+    """Measurements of the nearest other jobs of the same target."""
+    if kb is None or not kb.exists():
+        return []
+    near = [a for a in similar(kb, job, device_memory_gib) if a.distance < FAR and a.job.target == job.target]
+    others = [a for a in near if a.job.id != job.id][:_PAST_JOBS]
+    return [(a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context)]) for a in others]
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

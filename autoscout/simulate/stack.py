@@ -29,8 +29,8 @@ _LEARNED = 1.0  # log error of a learned member before any row supports it
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member says of one row. `error`: the standard deviation of log(value) that it claims; `held_out`: its
-    MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
+    """What one member says of one row. `error`: the standard deviation of log(value), as claimed or, if that is more,
+    as usual for it; `held_out`: its MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
 
     member: str
     value: float | None
@@ -133,7 +133,7 @@ class Ensemble:
                 member=m.name,
                 value=_finite(p.value[0]),
                 weight=float(rows[0, i]),
-                error=_finite(p.error[0]),
+                error=_finite(np.maximum(p.error[0], self._s[i])),
                 held_out=self.mape.get(m.name),
                 why=self._why(m, first, i, bool(E[0, i] > self._s[i])),
             )
@@ -249,7 +249,7 @@ def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
     """(n,) which fold holds a row out; folds go round the rows, so that the same rows give the same weights."""
     if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
-        return np.searchsorted(names, groups) % min(len(names), 2 * _FOLDS)
+        return np.searchsorted(names, groups) % min(len(names), _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3
     return np.arange(n) % max(count, 1)
 

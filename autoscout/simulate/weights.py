@@ -14,7 +14,7 @@ _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is wort
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
-_LEAST = 0.02  # a smaller weight costs time and says nothing
+_LEAST = 0.05  # a smaller weight costs time and says nothing
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.nd
     members without a weight elsewhere; by precision squared, as many bad ones shall not outvote a good one. Rows
     sum to 1, or to 0 where nobody can say."""
     kept = w * doubt(s, L, E)
-    lost = 1.0 - kept.sum(1, keepdims=True)
+    lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
     total = precision.sum(1, keepdims=True)
     share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)

@@ -1,6 +1,7 @@
 """What is exported runs what was measured."""
 
 import json
+import math
 import shlex
 import subprocess
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_every_knob_of_the_configuration_is_in_the_command(name):
     assert found.arguments["--recompute-granularity"] == "full"
     assert found.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     knobs = configuration.knobs
-    assert found.devices == knobs["tp"] * knobs["pp"] * knobs.get("cp", 1) * knobs["dp"]
+    assert found.devices == math.prod(int(knobs.get(n, 1)) for n in ("tp", "pp", "cp", "dp"))
 
 
 def test_two_configurations_that_differ_are_two_commands():
@@ -66,3 +67,62 @@ def test_a_target_without_a_launch_is_one_sentence():
     job = msgspec.structs.replace(load_job("fixtures/jobs/tiny-gpt-cpu.toml"), target="deepspeed")
     with pytest.raises(Exception, match="no export for target"):
         launch(job, Configuration({"mbs": 1}), "", "")
+
+
+# ---- serving ----------------------------------------------------------------------------------------------
+
+
+def serving(name="llama-3-8b-serve"):
+    job = load_job(f"fixtures/jobs/{name}.toml")
+    space = Space.of_job(job)
+    configuration = expert_default(space)
+    return job, configuration, launch(job, configuration, space.name(configuration), "measured")
+
+
+def words_of(found):
+    return shlex.split(render(found, "command").replace("\\\n", " "), comments=True)
+
+
+def test_a_serving_winner_is_the_server_that_was_measured():
+    from autoscout.profile import vllm
+
+    job, configuration, found = serving()
+    words = words_of(found)
+    measured = vllm.serve_command(job, "MODEL", vllm.engine_arguments(job, configuration), 1)
+    assert words[words.index("serve") + 2 :] == measured[measured.index("--served-model-name") + 2 :]
+    assert json.loads(render(found, "json"))["arguments"]["--max-num-seqs"] == configuration.knobs["max_num_seqs"]
+
+
+def test_the_yaml_file_has_every_flag_in_vllms_own_form():
+    _, _, found = serving("tiny-llama-serve-cpu")
+    said = dict(line.split(": ", 1) for line in render(found, "yaml").splitlines() if not line.startswith("#"))
+    for flag, value in found.arguments.items():
+        name = flag.removeprefix("--")
+        if name.startswith("no-"):
+            assert said[name.removeprefix("no-")] == "false"
+        else:
+            assert json.loads(said[name]) == value
+    assert json.loads(said["model"]) == "MODEL"
+
+
+def test_the_manifest_runs_the_same_words_on_as_many_gpus():
+    _, _, found = serving()
+    manifest = render(found, "k8s")
+    assert manifest.count("apiVersion:") == 2
+    args = [json.loads(line.strip()[2:]) for line in manifest.splitlines() if line.startswith('            - "')]
+    words = words_of(found)
+    assert args[6:] == words[words.index("serve") + 2 :]
+    assert f'"nvidia.com/gpu": {found.devices}' in manifest
+    assert "nvidia.com/gpu" not in render(serving("tiny-llama-serve-cpu")[2], "k8s")
+
+
+def test_a_training_job_has_no_manifest():
+    job = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+    with pytest.raises(Exception, match="k8s is for serving jobs"):
+        render(launch(job, Configuration({"mbs": 1}), "", ""), "k8s")
+
+
+def test_a_serving_script_is_valid_shell(tmp_path: Path):
+    for form in ("command", "slurm"):
+        (tmp_path / form).write_text(render(serving()[2], form))
+        subprocess.run(["bash", "-n", str(tmp_path / form)], check=True)

@@ -141,10 +141,10 @@ def test_the_simulators_of_a_job_predict_configurations_and_whole_spaces_alike()
     simulators = fit(JOB, SPACE, rows)
     assert simulators is not None
     value, members = simulators.predict(SPACE.feasible.configuration(7))
-    assert set(members) <= set(simulators.weights)
+    assert set(members) <= set(simulators.weights)  # nothing lies outside of what they were fitted on
     everywhere = predictors(JOB, SPACE, rows)["ensemble"](SPACE.feasible.codes)
     assert everywhere.shape == (len(SPACE.feasible),)
-    assert everywhere[7] == pytest.approx(value)
+    assert everywhere[7] == pytest.approx(value, rel=1e-4)  # spaces in single precision
     truth = np.array([step_time(SPACE.feasible.configuration(i)) for i in range(0, len(SPACE.feasible), 50)])
     assert np.abs(everywhere[::50] / truth - 1).mean() < 0.1
 

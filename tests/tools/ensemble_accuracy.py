@@ -48,9 +48,9 @@ def main() -> None:
         steps = next(rows for rows in read(folder / place).sets if rows.metric == "step_time_s")
         title(f"{name}: members, step time, leave one model out")
         accuracy(score_rows(steps))
-        title(f"{name}: what each kind of member earns, leave one model out")
-        ablation(steps)
     vtrain = read(folder / TABLES["vTrain"]).sets[0]
+    title("vTrain: what each kind of member earns, leave one model out")
+    ablation(vtrain)
     title("vTrain: with some measured rows of the job")
     few_rows(vtrain, by_model_and_devices(vtrain))
     title("Speed, CPU seconds on one core")
@@ -124,7 +124,9 @@ class Network:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         self._seen = Seen(columns)
         self._names = self._seen.varying
-        self._model = make_pipeline(StandardScaler(), MLPRegressor((64, 64), max_iter=1000, random_state=0))
+        self._model = make_pipeline(
+            StandardScaler(), MLPRegressor(hidden_layer_sizes=(64, 64), max_iter=1000, random_state=0)
+        )
         self._model.fit(self._x(columns), np.log(values))
 
     def predict(self, columns: Columns) -> Prediction:

@@ -91,7 +91,8 @@ def _table(
     """One row a configuration, the median of its repeats."""
     knobs: list[dict[str, Value]] = [{k: _number(row[k]) for k in (*sparse, *dense)} for row in rows]
     metric = column.rstrip("+-").lower()
-    space = Space.from_table(knobs, sparse, dense, Objective(**{"maximize" if maximize else "minimize": metric}))
+    objective = Objective(maximize=metric) if maximize else Objective(minimize=metric)
+    space = Space.from_table(knobs, sparse, dense, objective)
     values: list[list[float]] = [[] for _ in range(len(space.feasible))]
     for assignment, row in zip(knobs, rows, strict=True):
         i = space.feasible.index(Configuration({k.name: assignment[k.name] for k in space.knobs}))
@@ -154,7 +155,15 @@ def job(name: str, changed: dict[str, Any] | None = None, **limit: list[Any]) ->
         "good": step_time(space.attributes, columns, GOOD),
         "biased": step_time(space.attributes, columns, BIASED),
     }
-    title = "".join([name, *(f" {knob} {','.join(map(str, values if isinstance(values, list) else [values]))}" for knob, values in {**given, **limit}.items())])
+    title = "".join(
+        [
+            name,
+            *(
+                f" {knob} {','.join(map(str, values if isinstance(values, list) else [values]))}"
+                for knob, values in {**given, **limit}.items()
+            ),
+        ]
+    )
     return Landscape(title, space, np.where(short, np.inf, cost), expert_default(space), simulators)
 
 

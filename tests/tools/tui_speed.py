@@ -14,7 +14,14 @@ from pathlib import Path
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
-from tui_samples import configuration, decided, experiment, measured, running, started
+from tui_samples import (  # type: ignore[import-not-found] - found by the line above
+    configuration,
+    decided,
+    experiment,
+    measured,
+    running,
+    started,
+)
 
 from kb.journal import AnyEvent, Rewarded
 from tui.app import SessionApp

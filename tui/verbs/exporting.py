@@ -11,7 +11,11 @@ from tui.options import common, existing_kb
 @click.command()
 @click.argument("session")
 @click.option(
-    "--format", "form", type=click.Choice(["command", "json", "yaml", "slurm"]), default="command", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["command", "json", "yaml", "slurm", "k8s"]),
+    default="command",
+    show_default=True,
 )
 @click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
 @common

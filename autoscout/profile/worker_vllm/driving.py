@@ -11,6 +11,7 @@ from typing import Any
 
 import prompts
 
+_CALM = 0.9  # of its time the engine computed
 Record = dict[str, Any]
 Answer = Callable[[list[prompts.Request], int, bool], Awaitable[list[Record]]]
 
@@ -22,24 +23,28 @@ class State:
     passes = 0
 
 
-async def drive(plan: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    """Guard, warm-up, then passes until `measure_s` seconds are over (at least one). `answer(requests, concurrency,
-    ids)` returns a record a request, in order: {"sent", "chunks": times of its tokens, "tokens": ids if wanted,
-    "count", "asked", "error"}, times in seconds from the same origin."""
+async def drive(plan: dict[str, Any], answer: Answer, alone: bool = False) -> dict[str, Any]:
+    """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one).
+
+    `answer(requests, concurrency, ids)` returns a record a request, in order: {"sent", "chunks": times of its tokens,
+    "tokens": ids if wanted, "count", "asked", "error"}, times in seconds from the same origin. `alone`: this process is
+    the whole engine, so its CPU time tells in a closed loop which passes others disturbed; those are beyond the number.
+    """
     State.phase = "load"
     checked = await answer(prompts.guarded(plan), 1, True)
     for number in range(plan["warmup"]):
         await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
     passes: list[dict[str, Any]] = []
     begun = time.perf_counter()
-    for number in range(plan["passes"]):
-        if passes and time.perf_counter() - begun > plan["measure_s"]:
-            break
-        requests = prompts.of_pass(plan, number)
+    calm = 0
+    while not passes or (calm < plan["passes"] and time.perf_counter() - begun < plan["measure_s"]):
+        requests = prompts.of_pass(plan, len(passes))
         cpu, start = time.process_time(), time.perf_counter()
         records = await answer(requests, plan["concurrency"], False)
         duration = time.perf_counter() - start
-        passes.append({"duration_s": duration, "cpu_s": time.process_time() - cpu, "requests": records})
+        cpu = time.process_time() - cpu
+        passes.append({"duration_s": duration, "cpu_s": cpu if alone else 0.0, "requests": records})
+        calm += cpu >= _CALM * duration or not (alone and plan["concurrency"])
         State.passes = len(passes)
     guard = [record["tokens"] for record in checked]
     return {"guard": guard, "guard_error": checked[0]["error"], "passes": passes, "time": time.time()}

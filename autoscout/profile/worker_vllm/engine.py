@@ -89,7 +89,7 @@ def _run(experiment: Path, folder: Path) -> Any:
     async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
         return _answer(engine, requests, concurrency, ids)
 
-    measured = asyncio.run(driving.drive(given["plan"], answer))
+    measured = asyncio.run(driving.drive(given["plan"], answer, alone=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     write(folder / "rank-0.json", measured | {"peak_memory_gib": peak})
     return engine
