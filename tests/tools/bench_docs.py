@@ -92,7 +92,7 @@ def printed(arguments: str, seeds: int, landscapes: str) -> str:
     ]
     environment = {**os.environ, "PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    return done.stdout.strip()
+    return done.stdout.strip("\n")
 
 
 def block(name: str, command: str, output: str) -> str:
