@@ -198,15 +198,17 @@ class AutoScout:
     # ---- tell ---------------------------------------------------------------------------------------------------
 
     def tell(self, measurements: list[Measurement]) -> None:
+        told: list[tuple[int, float | None]] = []
         for measurement in measurements:
             row = self.pool.row(measurement.configuration)
             if row is None:
                 continue
             c = cost(self.space.objective, measurement)
-            c = c if c is not None and np.isfinite(c) else None
+            told.append((row, c if c is not None and np.isfinite(c) else None))
             proposal = self.pending.pop(row, None)
             if proposal is not None and proposal.base is not None:
-                self._reward(proposal, proposal.base, c)
+                self._reward(proposal, proposal.base, told[-1][1])
+        for row, c in told:  # after the rewards of all: what they are held against must not know any of them
             self.model.tell(row, c)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
