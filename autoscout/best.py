@@ -68,7 +68,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
     rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
-    reference = guard.Reference(job.model.dtype, default.id)
+    reference = guard.Reference(guard.kind_of(job), default.id)
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)

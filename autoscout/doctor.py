@@ -50,14 +50,14 @@ def _memory() -> Finding:
 
 
 def _target(job: Job | None) -> list[Finding]:
-    """torch and Megatron-core of the interpreter that would run the job."""
+    """torch and the target of the interpreter that would run the job."""
     probe = job or _any_job()
     try:
         environment = profiler_for(probe).environment()
     except AutoscoutError as error:
         return [
             Finding(
-                subject="megatron",
+                subject=probe.target,
                 ok=False,
                 found=str(error),
                 remedy="install it there, or name another interpreter in the job's launch.python",
@@ -66,7 +66,7 @@ def _target(job: Job | None) -> list[Finding]:
         ]
     return [
         Finding(subject=name, ok=True, found=environment[name], needed=job is not None)
-        for name in ("torch", "megatron-core")
+        for name in ("torch", "vllm" if probe.target == "vllm" else "megatron-core")
     ]
 
 

@@ -9,23 +9,18 @@ simulators itself has asked them about the whole space before it asks for an exp
 each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
 """
 
-import statistics
 from collections.abc import Callable
 from typing import Literal
-
-import numpy as np
 
 from autoscout.objective import cost
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Predictor
-from autoscout.simulate.ensemble import MIN_ROWS, Ensemble, fit
+from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.guard import Guard
-from autoscout.space.attributes import device_counts
-from autoscout.space.feasible import INACTIVE
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
-from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
 
 FidelityMode = Literal["adaptive", "profile", "simulate"]
 Profile = Callable[[Configuration, str], Measurement]
@@ -59,8 +54,8 @@ class Evaluator:
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
-        self._ensemble: Ensemble | None = None if mode == "profile" else self._fit()
-        if mode == "simulate" and self._ensemble is None:
+        self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
+        if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
             raise AutoscoutError(
                 f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
                 f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"
@@ -110,9 +105,14 @@ class Evaluator:
             return None  # everything is held against the default: it has to be real
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
+        verdict = self._guard.verdict(configuration.knobs)
+        if event is None and not verdict.simulate and self.mode == "adaptive":
+            return None  # the simulators err in this region, though not on the whole
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
-            event = Simulated(configuration=configuration, name=name, predicted=predicted, members=members)
+            event = Simulated(
+                configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
+            )
             self.tape.emit(event)
         return Measurement(
             configuration=configuration,
@@ -129,32 +129,25 @@ class Evaluator:
         They stay as they were fitted on what earlier sessions measured: the strategy's own posterior learns from this
         session's rows what they leave over, and members that had seen those rows would look better there than they are.
         """
-        ensemble, space = self._ensemble, self.space
-        if ensemble is None:
-            return {}
-
-        def predict(codes: np.ndarray) -> np.ndarray:
-            return np.array([ensemble.predict(Configuration(_knobs(space, row)))[0] for row in codes])
-
-        return {"ensemble": predict}
+        return self._ensemble.predictors() if self._ensemble else {}
 
     def _compare(self, measurements: list[Measurement], step: int) -> bool:
         """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
         if self._ensemble is None:
             return False
-        mape = 0.0
         for measurement in measurements:
-            mape = self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration)[0], step)
+            self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration)[0], step)
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
-        why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
-        return self._switch(step, f"{why}: from now on as good as no prediction, until evidence says otherwise")
+        return self._switch(
+            step, f"{self._guard.why}: from now on as good as no prediction, until evidence says otherwise"
+        )
 
-    def _judge_simulators(self, real: Measurement, predicted: float, step: int) -> float:
+    def _judge_simulators(self, real: Measurement, predicted: float, step: int) -> None:
         assert self._ensemble is not None
         metric = self.job.objective.metric
         measured = real.metrics.get(metric) if real.status == "ok" else None
-        mape = self._guard.check(predicted, measured)
+        mape = self._guard.check(predicted, measured, real.configuration.knobs)
         self.tape.emit(
             Checked(
                 step=step,
@@ -166,7 +159,6 @@ class Evaluator:
                 weights=self._ensemble.weights,
             )
         )
-        return mape
 
     def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
         """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
@@ -175,11 +167,10 @@ class Evaluator:
             return measurements, False
         chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
         real = self._run(chosen.configuration, "check")
-        mape = self._judge_simulators(real, chosen.metrics[self.job.objective.metric], step)
+        self._judge_simulators(real, chosen.metrics[self.job.objective.metric], step)
         measurements = [real if m is chosen else m for m in measurements]
         if not self._guard.trusted and self.mode == "adaptive":
-            why = f"the simulators err by {mape:.0%}, more than ε = {self.hyper.epsilon:.0%}"
-            return measurements, self._switch(step, why)
+            return measurements, self._switch(step, self._guard.why)
         self._ensemble = self._fit() or self._ensemble
         return measurements, False
 
@@ -193,20 +184,25 @@ class Evaluator:
             return False
         return self._switch(step, "the simulators predict nothing better any more")
 
+    def profile_from_now_on(self, step: int, why: str) -> bool:
+        """Whether that changed anything."""
+        return self.fidelity == "simulated" and self._switch(step, why)
+
+    def run_now(self, configuration: Configuration) -> Measurement:
+        """An experiment that the strategy did not ask for; what is known already is not run again."""
+        return self.done.get(configuration.id) or self._answer(configuration) or self._run(configuration, "search")
+
     def _switch(self, step: int, why: str) -> bool:
         self.fidelity = "profiled"
         self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
         return True
 
-    def _fit(self) -> Ensemble | None:
-        """One row a configuration, its median: repeats in two folds would make held-out rows known ones."""
-        metric = self.job.objective.metric
-        values: dict[Configuration, list[float]] = {}
-        for m in self._training:
-            if m.status == "ok" and metric in m.metrics:
-                values.setdefault(m.configuration, []).append(m.metrics[metric])
-        medians = [statistics.median(v) for v in values.values()]
-        return fit(list(values), medians, device_counts(self.job))
+    def _fit(self) -> Simulators | None:
+        """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
+        if self.stand_in:
+            return fit(self.job, self.space, self._training, published=True)
+        simulators = Simulators(self.job, self.space, self._training)
+        return simulators if simulators.weights else None
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
@@ -235,7 +231,3 @@ def _final(job: Job, measurement: Measurement) -> bool:
     if measurement.status == "timeout":
         return measurement.cost_s >= 0.9 * job.launch.timeout_s
     return measurement.status in ("oom", "invalid")
-
-
-def _knobs(space: Space, codes: np.ndarray) -> dict[str, Value]:
-    return {knob.name: knob.values[code] for knob, code in zip(space.knobs, codes, strict=True) if code != INACTIVE}

@@ -2,8 +2,6 @@
 
 import math
 import re
-import tomllib
-import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import msgspec
 
 from autoscout.objective import constraint
 from autoscout.presets import device_memory_gib, devices, models
+from autoscout.strict import converted, read_toml
 from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job
 
@@ -25,6 +24,7 @@ SERVING_METRICS = (
     "total_tokens_per_s",
     "goodput_rps",
     "peak_memory_gib",
+    "cpu_s",
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
 
@@ -35,29 +35,32 @@ _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 def load_job(path: str | Path) -> Job:
     """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
     path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise AutoscoutError(f"{path}: cannot read this job file ({error.strerror})", 2) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{path}: not valid TOML: {error}", 2) from error
+    data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
-    _check_keys(path, data, Job, "")
-    try:
-        job = msgspec.convert(data, Job)
-    except msgspec.ValidationError as error:
-        raise AutoscoutError(f"{path}: {_in_words(error)}", 2) from error
+    job = converted(path, data, Job)
     try:
         problem = next(_problems(job), None)
     except AutoscoutError as error:
         problem = str(error)
     if problem:
         raise AutoscoutError(f"{path}: {problem}", 2)
-    if job.launch.recorded and not Path(job.launch.recorded).is_absolute():
-        recorded = str((path.parent / job.launch.recorded).resolve())
-        job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, recorded=recorded))
-    return job
+    return _with_paths_from(path.parent, job)
+
+
+def _with_paths_from(folder: Path, job: Job) -> Job:
+    """The files that a job names are relative to its own."""
+
+    def absolute(name: str) -> str:
+        return name if not name or Path(name).is_absolute() else str((folder / name).resolve())
+
+    return msgspec.structs.replace(
+        job,
+        launch=msgspec.structs.replace(
+            job.launch, recorded=absolute(job.launch.recorded), model_path=absolute(job.launch.model_path)
+        ),
+        space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
+    )
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
@@ -85,28 +88,6 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
     if not isinstance(name, str) or name not in presets:
         raise AutoscoutError(f"{path}: model.preset = {name!r}{nearest_name(str(name), presets)}", 2)
     return presets[name]
-
-
-def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """msgspec stops at an unknown key too, but cannot say which known one is nearest."""
-    if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is list and isinstance(data, list):
-        for i, item in enumerate(data):
-            _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
-    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
-        return
-    hints = typing.get_type_hints(kind)
-    for key, value in data.items():
-        full = f"{where}.{key}" if where else key
-        if key not in hints:
-            raise AutoscoutError(f"{path}: the key {full}{nearest_name(key, hints)}", 2)
-        _check_keys(path, value, hints[key], full)
-
-
-def _in_words(error: msgspec.ValidationError) -> str:
-    """ "Expected `int`, got `str` - at `$.model.layers`" → "model.layers: expected `int`, got `str`"."""
-    message, _, where = str(error).partition(" - at ")
-    key = where.strip("`").removeprefix("$.").removeprefix("$")
-    return f"{key + ': ' if key else ''}{message[0].lower()}{message[1:]}"
 
 
 def _problems(job: Job) -> typing.Iterator[str]:
@@ -156,8 +137,10 @@ def _problems(job: Job) -> typing.Iterator[str]:
     for metric in [objective.metric, *(constraint(text)[0] for text in objective.constraints)]:
         if metric not in known_metrics:
             yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
-    if (job.task == "serve") != (job.target == "vllm"):
+    if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
         yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
+    if job.target == "command" and not job.space.catalog:
+        yield "target = 'command' has no knobs of its own; name a catalog that declares them in space.catalog"
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:

@@ -13,13 +13,15 @@ import msgspec
 from autoscout import confirm
 from autoscout.evaluate import Evaluator, FidelityMode
 from autoscout.job import seconds
-from autoscout.objective import broken, cost, to_metric
+from autoscout.objective import broken, cost, nearest_miss, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
 from autoscout.schedule import slots
 from autoscout.search.hyper import Hyper
+from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
+from autoscout.steer import Steering
 from autoscout.tape import Tape
 from kb import store
 from kb.journal import (
@@ -31,9 +33,11 @@ from kb.journal import (
     SessionEnded,
     SessionStarted,
 )
+from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_PAUSE_S = 0.2  # between two looks at the orders while paused
 _SEARCH_PURPOSES = ("search", "check")
 
 
@@ -77,11 +81,13 @@ class Loop:
         on_note: Callable[[str], None],
         stop: Stop,
         elapsed_s: float,
+        past: list[Past] | None = None,
     ) -> None:
         self.started, self.job, self.space, self.profiler = started, started.job, space, profiler
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
+        self.past = past or []
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference = guard.Reference(self.job.model.dtype, started.default.id)
+        self.reference = guard.Reference(guard.kind_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were run
@@ -107,6 +113,7 @@ class Loop:
             started.default,
             stand_in=started.strategy != "autoscout",
         )
+        self.steering = Steering(folder, tape, self.job, space, on_note)
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -139,11 +146,16 @@ class Loop:
     def _search(self) -> str:
         s = self.started
         predictors = self.evaluator.predictors() if s.strategy == "autoscout" else None
-        chosen: Strategy = strategy(s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors)
+        chosen: Strategy = strategy(
+            s.strategy, self.space, s.seed, s.default, s.orderings, self.hyper, predictors, self.past
+        )
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
         while True:
+            chosen, stopped = self._steered(chosen, step)
+            if stopped:
+                return self._search_ended("stopped")
             began, inside = time.perf_counter(), self.experiment_s
             batch = chosen.ask()
             for event in chosen.drain():
@@ -163,6 +175,41 @@ class Loop:
             for measurement in measurements:
                 self._note_best(measurement)
             self.engine_ms.append((time.perf_counter() - began - (self.experiment_s - inside)) * 1000)
+
+    def _steered(self, chosen: Strategy, step: int) -> tuple[Strategy, bool]:
+        """Takes in what a person ordered since the last step: the strategy to go on with, and whether to stop."""
+        paused = False
+        while True:
+            for order in self.steering.orders(self._best_configuration()):
+                paused = order.what == "pause" or (paused and order.what != "go")
+                if order.what == "stop":
+                    return chosen, True
+                chosen = self._obeyed(chosen, order, step)
+            if not paused or self.tape.replaying:
+                return chosen, False
+            if self.stop.asked:
+                raise Interrupted
+            time.sleep(_PAUSE_S)
+
+    def _obeyed(self, chosen: Strategy, order: Order, step: int) -> Strategy:
+        if order.what == "budget":
+            self.limit = int(order.values["profiles"])
+        elif order.what == "profile":
+            if self.evaluator.profile_from_now_on(step, "a person asked for it"):
+                chosen.switch_to_profiling()
+        elif order.what == "try":
+            wanted = self.steering.wanted(order, self._best_configuration())
+            self._note_best(self.evaluator.run_now(wanted))
+        elif order.what in ("pin", "exclude"):
+            # A new search of what is left: what it asks for again is known, and costs nothing.
+            left = self.steering.narrow(order)
+            default = self.started.default if left.is_valid(self.started.default) else None
+            chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper, past=self.past)
+        return chosen
+
+    def _best_configuration(self) -> Configuration:
+        measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
+        return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
 
     def _search_ended(self, reason: str) -> str:
         recorded = self.tape.recorded(SearchEnded)
@@ -258,7 +305,8 @@ class Loop:
         Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
         wall-clock limit is over, one round only.
         """
-        done = [self.reference.rejudge(m) for m in self.evaluator.done.values()]
+        allowed = self.steering.allowed
+        done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
         finalists = confirm.finalists(self.job, done, self.started.default)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
@@ -284,7 +332,9 @@ class Loop:
             failures[m.status] = failures.get(m.status, 0) + 1
         told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
         reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
-        example = next((f"For example: {reason}" for reason in reasons if reason), "")
+        example = nearest_miss(self.job.objective, self.evaluator.done.values()) or next(
+            (f"For example: {reason}" for reason in reasons if reason), ""
+        )
         return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
     def _end(self, reason: str) -> tuple[float, float]:

@@ -1,7 +1,9 @@
 """From a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
 
+import math
 import operator
 import re
+from collections.abc import Iterable
 
 from kb.records import AutoscoutError, Measurement, Objective
 
@@ -24,7 +26,7 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     objective's metric only, are excused.
     """
     value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or value <= 0:
+    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # NaN is not either
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
@@ -45,6 +47,26 @@ def broken(objective: Objective, measurement: Measurement) -> str:
             found = "not measured" if known is None else f"{known:.4g}"
             return f"breaks the constraint {text}: it is {found}"
     return ""
+
+
+def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
+    """ "" or, of the runs that were ok, which one comes nearest to keeping all constraints, and what it breaks."""
+    ran = [m for m in measurements if m.status == "ok" and m.fidelity == "profiled" and broken(objective, m)]
+    nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
+    return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""
+
+
+def _excess(objective: Objective, measurement: Measurement) -> float:
+    """The largest factor by which a bound is missed; infinite where it was not measured."""
+    factors = [1.0]
+    for text in objective.constraints:
+        metric, compare, bound = constraint(text)
+        known = measurement.metrics.get(metric)
+        if known is None:
+            return math.inf
+        over, under = (known, bound) if compare == "<=" else (bound, known)
+        factors.append(over / under if under > 0 else math.inf if over > 0 else 1.0)
+    return max(factors)
 
 
 def from_metric(objective: Objective, value: float) -> float:

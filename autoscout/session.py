@@ -3,6 +3,7 @@
 session folder = <kb folder>/sessions/<session id>/
     journal.jsonl        the events, the only source of truth
     owner.lock           held (flock) by the process that runs the session
+    carried.json         what earlier jobs handed to it (autoscout/warm.py)
     experiments/0001/    what each experiment was given and left: config, results and log of every rank
 """
 
@@ -16,17 +17,20 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout import warm
 from autoscout.evaluate import FidelityMode
 from autoscout.loop import Loop, Result, Stop
 from autoscout.profile.environment import context_of
 from autoscout.profile.runner import profiler_for
 from autoscout.rivals.expert import expert_default
 from autoscout.search.orchestrator import Hyper
+from autoscout.search.past import Past
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
+from autoscout.worth import worth
+from kb import hosts, lock, store
 from kb import journal as journals
-from kb import lock, store
 from kb.journal import (
     AnyEvent,
     Event,
@@ -34,15 +38,19 @@ from kb.journal import (
     Journal,
     SessionResumed,
     SessionStarted,
+    WarmStarted,
+    WarmStartWorth,
 )
 from kb.records import AutoscoutError, Job, Measurement
+
+_CARRIED = "carried.json"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "autoscout"
     seed: int = 0
     fidelity: FidelityMode = "adaptive"
-    warm_start: str = "auto"  # auto | off
+    warm_start: str = "auto"  # auto | off | a session, then maybe ":" and parts (autoscout/warm.py)
     hyper: Hyper = Hyper()
 
 
@@ -53,12 +61,15 @@ def tune(
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
     stop: Stop,
+    name: str = "",
 ) -> Result:
-    """A new session. Errors: AutoscoutError; Interrupted after everything is on disk."""
+    """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     _repair(kb, on_note)
     space = Space.of_job(job)
-    with _begun(_new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
-        return loop.run()
+    with _begun(name or new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
+        result = loop.run()
+    _note_worth(kb, job, loop.folder, on_event, on_note)
+    return result
 
 
 @contextlib.contextmanager
@@ -73,28 +84,39 @@ def _begun(
     stop: Stop,
 ) -> Iterator[Loop]:
     """A new session's folder, journal and loop; everything is given back at the end."""
-    warm = options.warm_start != "off"
+    choice = warm.Choice.parse(options.warm_start)
     with contextlib.closing(profiler_for(job)) as profiler:
         environment = profiler.environment()
+        context = context_of(job, environment)
+        mark = store.mark(kb) if choice.source != "off" else 0
+        carried = warm.gather(
+            kb, job, space, choice=choice, environment=environment, context=context, up_to=mark or None
+        )
         started = SessionStarted(
             session=session,
             job=job,
-            context=context_of(job, environment),
+            context=context,
             strategy=options.strategy,
             seed=options.seed,
             fidelity=options.fidelity,
             warm_start=options.warm_start,
             hyper=msgspec.to_builtins(options.hyper),
             environment=environment,
-            kb_mark=store.mark(kb) if warm else 0,
+            kb_mark=mark,
             default=expert_default(space),
-            orderings=store.orderings(kb, job.id) if warm else [],
+            orderings=carried.orderings,
+            host=hosts.host(),
         )
         folder = store.sessions_folder(kb) / started.session
         with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
             tape = Tape(journal, [], on_event)
+            if carried.past:
+                (folder / _CARRIED).write_bytes(msgspec.json.encode(carried.past))
             tape.emit(started, sync=True)
-            yield Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0)
+            if carried.past:
+                tape.emit(carried.started, sync=True)
+                _note_carried(carried.started, on_note)
+            yield Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0, past=carried.past)
 
 
 def resume(
@@ -123,8 +145,48 @@ def resume(
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
+        tape.recorded(WarmStarted)
         space = Space.of_job(started.job)
-        return Loop(started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past)).run()
+        carried = _carried(folder)
+        result = Loop(
+            started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past), past=carried
+        ).run()
+    _note_worth(kb, started.job, folder, on_event, on_note)
+    return result
+
+
+def _carried(folder: Path) -> list[Past]:
+    """What a session was given when it started: it decides by that also when it goes on later."""
+    path = folder / _CARRIED
+    return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
+
+
+def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
+    for source in carried.sources:
+        on_note(
+            f"warm start: {source.rows} measured configurations, {source.failures} failures and {source.orderings} "
+            f"orderings of {source.job} on {source.cluster} (distance {source.distance:.2f})"
+        )
+    for text in carried.notes:
+        on_note(text)
+
+
+def _note_worth(
+    kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
+) -> None:
+    """Says, and stores, what the warm start was worth; once."""
+    path = folder / "journal.jsonl"
+    events = journals.events(path)
+    if any(isinstance(e, WarmStartWorth) for e in events):
+        return
+    if told := worth(job, events):
+        told = msgspec.structs.replace(told, at=time.time())
+        with contextlib.closing(Journal(path)) as journal:
+            journal.append(told)
+        on_event(told)
+        on_note(told.sentence)
+        with contextlib.suppress(AutoscoutError):  # the journal has it
+            store.ingest(kb, path)
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
@@ -146,7 +208,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     configuration = completed(space, parse(space, assignments), default)
     _repair(kb, on_note)
     options = Options(strategy="profile", fidelity="profile", warm_start="off")
-    with _begun(_new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
+    with _begun(new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
         remembered = store.measurements(kb, job=job.id, context=loop.started.context)
         of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
         if of_default:
@@ -172,7 +234,8 @@ def _repair(kb: Path, on_note: Callable[[str], None]) -> None:
         on_note(problem)
 
 
-def _new_id(job: Job, kind: str = "") -> str:
+def new_id(job: Job, kind: str = "") -> str:
+    """job-[kind-]date-time-random: sorts by time, and two at once differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
 

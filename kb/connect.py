@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,29 @@ _WRITER: dict[str, Any] = {
     "storage_compatibility_version": migrate.STORAGE,
     "threads": 1,
 }
-# What people run is as safe as what we run; one set for both, as DuckDB wants it the same within a process.
+_NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
 
 
 @contextlib.contextmanager
 def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
     """The knowledge base, open for writing by us alone; waits up to `wait_s` seconds for others."""
+    with writer_if(kb, lambda: True, wait_s) as con:
+        assert con is not None
+        yield con
+
+
+@contextlib.contextmanager
+def writer_if(
+    kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S
+) -> "Iterator[DuckDBPyConnection | None]":
+    """Like `writer`; None, without opening the file, if it is not `needed` any more when it is our turn."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
-        with lock.exclusive(_lock_path(kb), wait_s):
+        with lock.exclusive(lock_path(kb), wait_s):
+            if not needed():
+                yield None
+                return
             if not kb.exists():
                 _create(kb)
             with contextlib.closing(_connect(kb, False, wait_s)) as con:
@@ -40,37 +53,58 @@ def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnectio
 
 
 @contextlib.contextmanager
-def reader(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnection]":
-    """The knowledge base, open beside other readers; waits up to `wait_s` seconds for a writer."""
+def reader(kb: Path, wait_s: float = lock.WAIT_S, files: bool = False) -> "Iterator[DuckDBPyConnection]":
+    """The knowledge base, open beside other readers; waits up to `wait_s` seconds for a writer. With `files` our own
+    queries may write other files; what people ask may not."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
             with writer(kb, wait_s):
                 pass
-        con = _open_to_read(stack, kb, wait_s)
+        con = _open_to_read(stack, kb, wait_s, files)
         if migrate.pending(con, kb, migrate.known()):
             stack.close()
             with writer(kb, wait_s):
                 pass
-            con = _open_to_read(stack, kb, wait_s)
+            con = _open_to_read(stack, kb, wait_s, files)
         yield con
 
 
-def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float) -> "DuckDBPyConnection":
-    stack.enter_context(lock.shared(_lock_path(kb), wait_s))
-    return stack.enter_context(contextlib.closing(_connect(kb, True, wait_s)))
+def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: bool) -> "DuckDBPyConnection":
+    stack.enter_context(lock.shared(lock_path(kb), wait_s))
+    return stack.enter_context(contextlib.closing(_connect(kb, True, wait_s, {} if files else _READER)))
 
 
-def _lock_path(kb: Path) -> Path:
+def lock_path(kb: Path) -> Path:
     return kb.with_name(kb.name + ".lock")
 
 
-def _connect(kb: Path, read_only: bool, wait_s: float) -> "DuckDBPyConnection":
+def rewrite(kb: Path) -> None:
+    """The same content in a new file, in which nothing is left of rows that were deleted."""
+    with _sentences(kb), lock.exclusive(lock_path(kb)):
+        new = kb.with_name(kb.name + ".rewritten")
+        with contextlib.closing(_connect(kb, False, 0.0)) as con:
+            migrate.back_up(con, new)
+        os.replace(new, kb)  # closing has left no log
+
+
+def network_filesystem(path: Path) -> str:
+    """ "" or the kind of network filesystem that `path` is on: file locks are not to be trusted everywhere."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, mount, found, *_ = line.split()
+            if path.resolve().is_relative_to(mount) and len(mount) >= len(best):
+                best, kind = mount, found
+    return kind if kind in _NETWORK_FILESYSTEMS else ""
+
+
+def _connect(kb: Path, read_only: bool, wait_s: float, config: dict[str, Any] = _WRITER) -> "DuckDBPyConnection":
     import duckdb  # not at the top: it takes longer than all of `autoscout --help` may
 
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            return duckdb.connect(kb, read_only=read_only, config=_READER if read_only else _WRITER)
+            return duckdb.connect(kb, read_only=read_only, config=config)
         except duckdb.IOException as error:
             # Our lock is ours, so this is another program, such as DuckDB's own shell.
             if "Could not set lock on file" not in str(error) or time.monotonic() >= deadline:

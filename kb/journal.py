@@ -35,6 +35,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     kb_mark: int  # rows that the KB held: what this session may learn from others, also when resumed
     default: Configuration
     orderings: list[list[str]]
+    host: str = ""  # "" unknown or not to be told
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
@@ -54,7 +55,8 @@ class Decided(Event, frozen=True, tag="decided"):
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned."""
+    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned. `errors`: standard
+    deviation of the log of each cost that was predicted, 0 of measured ones; empty where all were measured."""
 
     step: int
     costs: list[float | None]
@@ -62,6 +64,7 @@ class Rewarded(Event, frozen=True, tag="rewarded"):
     delta_dense: float
     interaction: float | None
     arms: dict[str, list[float]]  # arm → [pulls, mean reward]
+    errors: list[float] = []
 
 
 class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
@@ -97,6 +100,7 @@ class Simulated(Event, frozen=True, tag="simulated"):
     name: str
     predicted: float  # the objective's metric
     members: dict[str, float]
+    why: str = ""  # the simulators are believed here
 
 
 class Checked(Event, frozen=True, tag="checked"):
@@ -115,6 +119,15 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
     step: int
     to: Fidelity
     why: str
+
+
+class Steered(Event, frozen=True, tag="steered"):
+    """A person's order took effect: pause, go, stop, budget, profile, try, pin or exclude, or why it could not."""
+
+    what: str
+    values: dict[str, Value]
+    by: str
+    refused: str = ""
 
 
 class BestFound(Event, frozen=True, tag="best_found"):
@@ -147,6 +160,41 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     behind_high: float | None = None
 
 
+class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One similar job that something was carried over from."""
+
+    job: str
+    cluster: str
+    distance: float
+    rows: int
+    failures: int
+    orderings: int
+
+
+class WarmStarted(Event, frozen=True, tag="warm_started"):
+    """What was carried over; `favourites` are the best configurations of the similar jobs, valid here."""
+
+    sources: list[WarmSource] = []
+    favourites: list[Configuration] = []
+    notes: list[str] = []
+
+
+class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
+    """What the favourites turned out to be. `behind`: cost of the best of them / that of the session's best − 1;
+    `rank` among all that ran; `first_within`: experiments until something was within 1 % of the session's best."""
+
+    sources: list[WarmSource]
+    carried: int
+    tried: int
+    failed: int
+    best: str
+    behind: float | None
+    rank: int | None
+    experiments: int
+    first_within: int
+    sentence: str
+
+
 class SessionEnded(Event, frozen=True, tag="session_ended"):
     reason: str  # budget · wall · converged · exhausted · interrupted · failed · profiled
     experiments: int
@@ -166,9 +214,12 @@ AnyEvent = (
     | Simulated
     | Checked
     | FidelitySwitched
+    | Steered
     | BestFound
     | SearchEnded
     | Confirmed
+    | WarmStarted
+    | WarmStartWorth
     | SessionEnded
 )
 

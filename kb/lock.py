@@ -2,12 +2,18 @@
 
 DuckDB alone does not wait for a busy file, and some releases lose committed rows when processes alternate on
 one, so every connection is made while holding a lock on a file of its own beside the knowledge base.
+
+Who waits sleeps in the kernel, which hands the lock on in the order of arrival, as near as matters: polling would
+starve whoever is unlucky. Before it, everybody passes a gate (`….gate`), which a waiting writer keeps shut: readers
+that come and go without a pause cannot keep it out for ever.
 """
 
 import contextlib
 import fcntl
 import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +21,6 @@ from pathlib import Path
 from kb.records import AutoscoutError
 
 WAIT_S = 10.0
-_LONGEST_SLEEP_S = 0.02
 
 
 @contextlib.contextmanager
@@ -30,12 +35,14 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
         raise AutoscoutError(
             f"{path}: cannot create the lock file ({error.strerror}); choose a folder that you may write to"
         ) from error
+    deadline = time.monotonic() + wait_s
     try:
-        _wait(file, path, fcntl.LOCK_EX, wait_s)
-        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
-        with contextlib.suppress(OSError):  # a courtesy to others: a full disk is no reason to fail here
+        with _gate(path, file, fcntl.LOCK_EX, deadline, wait_s):
+            _wait(file, path, fcntl.LOCK_EX, deadline, wait_s)
+        # A courtesy to others: a full disk is no reason to fail here.
+        with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()} {command}".encode(errors="replace"), 0)
+            os.pwrite(file, _who_we_are().encode(errors="replace"), 0)
         try:
             yield
         finally:
@@ -56,8 +63,10 @@ def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     if file is None:
         yield
         return
+    deadline = time.monotonic() + wait_s
     try:
-        _wait(file, path, fcntl.LOCK_SH, wait_s)
+        with _gate(path, file, fcntl.LOCK_SH, deadline, wait_s):
+            _wait(file, path, fcntl.LOCK_SH, deadline, wait_s)
         yield
     finally:
         os.close(file)
@@ -79,6 +88,14 @@ def is_held(path: Path) -> bool:
         os.close(file)
 
 
+def holder(path: Path) -> int | None:
+    """The process that holds `path` exclusively, as it wrote there; None if nobody does."""
+    if not is_held(path):
+        return None
+    first = path.read_text(errors="replace").split(" ")[0]
+    return int(first) if first.isdigit() else None
+
+
 def _open_to_read(path: Path) -> int | None:
     for flags in (os.O_RDONLY | os.O_CREAT, os.O_RDONLY):
         with contextlib.suppress(OSError):
@@ -86,30 +103,90 @@ def _open_to_read(path: Path) -> int | None:
     return None
 
 
-def _wait(file: int, path: Path, kind: int, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    sleep_s = 0.001
-    while True:
+@contextlib.contextmanager
+def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> Iterator[None]:
+    """A writer keeps it while it waits, a reader only passes."""
+    gate = _open_to_read(path.with_name(path.name.removesuffix(".lock") + ".gate"))
+    if gate is None:
+        yield
+        return
+    try:
+        _wait(gate, path, kind, deadline, wait_s, of=file)
+        if kind == fcntl.LOCK_SH:
+            fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+    finally:
+        os.close(gate)
+
+
+def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: int | None = None) -> None:
+    """`of`: the file in which the holder's name stands, if it is not this one."""
+    try:
+        got = _flock(file, kind, deadline)
+    except OSError as error:
+        raise AutoscoutError(
+            f"{path}: this file system cannot lock files ({error.strerror}); choose another --kb folder"
+        ) from error
+    if not got:
+        raise AutoscoutError(
+            f"{path.with_suffix('')} is in use by {_holder(file if of is None else of)}, and has been for the "
+            f"{wait_s:g} s that we waited; wait for it or end it, then run this again"
+        )
+
+
+def _flock(file: int, kind: int, deadline: float) -> bool:
+    """Whether the lock was granted before the deadline.
+
+    The waiting is done by a thread, since flock has no time limit: one that is granted the lock after we gave up
+    gives it back at once.
+    """
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        if time.monotonic() >= deadline:
+            return False
+    ours = os.dup(file)  # the same lock, alive until the thread is done with it
+    decided, answered = threading.Lock(), threading.Event()
+    state: dict[str, object] = {"given up": False, "got": False}
+
+    def work() -> None:
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise AutoscoutError(
-                    f"{path.with_suffix('')} is in use by {_holder(file)} for more than {wait_s:g} s; "
-                    f"wait for it or end it, then run this again"
-                ) from None
+            fcntl.flock(ours, kind)
+            with decided:
+                if state["given up"]:
+                    fcntl.flock(ours, fcntl.LOCK_UN)
+                else:
+                    state["got"] = True
         except OSError as error:
-            raise AutoscoutError(
-                f"{path}: this file system cannot lock files ({error.strerror}); choose another --kb folder"
-            ) from error
-        time.sleep(sleep_s)
-        sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+            state["error"] = error
+        finally:
+            os.close(ours)
+            answered.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        answered.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # also when Ctrl-C ends the waiting
+        with decided:
+            state["given up"] = not state["got"]
+    if isinstance(error := state.get("error"), OSError):
+        raise error
+    return bool(state["got"])
+
+
+def _who_we_are() -> str:
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
+    return f"{os.getpid()} {socket.gethostname()} {time.time():.0f} {command}"
 
 
 def _holder(file: int) -> str:
-    pid, _, command = os.pread(file, 1000, 0).decode(errors="replace").partition(" ")
-    # Readers leave no name, and what a killed writer left must not be blamed on it.
-    if pid.isdigit() and Path(f"/proc/{pid}").exists():
-        return f"process {pid} ({command})"
-    return "a process that reads it"
+    said = os.pread(file, 1000, 0).decode(errors="replace").split(" ", 3)
+    if len(said) < 4 or not said[0].isdigit() or not said[2].isdigit():
+        return "a process that reads it"  # readers leave no name
+    pid, host, since, command = said
+    here = host == socket.gethostname()
+    if here and not Path(f"/proc/{pid}").exists():  # what a killed writer left must not be blamed on it
+        return "a process that reads it"
+    began = time.strftime("%H:%M:%S", time.localtime(int(since)))
+    return f"process {pid}{'' if here else f' on {host}'} ({command}) since {began}"

@@ -97,7 +97,7 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
     if not todo:
         return
     if todo[0].version > 1:
-        _back_up(con, kb.with_name(f"{kb.name}.bak-{todo[0].version - 1}"))
+        back_up(con, kb.with_name(f"{kb.name}.bak-{todo[0].version - 1}"))
     for migration in todo:
         con.execute("BEGIN")
         try:
@@ -114,13 +114,14 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
             raise
 
 
-def _back_up(con: "DuckDBPyConnection", copy: Path) -> None:
+def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
+    """A whole, compact copy of the knowledge base that is open as `con`; replaces the file `copy`."""
     unfinished = copy.with_name(copy.name + ".new")
     unfinished.unlink(missing_ok=True)
     row = con.execute("SELECT current_database()").fetchone()
     assert row
     # Not a file copy: opening the file a second time in this process would drop DuckDB's own lock on it.
-    con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}')")
+    con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}', READ_WRITE)")
     try:
         con.execute(f"COPY FROM DATABASE {_name(row[0])} TO backup")
     finally:

@@ -10,7 +10,7 @@ Value = bool | int | float | str
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
 Fidelity = Literal["simulated", "profiled"]
 Task = Literal["pretrain", "finetune", "serve"]
-Target = Literal["megatron", "vllm", "deepspeed"]
+Target = Literal["megatron", "vllm", "deepspeed", "command"]
 
 
 class AutoscoutError(Exception):
@@ -107,15 +107,19 @@ class Budget(Strict, frozen=True):
 
 
 class SpaceLimits(Strict, frozen=True):
+    """`catalog`: files that declare more knobs and rules, or (target = "command") a whole target's."""
+
     fix: dict[str, Value] = {}
     limit: dict[str, list[Value]] = {}
+    catalog: list[str] = []
 
 
 class Launch(Strict, frozen=True):
     """How an experiment is started and how long it may measure."""
 
-    launcher: Literal["auto", "warm", "torchrun", "replay"] = "auto"
+    launcher: Literal["auto", "warm", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
+    model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
     warmup: int = 1
@@ -179,7 +183,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What an experiment yielded. Failures are measurements too.
 
     Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
-    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks).
+    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
+    iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
+    answered with, one prompt after the other: what the guard compares.
     """
 
     configuration: Configuration

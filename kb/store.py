@@ -12,29 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from kb import journal as journals
-from kb import lock
-from kb.connect import reader, writer
-from kb.records import AutoscoutError, Measurement
+from kb import lake, lock, rows
+from kb.connect import reader, writer, writer_if
+from kb.records import AutoscoutError, Job, Measurement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-# measurement's columns that hold a field of Measurement as it is, and as JSON.
-_PLAIN = ("name", "context", "status", "fidelity", "evidence", "cost_s", "device_s")
-_JSON = ("configuration", "metrics", "iterations_s", "losses", "grad_norms", "rank_memory_gib", "environment")
-# measurement's columns that are copied out of one of those.
-_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
-_KNOBS = {
-    **dict.fromkeys(("pp", "tp", "dp", "cp", "ep", "etp", "vpp"), "INTEGER"),
-    **dict.fromkeys(("ar_layers", "mbs", "tp_comm", "a100", "a40"), "INTEGER"),
-    **dict.fromkeys(("sp", "distopt", "overlap_grad", "overlap_param"), "BOOLEAN"),
-    **dict.fromkeys(("ar", "ar_method"), "VARCHAR"),
-    "ddp_bucket": "BIGINT",
-}
-_COPIES = (
-    *(f"try_cast(metrics ->> '{name}' AS DOUBLE) AS {name}" for name in _METRICS),
-    *(f"try_cast(configuration ->> '{name}' AS {kind}) AS {name}" for name, kind in _KNOBS.items()),
-)
 
 
 def default_path() -> Path:
@@ -52,26 +35,64 @@ def sessions_folder(kb: Path) -> Path:
     return kb.parent / "sessions"
 
 
+def imports_folder(kb: Path) -> Path:
+    """Holds a file for every import (kb/imports.py)."""
+    return kb.parent / "imports"
+
+
 def is_running(folder: Path) -> bool:
     """Whether a process owns the session in `folder`: it holds `owner.lock` there (kb.lock.exclusive)."""
     return lock.is_held(folder / "owner.lock")
 
 
 def ingest(kb: Path, journal: Path) -> int:
-    """Adds what is new in a session's journal, all or nothing; returns the number of new measurements.
+    """Adds what is new in a session's journal, all or nothing; returns the number of measurements that this call added.
 
+    Who gets the lock brings in the journals of all who wait for it, in one transaction: then they need not (0).
     Ingesting the same journal again changes nothing. Errors: AutoscoutError; what is before a
     damaged line of the journal is kept.
     """
-    with writer(kb) as con:
-        new, problems = _ingest(con, [journal])
-    if problems:
-        raise problems[0]
+    request = _request(kb, journal)
+    with writer_if(kb, request.exists) as con:
+        if con is None:
+            return 0
+        others = _requests(request)
+        new, problems = _ingest(con, [journal, *others.values()])
+        for done in (request, *(other for other, path in others.items() if path not in problems)):
+            done.unlink(missing_ok=True)
+    if journal in problems:
+        raise problems[journal]
     return new
 
 
+def _request(kb: Path, journal: Path) -> Path:
+    """A file that asks whoever has the lock to ingest a journal; it goes away when that is done, and survives us."""
+    folder = kb.with_name(kb.name + ".requests")
+    request = folder / f"{journal.parent.name}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{request.name}"
+        unfinished.write_text(str(journal.resolve()))
+        os.replace(unfinished, request)
+    except OSError as error:
+        raise AutoscoutError(
+            f"{folder}: cannot be written ({error.strerror}); the journal keeps every measurement"
+        ) from error
+    return request
+
+
+def _requests(ours: Path) -> dict[Path, Path]:
+    """The journals of other requests."""
+    found = (path for path in sorted(ours.parent.iterdir()) if path != ours and not path.name.startswith("."))
+    journals_of = {path: Path(path.read_text()) for path in found}
+    for path, journal in journals_of.items():
+        if not journal.is_file():
+            path.unlink(missing_ok=True)
+    return {path: journal for path, journal in journals_of.items() if journal.is_file()}
+
+
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
-    """Adds what is new in any journal below the sessions folder: repairs late and lost ingests.
+    """Adds what is new in any journal below the sessions folder, and imports: repairs late and lost ingests.
 
     Returns the number of new measurements, and a sentence for every journal with a part that cannot be read.
     """
@@ -82,11 +103,12 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
         if path.stat().st_size != known.get(path.parent.name, 0)
     ]
+    again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
-        return 0, []
+        return again.measurements, again.passed_over
     with writer(kb) as con:
         new, problems = _ingest(con, late)
-    return new, [str(problem) for problem in problems]
+    return again.measurements + new, [*again.passed_over, *map(str, problems.values())]
 
 
 def mark(kb: Path) -> int:
@@ -104,30 +126,29 @@ def measurements(
 
     `job` is a Job.id and `up_to` a mark; None does not filter.
     """
-    fields = (*_PLAIN, *_JSON)
-    columns = ", ".join((*fields, "unix_s"))
     with reader(kb) as con:
-        rows = con.execute(
-            f"""
-            SELECT session, {columns} FROM measurement
-            WHERE fidelity = 'profiled' AND ($job IS NULL OR job_id = $job)
-                AND ($context IS NULL OR context = $context) AND ($up_to IS NULL OR added <= $up_to)
-            ORDER BY added
+        found = rows.exact(
+            con,
+            """
+            m.fidelity = 'profiled' AND ($job IS NULL OR o.job_id = $job)
+            AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             """,
             {"job": job, "context": context, "up_to": up_to},
-        ).fetchall()
-    return [(session, _measurement(dict(zip((*fields, "at"), row, strict=True)))) for session, *row in rows]
+        )
+    return [(row["session"], rows.measurement(row)) for row in found]
 
 
-def orderings(kb: Path, job_id: str | None = None) -> list[list[str]]:
-    """The orderings that won earlier sessions' tournaments, newest session first, each once."""
+def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
+    """The orderings that won earlier sessions' tournaments, newest session first, each once; None does not filter."""
     with reader(kb) as con:
         rows = con.execute(
             """
-            SELECT ordering FROM orderings WHERE winner AND ($job IS NULL OR job_id = $job)
+            SELECT ordering FROM orderings
+            WHERE winner AND ($job IS NULL OR job_id = $job)
+                AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ORDER BY session_unix_s DESC, session, reward DESC
             """,
-            {"job": job_id},
+            {"job": job_id, "sessions": sessions},
         ).fetchall()
     return [list(ordering) for ordering in dict.fromkeys(tuple(ordering) for (ordering,) in rows)]
 
@@ -156,17 +177,17 @@ class _Tail(NamedTuple):
     problem: AutoscoutError | None  # why there is no more
 
 
-def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, list[AutoscoutError]]:
+def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
     tails: dict[str, _Tail] = {}
-    problems: list[AutoscoutError] = []
+    problems: dict[Path, AutoscoutError] = {}
     for path in paths:
         try:
             tail = _read_tail(con, path)
         except AutoscoutError as error:
-            problems.append(error)
+            problems[path] = error
             continue
         if tail and tail.problem:
-            problems.append(tail.problem)
+            problems[path] = tail.problem
         if tail and tail.events:
             tails[tail.started.session] = tail
     return _insert_tails(con, list(tails.values())) if tails else 0, problems
@@ -179,6 +200,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     if not isinstance(started, journals.SessionStarted):
         raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+    if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
+        return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
     if end > path.stat().st_size:  # not the file that it was: offer all of it again
@@ -197,11 +220,14 @@ def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
     ends = [{"session": t.started.session, "bytes": t.end, "lines": t.line + len(t.events)} for t in tails]
     con.execute("BEGIN")  # closing the connection rolls back
     begun = [tail.started for tail in tails if tail.line == 0]
-    _insert(con, "job", [_job_row(started) for started in begun])
-    _insert(con, "session", [_session_row(started) for started in begun])
-    _insert(con, "decision", [row for tail in tails for row in _decision_rows(tail)])
-    new = _insert(con, "measurement", _measurement_rows(con, tails), _COPIES)
-    _insert(
+    insert(con, "job", [job_row(started.job) for started in begun])
+    insert(con, "session", [session_row(started) for started in begun])
+    insert(con, "decision", [row for tail in tails for row in _decision_rows(tail)])
+    new = 0
+    if incoming := _measurement_rows(tails):
+        rows.stage(con, incoming)
+        new = rows.store_incoming(con)
+    insert(
         con,
         "journal",
         ends,
@@ -211,48 +237,48 @@ def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
     return new
 
 
-def _insert(
-    con: "DuckDBPyConnection",
-    table: str,
-    rows: list[dict[str, Any]],
-    copies: tuple[str, ...] = (),
-    conflict: str = "DO NOTHING",
-) -> int:
-    """Inserts all rows with one statement; returns how many were new.
-
-    They go over as one JSON text: of every other parameter the duckdb package asks first whether it is from pandas,
-    which takes a look through sys.path per value where there is no pandas.
-    """
-    if not rows:
-        return 0
-    shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in rows[0].items()}
-    inserted = con.execute(
-        f"INSERT INTO {table} BY NAME SELECT {', '.join(('*', *copies))} "
-        f"FROM (SELECT unnest(from_json(?, '{_json([shape])}'), max_depth := 2)) ON CONFLICT {conflict}",
-        [_json(rows)],
-    ).fetchone()
-    return inserted[0] if inserted else 0
+def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
+    """Inserts rows into a table with a primary key, with one statement and one parameter (see rows.stage)."""
+    if not values:
+        return
+    shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}
+    con.execute(
+        f"INSERT INTO {table} BY NAME "
+        f"SELECT unnest(from_json(?, '{rows.json([shape])}'), max_depth := 2) ON CONFLICT {conflict}",
+        [rows.json(values)],
+    )
 
 
-def _job_row(started: journals.SessionStarted) -> dict[str, Any]:
-    job = started.job
+def job_row(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,
         "task": job.task,
         "target": job.target,
-        "model": _json(job.model),
-        "traffic": _json(job.traffic),
+        "family": f"{job.task}-{job.target}-{'moe' if job.model.experts else 'dense'}",
+        "model": rows.json(job.model),
+        "traffic": rows.json(_without_paths(job).traffic),
     }
 
 
-def _session_row(started: journals.SessionStarted) -> dict[str, Any]:
-    job = started.job
+def _without_paths(job: Job) -> Job:
+    """Where somebody keeps interpreters, recordings and traces is nobody else's business."""
+    traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
+    launch = msgspec.structs.replace(job.launch, python="", recorded="", command_prefix=[])
+    return msgspec.structs.replace(job, traffic=traffic, launch=launch)
+
+
+def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
+    job = _without_paths(started.job)
     return {
         "id": started.session,
+        "source": source,
         "job_id": job.id,
         "job_name": job.name,
         "context": started.context,
+        "host": started.host,
+        "cluster": cluster_name(job),
+        "devices": job.devices,
         "goal": "minimize" if job.objective.minimize else "maximize",
         "metric": job.objective.metric,
         "constraints": job.objective.constraints,
@@ -262,10 +288,15 @@ def _session_row(started: journals.SessionStarted) -> dict[str, Any]:
         "warm_start": started.warm_start,
         "kb_mark": started.kb_mark,
         "unix_s": started.at,
-        "job": _json(job),
-        "hyper": _json(started.hyper),
-        "environment": _json(started.environment),
+        "job": rows.json(job),
+        "hyper": rows.json(started.hyper),
+        "environment": rows.json(started.environment),
     }
+
+
+def cluster_name(job: Job) -> str:
+    """Such as 8×a100 + 4×a40."""
+    return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
 
 
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
@@ -277,47 +308,19 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
                 "seq": seq,
                 "type": kind,
                 "unix_s": event.at,
-                "body": _json(event),
+                "body": rows.json(event),
             }
 
 
-def _measurement_rows(con: "DuckDBPyConnection", tails: list[_Tail]) -> list[dict[str, Any]]:
+def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
+    """The session that measured it says more about it than the one that was answered with it: it comes first."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:
-        job_id = tail.started.job.id
+        session, job = tail.started.session, tail.started.job.id
         for event in tail.events:
             if isinstance(event, journals.ExperimentEnded):
-                origin = {"session": tail.started.session, "number": event.number, "purpose": event.purpose}
-                ended.append({**origin, "job_id": job_id, **_measurement_row(event.measurement)})
+                ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
             elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since
-                origin = {"session": event.measured_by, "number": None, "purpose": "answered"}
-                answered.append({**origin, "job_id": job_id, **_measurement_row(event.measurement)})
-    newest = con.execute("SELECT coalesce(max(added), 0) FROM measurement").fetchone()
-    assert newest
-    # The session that measured it says more about it than the one that was answered with it: the first stays.
-    unique: dict[str, dict[str, Any]] = {}
-    for row in ended + answered:
-        unique.setdefault(row["id"], row)
-    return [{**row, "added": added} for added, row in enumerate(unique.values(), newest[0] + 1)]
-
-
-def _measurement_row(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "id": measurement.id,
-        "configuration_id": measurement.configuration.id,
-        "unix_s": measurement.at,
-        **{name: getattr(measurement, name) for name in _PLAIN},
-        **{name: _json(getattr(measurement, name)) for name in _JSON if name != "configuration"},
-        "configuration": _json(measurement.configuration.knobs),
-    }
-
-
-def _measurement(row: dict[str, Any]) -> Measurement:
-    fields = row | {name: msgspec.json.decode(row[name]) for name in _JSON}
-    fields["configuration"] = {"knobs": fields["configuration"]}
-    return msgspec.convert(journals.with_nan(fields), Measurement)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+                answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
+    return ended + answered

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import knowledge, machine, spaces, tuning
+from tui.verbs import benching, calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -18,13 +18,23 @@ def cli() -> None:
 
 for verb in (
     tuning.tune,
+    watching.watch,
+    watching.steer,
+    watching.stop,
+    exporting.export,
     tuning.profile,
     tuning.best,
     tuning.sessions,
     spaces.space,
     spaces.explain,
+    predicting.predict,
     knowledge.sql,
+    benching.bench,
+    knowledge.similar,
+    knowledge.import_,
+    knowledge.kb_,
     machine.doctor,
+    calibrating.calibrate,
 ):
     cli.add_command(verb)
 

@@ -39,6 +39,8 @@ class Progress:
         self.arm = ""
         self.searched = 0
         self.simulated = 0
+        self.checks = 0
+        self.trusted: bool | None = None
         self.confirming = False
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
@@ -74,11 +76,7 @@ class Progress:
                 if len(kept) == 1:
                     self._line(f"the tree branches on {kept[0]} first")
             case Checked():
-                measured = "failed" if event.measured is None else metric(self.job, event.measured)
-                self._line(
-                    f"check of the simulators: predicted {number(event.predicted)}, measured {measured}; "
-                    f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
-                )
+                self._check(event)
             case FidelitySwitched():
                 self._line(f"from simulating to profiling: {event.why}")
             case SearchEnded():
@@ -86,6 +84,19 @@ class Progress:
                 self._line(f"search ends: {_REASONS.get(event.reason, event.reason)}")
             case _:
                 pass
+
+    def _check(self, event: Checked) -> None:
+        """Where every experiment is a check, only a change of the verdict is worth a line."""
+        self.checks += 1
+        trusted = event.mape <= event.epsilon
+        if trusted == self.trusted:
+            return
+        self.trusted = trusted
+        measured = "failed" if event.measured is None else metric(self.job, event.measured)
+        self._line(
+            f"check {self.checks} of the simulators: predicted {number(event.predicted)}, measured {measured}; "
+            f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
+        )
 
     def _experiment(self, event: ExperimentEnded) -> None:
         if event.purpose in ("search", "check"):

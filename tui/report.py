@@ -12,7 +12,7 @@ from autoscout.doctor import Finding
 from autoscout.loop import Result
 from autoscout.rivals.expert import expert_default
 from autoscout.space.explain import Explanation
-from autoscout.space.graph import INACTIVE, Space
+from autoscout.space.graph import Space
 from kb.records import Job, Measurement, Value
 from tui.text import number, table
 
@@ -32,14 +32,14 @@ def dry_run(job: Job, as_json: bool) -> None:
             {
                 "job": job.name,
                 "configurations": space.count,
-                "structures": len(space.structures),
+                "structures": space.structure_count,
                 "default": default.knobs,
                 "launch": command,
                 "profiles": job.budget.profiles,
             }
         )
         return
-    click.echo(f"{job.name}: {space.count:,} valid configurations in {len(space.structures):,} structures")
+    click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
     click.echo(f"first experiment, the expert default: {space.name(default)}")
     click.echo(f"launched as: {command}")
     click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
@@ -142,7 +142,7 @@ def explanation(space: Space, found: Explanation, as_json: bool) -> None:
         click.echo(f"  – {sentence}")
 
 
-def space(job: Job, s: Space, count: bool, listed: int | None, as_json: bool) -> None:
+def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | None, as_json: bool) -> None:
     import itertools
 
     names = [s.name(c) for c in itertools.islice(s.configurations(), listed or 0)]
@@ -151,13 +151,17 @@ def space(job: Job, s: Space, count: bool, listed: int | None, as_json: bool) ->
             {
                 "job": job.name,
                 "configurations": s.count,
-                "structures": len(s.structures),
+                "exact": s.count_is_exact,
+                "structures": s.structure_count,
+                "graph": str(graph or ""),
                 "knobs": [
                     {
                         "name": k.name,
                         "kind": k.kind,
                         "layer": k.layer,
                         "values": k.values,
+                        "unit": k.unit,
+                        "default": k.default,
                         "when": k.when.text if k.when else "",
                         "sets": k.sets,
                         "meaning": k.meaning,
@@ -176,8 +180,11 @@ def space(job: Job, s: Space, count: bool, listed: int | None, as_json: bool) ->
     if listed is not None:
         click.echo("\n".join(names))
         return
-    acting = [k for i, k in enumerate(s.sparse) if (s.structures[:, i] != INACTIVE).any()]
-    acting += [k for k in s.dense if any(k.name in s.mask(s.structure(i)) for i in range(len(s.structures)))]
+    if graph is not None:
+        click.echo(f"{graph}: the knobs of {job.name} as a picture")
+        return
+    acts = s.active()
+    acting = [k for k in s.knobs if acts[k.name] is not False]
     rows = [
         (k.name, k.kind, ", ".join(_shown(v) for v in k.values), k.when.text if k.when else "always", k.meaning)
         for k in acting
@@ -186,7 +193,8 @@ def space(job: Job, s: Space, count: bool, listed: int | None, as_json: bool) ->
     never = [k.name for k in s.knobs if k not in acting]
     if never:
         click.echo(f"\nnever act in this job: {', '.join(never)}")
-    click.echo(f"\n{s.count:,} valid configurations in {len(s.structures):,} structures, {len(s.rules)} rules")
+    about = "" if s.count_is_exact else "about "
+    click.echo(f"\n{about}{s.count:,} valid configurations in {s.structure_count:,} structures, {len(s.rules)} rules")
 
 
 def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:

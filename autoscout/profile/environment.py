@@ -26,7 +26,7 @@ def describe(job: Job) -> dict[str, str]:
     """
     kind = megatron.device_kind(job)
     interpreter = " ".join(target_python(job))
-    found = _probe([*target_python(job), str(processes.WORKER / "probe.py"), kind], interpreter)
+    found = probe([*target_python(job), str(processes.WORKER / "probe.py"), kind], interpreter)
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
@@ -58,7 +58,7 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
     return content_hash([job.id, compared, job.launch.transformer_engine, job.launch.command_prefix])
 
 
-def _probe(command: list[str], interpreter: str) -> dict[str, str]:
+def probe(command: list[str], interpreter: str) -> dict[str, str]:
     with results.writing("temporary files"):
         output = tempfile.TemporaryFile()  # noqa: SIM115 - what fails below has other causes
     with output:

@@ -3,11 +3,14 @@
 from typing import Any
 
 from autoscout.profile import devices
+from autoscout.space.declared import own_knobs
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _GATED_ACTIVATION, _ACTIVATION = "silu", "gelu"
 _POSITION = {"rope": "rope", "learned": "learned_absolute"}
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+# Megatron's configuration classes, and where the worker reads what they are given.
+_PARTS = {"TransformerConfig": "transformer", "DistributedDataParallelConfig": "ddp", "OptimizerConfig": "optimizer"}
 _MIB_OF_FP32 = 2**20 // 4  # elements
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 _OVERLAPPED_GEMMS = (
@@ -68,7 +71,7 @@ def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> di
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
     model, launch = job.model, job.launch
-    return {
+    config: dict[str, Any] = {
         "device": device_kind(job),
         "environment": environment_variables(job, configuration, gpus),
         "dtype": model.dtype,
@@ -94,6 +97,11 @@ def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> di
         },
         "user_buffers": _user_buffers(knobs),
     }
+    for name, sets in own_knobs(job).items():
+        if name in knobs:
+            part, _, field = sets.partition(".")
+            config[_PARTS[part]][field] = knobs[name]
+    return config
 
 
 def _groups(knobs: dict[str, Value]) -> dict[str, Any]:
@@ -139,6 +147,9 @@ def _transformer(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
         # As Megatron-LM, but gloo may still be sending what would be freed: silently wrong losses, or NaN.
         "deallocate_pipeline_outputs": not (on_cpu and overlap_p2p),
         "tp_comm_overlap": knobs.get("tp_comm_overlap", False),
+        "cp_comm_type": knobs.get("cp_comm"),
+        "cross_entropy_loss_fusion": knobs.get("ce_fusion", False),
+        "cross_entropy_fusion_impl": "te" if knobs.get("ce_fusion") else "native",
         **_recomputation(knobs),
     }
     if model.experts:
@@ -148,6 +159,7 @@ def _transformer(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
             "moe_router_pre_softmax": model.topk == 1,  # Megatron insists for top-1
             "moe_ffn_hidden_size": model.expert_ffn or ffn,
             "moe_token_dispatcher_type": knobs.get("dispatcher", "alltoall"),
+            "moe_permute_fusion": knobs.get("permute_fusion", False),
             # Dropless and unbalanced: anything else depends on how the batch is cut, and layouts could
             # no longer be compared by their losses.
             "moe_router_load_balancing_type": "none",
@@ -167,7 +179,10 @@ def _fusible_activation(job: Job) -> bool:
 def _recomputation(knobs: dict[str, Value]) -> dict[str, Any]:
     granularity = knobs.get("ar", "none")
     if granularity == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+        return {
+            "recompute_granularity": "selective",
+            "recompute_modules": str(knobs.get("ar_modules", "core_attn")).split("+"),
+        }
     if granularity == "full":
         return {
             "recompute_granularity": "full",

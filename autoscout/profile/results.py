@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.profile import serving_results
 from kb.records import AutoscoutError, Configuration, Measurement
 
 
@@ -60,7 +61,7 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
     experiment = folder / "experiment.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in (*folder.glob("rank-*"), *folder.glob("launcher.log")):
+        for stale in (*folder.glob("rank-*"), *folder.glob("launcher.log"), *folder.glob("effective.json")):
             stale.unlink()
         part = folder / "experiment.json.part"
         part.write_bytes(msgspec.json.encode({"about": about, **worker}))
@@ -79,6 +80,8 @@ def collect(folder: Path) -> Measurement | None:
         ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
+    if "plan" in experiment:
+        return serving_results.measurement(folder, about, ranks[0], collect)
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)

@@ -9,9 +9,10 @@ from typing import Protocol
 
 import msgspec
 
-from autoscout.profile import devices, environment, failures, megatron, results
+from autoscout.profile import devices, environment, failures, megatron, results, vllm
 from autoscout.profile.failures import Outcome
 from autoscout.profile.replay import Replay
+from autoscout.profile.serving_profiler import VllmProfiler
 from autoscout.profile.torchrun import Torchrun, torchrun_command
 from autoscout.profile.warm import Warm
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
@@ -41,16 +42,32 @@ class Launcher(Protocol):
 
 def profiler_for(job: Job) -> Profiler:
     """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
-    kind = megatron.launcher(job)
-    if kind == "replay":
+    if job.launch.launcher == "replay":
         return Replay(job)
+    if job.target == "vllm":
+        return VllmProfiler(job)
+    _check_target(job)
+    kind = megatron.launcher(job)
     return MegatronProfiler(job, Warm(job) if kind == "warm" else Torchrun(job))
 
 
 def launch_line(job: Job, configuration: Configuration, experiment: Path) -> str:
-    """The shell command that runs one experiment by itself."""
+    """The shell command that runs one experiment by itself; of a serving job, the server that it loads."""
+    if job.target == "vllm":
+        model = job.launch.model_path or "MODEL"
+        return shlex.join(vllm.serve_command(job, model, vllm.engine_arguments(job, configuration), 8000))
+    _check_target(job)
     python = environment.target_python(job)
     return shlex.join(torchrun_command(python, experiment, megatron.world_size(configuration)))
+
+
+def _check_target(job: Job) -> None:
+    if job.target != "megatron":
+        raise AutoscoutError(
+            f"nothing profiles target = '{job.target}' yet, so this job cannot be run; `autoscout space` and "
+            f"`autoscout explain` work on it",
+            2,
+        )
 
 
 class MegatronProfiler:

@@ -1,4 +1,4 @@
-"""The warm launcher: a process that has imported Megatron once forks the ranks of every experiment."""
+"""The warm launcher: a process that has imported Megatron (or vLLM) once forks the ranks of every experiment."""
 
 import contextlib
 import json
@@ -15,6 +15,7 @@ from autoscout.profile import environment, megatron, processes, results
 from autoscout.profile.failures import Outcome
 from kb.records import Configuration, Job
 
+MEGATRON = processes.WORKER / "train.py"
 _TICK_S = 0.05
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _STOP_LIMIT_S = 5.0
@@ -27,10 +28,12 @@ class Warm:
     It ends when its stdin closes, so also when this process is killed; its ranks die with it.
     """
 
-    def __init__(self, job: Job) -> None:
-        variables = megatron.environment_variables(job, Configuration({}), [])
+    def __init__(self, job: Job, worker: Path = MEGATRON, variables: dict[str, str] | None = None) -> None:
+        """`worker`: the script that is a rank; `variables`: the environment of its imports."""
+        if variables is None:
+            variables = megatron.environment_variables(job, Configuration({}), [])
         zygote = str(processes.WORKER / "zygote.py")
-        self._command = [*environment.target_python(job), zygote, json.dumps(variables)]
+        self._command = [*environment.target_python(job), zygote, str(worker), json.dumps(variables)]
         self._process: subprocess.Popen[bytes] | None = None
         with results.writing("temporary files"):
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher

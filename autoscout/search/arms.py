@@ -20,6 +20,7 @@ class Proposal:
     arm: str
     gain: float
     why: str
+    base: int | None = None  # the best row that it was proposed beside
 
 
 def by_model(model: Model) -> Proposal | None:

@@ -15,7 +15,9 @@ is measured or else from the posterior, whose error is in the journal beside the
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from autoscout.search.model import Model
 from autoscout.search.past import Past
 from autoscout.search.pool import Pool
 from autoscout.space.graph import Space
-from kb.journal import Decided, Event
+from kb.journal import Decided, Event, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
 _FAR = 400  # random rows among which the opening chooses those far from each other
@@ -57,16 +59,13 @@ class AutoScout:
         self.default = None if default is None else self.pool.row(default)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
-        self.sparse = SparseArm([int(c) for c in self.pool.sparse], hyper.probe)
-        self.pending: dict[int, list[Proposal]] = {}  # row → who proposed it, the one who was chosen first
+        self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(seeded)]
+        self.pending: dict[int, Proposal | None] = {}
         self.repeats: frozenset[str] = frozenset()
         self.asked = 0
         self._events: list[Event] = []
         self._step = 0
-
-    def inform(self, simulators: Mapping[str, Predictor]) -> None:
-        """Simulators that learned since the search began replace what they said before."""
-        ...
+        self._rounds = 0
 
     def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
         if not self.hyper.simulators:
@@ -87,7 +86,6 @@ class AutoScout:
     def _next(self) -> int | None:
         if self._closing():
             return self._repeat()
-        self.bandit.age()
         known = len(self.model.costs) + len(self.model.failed) + len(self.pending)
         if known == len(self.pool):
             return None
@@ -98,6 +96,7 @@ class AutoScout:
             )
         if known < (1 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
             return self._decide("opening", self._opening(informed))
+        self.bandit.age()
         self.model.update(list(self.pending))
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
@@ -109,19 +108,42 @@ class AutoScout:
             "predicted_gain": chosen.gain,
             "uncertainty": float(self.model.deviation[at]),
         }
-        self._decide("search", chosen, values)
-        self.pending[chosen.row] = [chosen, *(p for p in proposals if p.row == chosen.row and p is not chosen)]
-        return chosen.row
+        return self._decide("search", chosen, values)
 
     def _proposals(self) -> list[Proposal]:
-        best = self.model.rows[int(np.argmin(self.model.believed_costs()))]
+        best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
         measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
         found = [by_model(self.model)]
         if self.hyper.sparse and len(self.pool.sparse):
-            found.append(self.sparse.propose(self.model, self.pool.codes[measured]))
+            found.append(self._sparse(self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, self.pool.codes[best]))
-        return [p for p in found if p is not None]
+        return [replace(p, base=best) for p in found if p is not None]
+
+    def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
+        """K orderings of the sparse knobs, as columns of the pool's codes: those that won earlier tournaments first,
+        then the space's own, then random ones that the dependencies allow."""
+        column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
+        names = [k.name for k in self.space.sparse]
+        known = [[n for n in o if n in names] + [n for n in names if n not in o] for o in seeded]
+        drawn = [self.space.ordering(self.rng) for _ in range(self.hyper.k)]
+        distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
+        return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
+
+    def _sparse(self, visited: np.ndarray) -> Proposal | None:
+        """The tournament (paper §3.2), as long as it is not decided: every tree is rolled out on the posterior, and the
+        better half stays. Then the winner's proposal."""
+        proposals = [arm.propose(self.model, visited) for arm in self.sparse]
+        if len(self.sparse) > 1:
+            gains = [-1.0 if p is None else p.gain for p in proposals]
+            order = sorted(range(len(gains)), key=lambda i: -gains[i])
+            kept = order[: (len(order) + 1) // 2]
+            knobs = self.space.knobs
+            orderings = [[knobs[c].name for c in arm.ordering] for arm in self.sparse]
+            self._events.append(TournamentRanked(round=self._rounds, orderings=orderings, rewards=gains, kept=kept))
+            self._rounds += 1
+            self.sparse, proposals = [self.sparse[i] for i in kept], [proposals[i] for i in kept]
+        return proposals[0]
 
     def _opening(self, informed: bool) -> Proposal:
         """The simulators' favourite; without any, of some random rows the one farthest from all that was tried."""
@@ -157,7 +179,7 @@ class AutoScout:
         return self._decide("repeat", Proposal(row, "MODEL", 0.0, why), {"uncertainty": float(deviation[at])})
 
     def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
-        self.pending[proposal.row] = [proposal]
+        self.pending[proposal.row] = proposal
         self.asked += 1
         self._step += 1
         configuration = self.pool.configuration(proposal.row)
@@ -177,21 +199,53 @@ class AutoScout:
     # ---- tell ---------------------------------------------------------------------------------------------------
 
     def tell(self, measurements: list[Measurement]) -> None:
+        told: list[tuple[int, float | None]] = []
         for measurement in measurements:
             row = self.pool.row(measurement.configuration)
             if row is None:
                 continue
             c = cost(self.space.objective, measurement)
-            c = c if c is not None and np.isfinite(c) else None
-            for proposal in self.pending.pop(row, []):
-                if proposal.gain > 0:
-                    self._reward(proposal, c)
+            told.append((row, c if c is not None and np.isfinite(c) else None))
+            proposal = self.pending.pop(row, None)
+            if proposal is not None and proposal.base is not None:
+                self._reward(proposal, proposal.base, told[-1][1])
+        for row, c in told:  # after the rewards of all: what they are held against must not know any of them
             self.model.tell(row, c)
 
-    def _reward(self, proposal: Proposal, c: float | None) -> None:
-        best = float(np.exp(self.model.logs.min())) if len(self.model.logs) else None
-        earned = max(0.0, 1 - c / best) if c is not None and best is not None else 0.0
-        self.bandit.update(proposal.arm, earned)
+    def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
+        """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that
+        are predicted must not know it. What was told counts as far as the belief moves by it: of two near-ties the one
+        that was lucky has earned nothing."""
+        (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
+        corners = [self.model.corner(base)]
+        believed = self.model.corner(proposal.row)
+        new = None
+        if told is not None and believed is not None:
+            expected, deviation = believed
+            trust = deviation**2 / (deviation**2 + self.model.noise**2)
+            new = expected + trust * (math.log(told) - expected), deviation * math.sqrt(1 - trust)
+        for s, x in ((s_base, x_new), (s_new, x_base)):
+            row = self.pool.row(self.space.configuration(s, x))
+            corners.append(new if row == proposal.row else None if row is None else self.model.corner(row))
+        costs = [None if corner is None else math.exp(corner[0]) for corner in [*corners, new]]
+        bb, bc, cb, cc = costs
+        delta_sparse, delta_dense = _mean_improvement([(bb, cb), (bc, cc)]), _mean_improvement([(bb, bc), (cb, cc)])
+        whole = _mean_improvement([(bb, cc)])
+        earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
+        self.bandit.update(proposal.arm, max(0.0, earned), proposal.gain)
+        if proposal.arm == "DENSE":
+            self.dense.update(self.pool.codes[base], self.pool.codes[proposal.row], whole > 0)
+        self._events.append(
+            Rewarded(
+                step=self._step,
+                costs=costs,
+                delta_sparse=delta_sparse,
+                delta_dense=delta_dense,
+                interaction=None if None in costs else (cc or 0) - (bc or 0) - (cb or 0) + (bb or 0),
+                arms=self.bandit.state(),
+                errors=[0.0 if corner is None else corner[1] for corner in [*corners, new]],
+            )
+        )
 
     def drain(self) -> list[Event]:
         events, self._events = self._events, []
@@ -216,12 +270,14 @@ class AutoScout:
         """
         believed = self.model.believed_costs()
         count = np.array([len(values) for values in self.model.costs.values()])
-        noise = max(
-            m.posterior.theta.noise * m.unit
-            for m in self.model.members
-            if m.weight == max(x.weight for x in self.model.members)
-        )
+        noise = self.model.noise
         own = noise**2 / 2
         once = noise**2 / 2
         share = own / (own + once / count)
         return believed + share * (self.model.bent() - believed), np.sqrt(share * once / count)
+
+
+def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
+    """Mean of (before − after) / before over the pairs that are known; 0 without one."""
+    known = [(before - after) / before for before, after in pairs if before is not None and after is not None]
+    return sum(known) / len(known) if known else 0.0

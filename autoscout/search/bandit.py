@@ -16,6 +16,7 @@ class UCB1:
         self.gamma = gamma
         self.q = dict.fromkeys(arms, 0.0)
         self.n = dict.fromkeys(arms, 0.0)
+        self.promised = dict.fromkeys(arms, 0.0)
 
     def index(self, t: int) -> dict[str, float]:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
@@ -27,27 +28,32 @@ class UCB1:
         }
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
-        """The same, for arms whose present proposals are expected to earn `gains`: an expectation counts as so many
-        `pulls` that earned it. So no arm must be pulled to be known, and one that expects and earns little starves."""
+        """The same, for arms that say what their present proposal is expected to gain: a promise counts as much as the
+        arm kept of its promises so far (Q_a over what it had promised), where `pulls` kept ones are assumed at first.
+        So no arm must be pulled to be known, and one that promises and earns little starves."""
         total = sum(self.n.values()) + pulls
-        return {
-            a: (self.q[a] + pulls * gain) / (self.n[a] + pulls)
-            + self.c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
-            for a, gain in gains.items()
-        }
+        usual = max(sum(gains.values()) / len(gains), 1e-12)
+        index = {}
+        for a, gain in gains.items():
+            kept = (self.q[a] + pulls * usual) / (self.promised[a] + pulls * usual)
+            index[a] = gain * kept + self.c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
+        return index
 
     def age(self) -> None:
-        """What was earned long ago counts less: gains shrink by orders of magnitude as a search goes on."""
+        """What was earned long ago counts less: gains shrink by orders of magnitude as a search goes on, and once next
+        to nothing is promised the arms take turns."""
         for arm in self.n:
             self.q[arm] *= self.gamma
+            self.promised[arm] *= self.gamma
             self.n[arm] *= self.gamma
 
     def select(self, t: int) -> str:
         index = self.index(t)
         return max(index, key=index.__getitem__)
 
-    def update(self, arm: str, reward: float) -> None:
+    def update(self, arm: str, reward: float, promised: float = 0.0) -> None:
         self.q[arm] += reward
+        self.promised[arm] += promised
         self.n[arm] += 1
 
     def weaken(self, pulls: float) -> None:

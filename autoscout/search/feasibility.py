@@ -58,7 +58,7 @@ class Feasibility:
         assert self._told is not None
         k = _covariance(self._told, self._told).astype(float)
         y, f = self._ran.astype(float), self._logit
-        a = np.zeros_like(f)
+        a, root, low = np.zeros_like(f), np.ones_like(f), np.eye(len(f))
         for _ in range(_STEPS):
             p = 1 / (1 + np.exp(-f))
             root = np.sqrt(np.maximum(p * (1 - p), 1e-9))

@@ -27,6 +27,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     remeasure: int = 5  # of a budget: kept for repeating the front-runners
     sparse: bool = True  # the tree over structures proposes
     dense: bool = True  # coordinate steps propose
+    bandit: bool = True  # of `paper`: the arms by what they earned, else in turns
     effects: bool = True  # main effects in the posterior
     simulators: bool = True  # simulators and past jobs as prior means
 
@@ -36,5 +37,5 @@ def hyper_of(name: str) -> tuple[str, Hyper | None]:
     plain, colon, given = name.partition(":")
     if not colon:
         return plain, None
-    fields = dict(pair.partition("=")[::2] for pair in given.split(","))
+    fields = {name: value for name, _, value in (pair.partition("=") for pair in given.split(","))}
     return plain, msgspec.convert(fields, Hyper, strict=False)

@@ -193,6 +193,28 @@ class Model:
         self.gain *= self.feasibility.chance(self.gain)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
+    def corner(self, row: int) -> tuple[float, float] | None:
+        """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
+        where it was measured; None for a failed one, and for one that was not among the candidates."""
+        if row in self.costs:
+            at = int(np.flatnonzero(self.rows == row)[0])
+            believed = self.believed_costs()
+            return self._unbent(float(believed[at])), 0.0
+        at = int(np.searchsorted(self.candidates, row))
+        if row in self.failed or at == len(self.candidates) or self.candidates[at] != row:
+            return None
+        return self._unbent(float(self.mean[at])), float(self.deviation[at])
+
+    def _unbent(self, bent: float) -> float:
+        """The log-cost; far above the best it is not known any more."""
+        return float(self.logs.min() - _BEND * np.log1p(-min(bent, 0.95 * _BEND) / _BEND))
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the log of one measurement, by the member that is believed most."""
+        most = max(self.members, key=lambda m: m.weight)
+        return most.posterior.theta.noise * most.unit
+
     def believed_costs(self) -> np.ndarray:
         """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""
         bent = self.bent()

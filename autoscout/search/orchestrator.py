@@ -94,7 +94,7 @@ class Algorithm1:
             if self._restart:
                 self._restart = False
                 s_base, x_base = s_control, x_control = self._best_or(s_base, x_base)
-            arm = bandit.select(t)
+            arm = self._arm(bandit, t)
             s_cand, x_cand, why = s_control, x_control, "coordinate step"
             if arm == "DENSE":
                 x_cand = self._next_point(dense, s_base, x_base)
@@ -175,6 +175,12 @@ class Algorithm1:
             cell = self.space.split(told.configuration)
             yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
         self._restart = True
+
+    def _arm(self, bandit: UCB1, t: int) -> str:
+        """Whose turn it is; without the orchestrator they take turns, without the dense optimizer there is one."""
+        if not self.hyper.dense:
+            return "SPARSE"
+        return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]
 
     def _close(self, configuration: Configuration) -> None:
         row = self.space.row(self.space.split(configuration)[0])

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Predictor
 from autoscout.search.past import Past
 from autoscout.space.graph import Space
+from autoscout.words import nearest_name
 from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
@@ -49,18 +52,20 @@ def strategy(
     `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail); `past`: similar jobs;
     `budget`: real evaluations, the last few of which measure the front-runners again; `batch`: how many an ask."""
     from autoscout.rivals.expert import expert_default
-    from autoscout.rivals.random import Random
+    from autoscout.rivals.registry import RIVALS, rival
     from autoscout.search.autoscout import AutoScout
     from autoscout.search.paper import Paper
 
-    if default is None:
+    if default is None and space.attributes:  # of a table nobody knows what an expert would choose
         default = expert_default(space)
     if name == "autoscout":
         return AutoScout(
             space, default, seed, hyper or Hyper(), simulators, past or (), seeded or (), budget=budget, batch=batch
         )
+    default = default or space.sample(np.random.default_rng((seed, 1)))
     if name == "paper":
         return Paper(space, default, seeded or [], seed, hyper or Hyper())
-    if name == "random":
-        return Random(space, default, seed)
-    raise AutoscoutError(f"strategy '{name}' is unknown; known: autoscout, paper, random", 2)
+    if name in RIVALS:
+        return rival(name, space, default, seed, simulators)
+    known = ["autoscout", "paper", *RIVALS]
+    raise AutoscoutError(f"strategy '{name}'{nearest_name(name, known)}", 2)

@@ -49,10 +49,12 @@ def tournament(
 
 def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Generator) -> list[list[str]]:
     """K prioritizations of the sparse knobs: winners of earlier jobs first, then the catalog's own order, its
-    layers in turn to the front, and random ones."""
+    layers in turn to the front, and random ones; k = 0: one at random, so that there is no tournament."""
     acting = [knob for i, knob in enumerate(space.sparse) if len(np.unique(space.structures[:, i])) > 1]
     names = [knob.name for knob in acting]
     layers = list(dict.fromkeys(knob.layer for knob in acting))
+    if k == 0:
+        return [rng.permutation(names).tolist()]
     candidates = [_completed(ordering, names) for ordering in seeded]
     for layer in layers:
         front = [knob.name for knob in acting if knob.layer == layer]

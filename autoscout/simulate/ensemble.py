@@ -1,64 +1,142 @@
-"""The ensemble (paper appendix B): members weighted by their R² on rows that they were not fitted on.
+"""The simulators of one job over its space: what searches and sessions ask."""
 
-ĉ = Σ wᵢ ĉᵢ,   wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)          (equation 2)
-"""
-
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.linear import MEMBERS, matrix
-from kb.records import Configuration
+from autoscout.simulate import encode
+from autoscout.simulate.linear import table_2
+from autoscout.simulate.member import Member
+from autoscout.simulate.members import analytic, members_of
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.past import past_jobs
+from autoscout.simulate.stack import Ensemble, Rule
+from autoscout.space.attributes import device_counts
+from autoscout.space.graph import Space
+from kb.records import Configuration, Job, Measurement
 
-MIN_ROWS = 16  # twice the widest member's regressors: below that a held-out R² is chance
-_FOLDS = 5
+MIN_ROWS = 16  # twice the widest regression's knobs: below that what was learned from rows is chance
+
+LEAST = 0.005  # a smaller weight is not worth telling
+Predictor = Callable[[np.ndarray], np.ndarray]
 
 
-class Ensemble:
-    """Fitted on (configurations, values); `weights` is empty when no member explains held-out rows."""
+class Simulators:
+    """An ensemble fitted on what was measured of a job; predicts its objective's metric."""
 
-    def __init__(self, rows: Sequence[Configuration], values: Sequence[float], devices: Mapping[str, int]) -> None:
-        from sklearn.linear_model import LinearRegression
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        rows: Iterable[Measurement],
+        published: bool = False,
+        past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+    ) -> None:
+        """`published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
+        same target measured."""
+        self.job, self.space = job, space
+        self.attributes = encode.of_job(job)
+        rule: Rule = "published" if published else "best"
+        rows = list(rows)
+        self._published, self.memory = published, memory_of(job, space, rows)
+        metric, task = job.objective.metric, job.task
+        earlier = [(other, *medians(measured, metric)) for other, measured in past if other.id != job.id]
+        learned = past_jobs(space, earlier, lambda: members_of(metric, task))
+        members = table_2() if published else members_of(metric, task, [learned] if learned else [])
+        self.ensemble = Ensemble(members, rule)
+        self.any_row = self.columns([next(space.configurations())])
+        configurations, values = medians(rows, metric)
+        if configurations:
+            self.ensemble.fit(self.columns(configurations), np.array(values))
+        else:
+            self.ensemble.begin(self.any_row)
 
-        self.devices = devices
-        target = np.asarray(values, dtype=float)
-        self.models: dict[str, Any] = {}
-        r2: dict[str, float] = {}
-        for name, knobs in MEMBERS.items():
-            x = matrix(rows, knobs, devices)
-            r2[name] = _held_out_r2(x, target)
-            self.models[name] = LinearRegression().fit(x, target)
-        total = sum(max(0.0, r) for r in r2.values())
-        self.r2 = r2
-        self.weights = {name: max(0.0, r) / total for name, r in r2.items()} if total > 0 else {}
-        # A line may cross zero; no step takes less than the fastest one seen, halved.
-        self._floor = float(target.min()) / 2
+    @property
+    def weights(self) -> dict[str, float]:
+        return self.ensemble.weights
+
+    @property
+    def expected_error(self) -> float:
+        """The mean absolute error, as a fraction, to be expected of the next prediction: that of held-out rows."""
+        return self.ensemble.expected_error
+
+    def doubtful(self, epsilon: float) -> bool:
+        """Few rows, and an error above ε to be expected: nothing to decide by alone."""
+        return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """The weighted mean and each member's own prediction, in the unit of the values fitted on."""
-        members = {
-            name: max(float(model.predict(matrix([configuration], MEMBERS[name], self.devices))[0]), self._floor)
-            for name, model in self.models.items()
+        """The ensemble's value and that of each member with a say there, in the metric's unit."""
+        prediction, said = self.ensemble.explain(self.columns([configuration]))
+        return float(prediction.value[0]), {
+            s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
         }
-        return sum(self.weights[name] * members[name] for name in self.weights), members
+
+    def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
+        return {**self.attributes, **encode.of_configurations(self.space, configurations)}
+
+    def of_codes(self, codes: np.ndarray) -> dict[str, Any]:
+        """Columns of rows of `space.feasible`."""
+        return {**self.attributes, **self.space.feasible.columns(codes)}
+
+    def predictors(self) -> dict[str, Predictor]:
+        """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
+        predicted to run out of memory). "ensemble" is fitted on the rows; each analytic member also speaks for itself,
+        as it was before any row."""
+
+        def over(member: Member) -> Predictor:
+            def predict(codes: np.ndarray) -> np.ndarray:
+                columns = self.of_codes(codes)
+                value = member.predict(columns).value
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
+                if self.memory is None:
+                    return value
+                return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
+
+            return predict
+
+        bases = [] if self._published else analytic(self.job.objective.metric, self.job.task)
+        alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
+        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
 
 
-def fit(rows: Sequence[Configuration], values: Sequence[float], devices: Mapping[str, int]) -> Ensemble | None:
+def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
     """None when the rows are too few, or say nothing that holds on unseen rows."""
-    if len(rows) < MIN_ROWS:
+    rows = list(rows)
+    if len(medians(rows, job.objective.metric)[0]) < MIN_ROWS:
         return None
-    ensemble = Ensemble(rows, values, devices)
-    return ensemble if ensemble.weights else None
+    simulators = Simulators(job, space, rows, published)
+    return simulators if simulators.weights else None
 
 
-def _held_out_r2(x: np.ndarray, y: np.ndarray) -> float:
-    """R² of out-of-fold predictions; folds go round the rows, so that the same rows give the same weights."""
-    from sklearn.linear_model import LinearRegression
+def predictors(
+    job: Job,
+    space: Space,
+    rows: Iterable[Measurement],
+    past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+) -> dict[str, Predictor]:
+    """`Simulators.predictors` of simulators fitted on `rows`, and on what `past` jobs measured."""
+    return Simulators(job, space, rows, past=past).predictors()
 
-    fold = np.arange(len(y)) % _FOLDS
-    predicted = np.empty_like(y)
-    for i in range(_FOLDS):
-        predicted[fold == i] = LinearRegression().fit(x[fold != i], y[fold != i]).predict(x[fold == i])
-    spread = float(((y - y.mean()) ** 2).sum())
-    return 1.0 - float(((y - predicted) ** 2).sum()) / spread if spread > 0 else 0.0
+
+def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
+    """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
+    if job.task == "serve" or "cpu" in device_counts(job):  # a CPU's memory is not what limits a rank
+        return None
+    memory, attributes = Memory(), encode.of_job(job)
+    peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}
+    known = {c: peak for c, peak in peaks.items() if not np.isnan(peak)}
+    if known:
+        columns = {**attributes, **encode.of_configurations(space, list(known))}
+        memory.fit(columns, np.array(list(known.values())))
+    return memory
+
+
+def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
+    """One row a configuration, its median: repeats in two folds would make held-out rows known ones."""
+    values: dict[Configuration, list[float]] = {}
+    for m in rows:
+        if m.status == "ok" and m.metrics.get(metric, 0) > 0:
+            values.setdefault(m.configuration, []).append(m.metrics[metric])
+    return list(values), [statistics.median(v) for v in values.values()]

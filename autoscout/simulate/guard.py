@@ -1,17 +1,50 @@
-"""The guard (paper §3.3): are the simulators still to be believed? MAPE of the last checks against ε."""
+"""The guard (paper §3.3): are the simulators still to be believed, and are they here? MAPE of the last checks against
+ε, over all of them and by region of the space."""
 
 from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from kb.records import Value
+
+_REGION_CHECKS = 2  # checks that a region needs before it speaks for itself
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One simulated configuration that was profiled too; `error` as a fraction."""
+
+    knobs: dict[str, Value]
+    error: float
+
+
+class Region(msgspec.Struct, frozen=True):
+    """The checks that share a knob's value, `elsewhere` all others (None: there are none)."""
+
+    knob: str
+    value: Value
+    mape: float
+    checks: int
+    elsewhere: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    simulate: bool
+    why: str
 
 
 class Guard:
     def __init__(self, epsilon: float, window: int) -> None:
         self.epsilon = epsilon
         self.errors: deque[float] = deque(maxlen=window)
+        self.checks: list[Check] = []
 
-    def check(self, predicted: float, measured: float | None) -> float:
+    def check(self, predicted: float, measured: float | None, knobs: Mapping[str, Value] | None = None) -> float:
         """Adds one check; returns the mean absolute percentage error of the window, as a fraction. What was
         predicted to run and failed (None) counts as an error of 100 %."""
-        self.errors.append(1.0 if measured is None else abs(predicted - measured) / abs(measured))
+        error = 1.0 if measured is None else abs(predicted - measured) / abs(measured)
+        self.errors.append(error)
+        self.checks.append(Check(dict(knobs or {}), error))
         return self.mape
 
     @property
@@ -21,3 +54,67 @@ class Guard:
     @property
     def trusted(self) -> bool:
         return self.mape <= self.epsilon
+
+    @property
+    def why(self) -> str:
+        """The state of the guard in words."""
+        n = len(self.errors)
+        checks = "check" if n == 1 else f"{n} checks"
+        if n == 0:
+            return "the simulators have not been checked yet"
+        if self.trusted:
+            return f"the simulators err by {self.mape:.0%} over the last {checks}, within ε = {self.epsilon:.0%}"
+        text = f"the simulators err by {self.mape:.0%} over the last {checks}, more than ε = {self.epsilon:.0%}"
+        worst = max(self.regions(), key=lambda r: r.mape, default=None)
+        if worst is not None and worst.elsewhere is not None and worst.elsewhere <= self.epsilon < worst.mape:
+            text += f"; most of it where {_named(worst)}: {worst.mape:.0%}, elsewhere {worst.elsewhere:.0%}"
+        return text
+
+    def regions(self) -> list[Region]:
+        """Of each knob the value whose checks differ most from the others', those that differ most first."""
+        found = []
+        for knob in sorted({k for check in self.checks for k in check.knobs}):
+            candidates = [self._region(knob, v) for v in _values(self.checks, knob)]
+            told = [r for r in candidates if r.checks >= _REGION_CHECKS and r.elsewhere is not None]
+            if told:
+                found.append(max(told, key=_contrast))
+        return sorted(found, key=_contrast, reverse=True)
+
+    def verdict(self, knobs: Mapping[str, Value]) -> Verdict:
+        """Simulate or profile this configuration, and why. Beyond the paper: a configuration in a region where the
+        checks failed is profiled although the simulators are right on the whole, and the reverse is not true."""
+        if not self.trusted:
+            return Verdict(False, self.why)
+        for region in self.regions():
+            if knobs.get(region.knob) == region.value and region.mape > self.epsilon:
+                return Verdict(
+                    False,
+                    f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), more "
+                    f"than ε = {self.epsilon:.0%}",
+                )
+        unseen = [f"{k} {_shown(v)}" for k, v in knobs.items() if self.checks and v not in _values(self.checks, k)]
+        if unseen:
+            return Verdict(True, f"{self.why}; none of the checks had {', '.join(unseen)}")
+        return Verdict(True, self.why)
+
+    def _region(self, knob: str, value: Value) -> Region:
+        inside = [c.error for c in self.checks if c.knobs.get(knob) == value]
+        outside = [c.error for c in self.checks if c.knobs.get(knob) != value]
+        elsewhere = sum(outside) / len(outside) if outside else None
+        return Region(knob, value, sum(inside) / len(inside), len(inside), elsewhere)
+
+
+def _values(checks: list[Check], knob: str) -> list[Value]:
+    return list(dict.fromkeys(c.knobs[knob] for c in checks if knob in c.knobs))
+
+
+def _contrast(region: Region) -> float:
+    return region.mape - (region.elsewhere or 0.0)
+
+
+def _named(region: Region) -> str:
+    return f"{region.knob} is {_shown(region.value)}"
+
+
+def _shown(value: Value) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

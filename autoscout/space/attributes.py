@@ -1,25 +1,18 @@
 """What a job tells its space: the attributes that expressions may read, and knobs for its kinds of device."""
 
+import csv
 import itertools
 from typing import Any
 
 from autoscout.presets import device_memory_gib
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.rules import divisors
-from kb.records import Job, Model, shape
+from kb.records import AutoscoutError, Job, Model, Node, shape
+from kb.sizes import parameters
 
-
-def parameters(model: Model) -> int:
-    """Trainable parameters (biases and norms left out: below 0.1 %)."""
-    m = shape(model)
-    attention = m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
-    matrices = 3 if m.gated else 2
-    if m.experts:
-        feed_forward = m.experts * matrices * m.hidden * m.expert_ffn + m.hidden * m.experts
-    else:
-        feed_forward = matrices * m.hidden * m.ffn
-    embeddings = m.vocab * m.hidden * (1 if m.tied else 2)
-    return m.layers * (attention + feed_forward) + embeddings
+_LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
+# CUDA compute capability by device (vendor data sheets); 8.9 and more multiply fp8.
+_CAPABILITY = {"a100": 8.0, "a100-40g": 8.0, "a40": 8.6, "l40s": 8.9, "h100": 9.0, "h200": 9.0, "b200": 10.0}
 
 
 def expert_parameters(model: Model) -> int:
@@ -37,6 +30,7 @@ def device_counts(job: Job) -> dict[str, int]:
 
 
 def attributes_of(job: Job) -> dict[str, Any]:
+    """What expressions may read. Sizes in elements and GiB, lengths in tokens."""
     m = shape(job.model)
     counts = device_counts(job)
     totals = {sum(c) for n in range(1, len(counts) + 1) for c in itertools.combinations(counts.values(), n)}
@@ -45,26 +39,97 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "hidden": m.hidden,
         "heads": m.heads,
         "kv_heads": m.kv_heads,
+        "head_dim": m.head_dim,
         "ffn": m.ffn,
+        "gated": m.gated,
         "vocab": m.vocab,
+        "tied": m.tied,
         "experts": m.experts,
         "expert_ffn": m.expert_ffn,
         "topk": m.topk,
         "bias": m.bias,
-        "seq_len": job.traffic.seq_len,
-        "global_batch": job.traffic.global_batch,
         "degrees": tuple(sorted({d for total in totals for d in divisors(total)})),
         "cuda": "cpu" not in counts,
-        "te": job.launch.transformer_engine,
         "params": parameters(m),
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,
-        "grad_mib": parameters(m) * 4 / 2**20,
-        "memory_gib": min(node.memory_gib or device_memory_gib(node.device) or 0.0 for node in job.cluster.nodes),
+        "memory_gib": min(_memory_gib(node) for node in job.cluster.nodes),
+        **(_serving(job) if job.task == "serve" else _training(job)),
     }
     if len(counts) == 1:
         attributes["gpus"] = job.devices
+        if job.task == "serve":
+            attributes["device_gib"] = attributes["memory_gib"]
     return attributes
+
+
+def _training(job: Job) -> dict[str, Any]:
+    return {
+        "seq_len": job.traffic.seq_len,
+        "global_batch": job.traffic.global_batch,
+        "te": job.launch.transformer_engine,
+        "grad_mib": parameters(job.model) * 4 / 2**20,
+    }
+
+
+def _serving(job: Job) -> dict[str, Any]:
+    """`longest`: the most tokens of one request, answer included; `model_len`: what an engine must be made for, in
+    whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
+    `kv_steps`: memory for the KV cache to choose from, in MiB: powers of two from that on, up to half of a device's.
+    """
+    m, traffic = shape(job.model), job.traffic
+    inputs, outputs = lengths(job)
+    token_bytes = 2 * m.layers * m.kv_heads * m.head_dim * (4 if m.dtype == "fp32" else 2)
+    longest = max(inputs) + max(outputs)
+    model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
+    kv_mib = model_len * token_bytes / 2**20
+    most = min(_memory_gib(node) for node in job.cluster.nodes) * 1024 / 2
+    return {
+        "longest": longest,
+        "longest_input": max(inputs),
+        "model_len": model_len,
+        "input_mean": sum(inputs) / len(inputs),
+        "output_mean": sum(outputs) / len(outputs),
+        "shared_prefix": traffic.shared_prefix,
+        "concurrency": traffic.concurrency,
+        "rate": traffic.rate,
+        "capability": min(_CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes),
+        "weights_gib": parameters(m) * (4 if m.dtype == "fp32" else 2) / 2**30,
+        "kv_mib": kv_mib,
+        "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
+    }
+
+
+def lengths(job: Job) -> tuple[list[int], list[int]]:
+    """Input and output tokens of the job's requests: of every row of its trace, else the quantiles it gives.
+
+    Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
+    """
+    traffic = job.traffic
+    if not traffic.trace:
+        return _listed(traffic.input_len), _listed(traffic.output_len)
+    try:
+        with open(traffic.trace, newline="") as file:
+            rows = [(int(row["input_tokens"]), int(row["output_tokens"])) for row in csv.DictReader(file)]
+    except OSError as error:
+        raise AutoscoutError(f"traffic.trace = '{traffic.trace}': cannot be read ({error.strerror})", 2) from error
+    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise AutoscoutError(
+            f"traffic.trace = '{traffic.trace}' must be CSV with whole numbers in the columns input_tokens and "
+            f"output_tokens ({error})",
+            2,
+        ) from error
+    if not rows or min(min(row) for row in rows) < 0:
+        raise AutoscoutError(f"traffic.trace = '{traffic.trace}' must hold requests, of 0 tokens or more", 2)
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def _listed(length: int | list[int]) -> list[int]:
+    return length if isinstance(length, list) else [length]
+
+
+def _memory_gib(node: Node) -> float:
+    return node.memory_gib or device_memory_gib(node.device) or 0.0
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
@@ -85,7 +150,13 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
         )
         for kind, count in counts.items()
     ]
-    return {"gpus": " + ".join(counts)}, knobs
+    derived = {"gpus": " + ".join(counts)}
+    if job.task == "serve":
+        used = [
+            f"({_memory_gib(node)} if {node.device.replace('-', '_')} > 0 else {10**6})" for node in job.cluster.nodes
+        ]
+        derived["device_gib"] = f"min({', '.join(used)})"
+    return derived, knobs
 
 
 def device_rules(job: Job) -> list[RuleEntry]:
@@ -99,6 +170,13 @@ def device_rules(job: Job) -> list[RuleEntry]:
         source="a job needs a device",
         checked="ours",
     )
+    alone = RuleEntry(
+        id="H3",
+        holds=" or ".join(f"gpus == {kind}" for kind in counts),
+        reason="an engine of vLLM would span two kinds of device: each step waits for the slower one",
+        source="an engine's ranks run in step; serve each kind with engines of its own",
+        checked="ours",
+    )
     groups = RuleEntry(
         id="H2",
         holds=" and ".join(f"{kind} % tp == 0" for kind in counts),
@@ -106,4 +184,4 @@ def device_rules(job: Job) -> list[RuleEntry]:
         source="one step of a group waits for its slowest rank after every layer",
         checked="ours",
     )
-    return [whole, groups]
+    return {"vllm": [whole, alone], "megatron": [whole, groups]}.get(job.target, [whole])

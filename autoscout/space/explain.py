@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from autoscout.space.graph import Space, Violation
+from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.space.network import distance
+from autoscout.space.reasons import Violation
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
@@ -55,7 +56,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
             nearest_name="",
         )
     attempt = _filled(space, _in_domain(space, given), default)
-    nearest = space.nearest({**default.knobs, **attempt.knobs})
+    nearest = space.nearest({**default.knobs, **attempt.knobs}, given=given)
     return Explanation(
         given=dict(given),
         configuration=None,
@@ -100,9 +101,8 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
     """What was given, and for the other knobs that are active then: what is implied, else the default's value,
     dense ones moved to where they are valid, so that only what was asked for can be what is wrong."""
     knobs: dict[str, Value] = {}
-    off = {**space.attributes, **{k.name: k.off for k in space.knobs}}
     for knob in space.sparse:
-        env = off | knobs
+        env = space.environment(knobs)
         active = knob.when is None or bool(knob.when(env))
         if knob.name in given:
             if active or given[knob.name] != knob.off:
@@ -112,13 +112,15 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
             knobs[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
         elif active:
             knobs[knob.name] = default.knobs.get(knob.name, knob.values[0])
-    mask = space.mask(knobs)
+    names = {knob.name for knob in space.dense}
     for knob in space.dense:
+        env = space.environment(knobs)
         wanted = given.get(knob.name, default.knobs.get(knob.name, knob.values[0]))
         if knob.name in given:
             knobs[knob.name] = wanted
-        elif knob.name in mask and (knob.when is None or knob.when(off | knobs)):
-            valid = mask[knob.name] or knob.values
+        elif knob.when is None or knob.when(env):
+            rules = [r.holds for r in space.rules if names & set(r.holds.names) == {knob.name}]
+            valid = [v for v in knob.values if all(holds({**env, knob.name: v}) for holds in rules)] or knob.values
             knobs[knob.name] = min(valid, key=lambda v, w=wanted: distance(w, v))
     return Configuration(knobs)
 

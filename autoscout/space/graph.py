@@ -1,16 +1,14 @@
 """The conditional space: which knobs act, which values they may take, what is valid, and why not.
 
-Notation (paper §3.2): a *structure* s assigns the sparse knobs, x the dense ones. `mask(s)` is M(s): the
-dense knobs that s activates with the values that are valid under s, i.e. the feasible subspace X(s).
+Notation (paper §3.2): a *structure* s assigns the sparse knobs, x the dense ones. `mask(s)` is M(s): the dense knobs
+that s activates with the values that they take in the feasible subspace X(s).
 
-All valid structures are enumerated once into a table of codes (one row a structure, one column a sparse
-knob, −1 = inactive), by depth-first assignment in the order of the dependency graph with every rule checked
-as soon as its last knob is known. A structure is in the table only if X(s) is not empty, so a partial
-assignment is feasible exactly if some row agrees with it: values can be masked, never tried and rejected.
+What is valid is compiled once into a diagram (`diagram.py`) that has no dead ends: values are masked, never tried and
+rejected, in a space of ten configurations as in one of 10²⁰. Where they are few enough to be listed (`enumerable`),
+`structures` and `feasible` hold them as tables of codes, made when they are first asked for.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,23 +16,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.space.feasible import Feasible
-from autoscout.space.knob import Knob, Rule, instantiate, load_catalog, table_knob
-from autoscout.space.network import distance, key, limited, network, ordered
+from autoscout.space import build, tables
+from autoscout.space.constraints import INACTIVE, Columns, constraints
+from autoscout.space.diagram import Diagram
+from autoscout.space.entangled import sampled
+from autoscout.space.feasible import Feasible, Index, structures_of, table_of
+from autoscout.space.knob import Knob, Rule, instantiate
+from autoscout.space.merge import from_rows
+from autoscout.space.moves import neighbours
+from autoscout.space.nearness import Nearness, step
+from autoscout.space.network import check_names, key, limited, network, ordered, topological
+from autoscout.space.prefixes import LazyTree, SortedTable
+from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
 from autoscout.space.rules import Expression
-from autoscout.words import listed, nearest_name
+from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
-
-INACTIVE = -1
 
 Structure = dict[str, Value]  # active sparse knobs
 Point = dict[str, Value]  # dense knobs
 
-
-class Violation(msgspec.Struct, frozen=True):
-    rule: str
-    sentence: str
-    source: str
+_MOST_ROWS = 4_000_000  # of a table of structures or configurations
+_MOST_CELLS = 120_000_000
 
 
 class Space:
@@ -46,13 +48,13 @@ class Space:
         limits: SpaceLimits | None = None,
         objective: Objective | None = None,
         derived: Mapping[str, str] | None = None,
-        measured: list[dict[str, Value]] | None = None,
+        measured: np.ndarray | None = None,
     ) -> None:
-        """`measured`: valid are exactly these assignments of active knobs, instead of all that the rules allow.
-        Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain (exit 2), or when nothing is
-        feasible (exit 3)."""
+        """`measured`: valid are exactly these rows of codes (n, knobs), instead of all that the rules allow.
+        Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain, an expression that cannot be
+        evaluated (exit 2), or when nothing is feasible (exit 3)."""
         self.attributes = dict(attributes)
-        self._derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
+        self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
@@ -60,17 +62,18 @@ class Space:
         self.rules = rules
         self.sparse = [knob for knob in self.knobs if knob.kind == "sparse"]
         self.dense = [knob for knob in self.knobs if knob.kind == "dense"]
-        self._check_names()
+        check_names(self.knobs, rules, self.attributes)
         self.graph = network(self.knobs, rules)
         self._off = {knob.name: knob.off for knob in self.knobs}
+        self._place = {knob.name: i for i, knob in enumerate(self.knobs)}
         self._code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in self.knobs}
-        self._sparse_rules, self._dense_rules, self._joint_rules = self._due_rules()
-        self._mask_reads = self._names_behind_masks()
-        self._masks: dict[tuple[Any, ...], dict[str, tuple[Value, ...]]] = {}
-        self._listed = None if measured is None else self._grouped(measured)
-        self.structures: np.ndarray = self._enumerate() if self._listed is None else self._index(self._listed)
-        if len(self.structures) == 0:
-            raise AutoscoutError(self._why_nothing_is_feasible(), 3)
+        self.measured = measured is not None
+        self._coupled = constraints(self.knobs, rules)
+        self._columns = Columns(self.knobs, self.attributes)
+        self._estimate: int | None = None
+        self._diagram = self._compiled(measured)
+        self._nearness = Nearness()
+        self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}
 
     @staticmethod
     def load(path: str | Path) -> "Space":
@@ -82,10 +85,11 @@ class Space:
     @staticmethod
     def of_job(job: Any) -> "Space":
         from autoscout.space.attributes import attributes_of, device_knobs, device_rules
+        from autoscout.space.declared import catalog_of
 
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
-        catalog = load_catalog(job.target)
+        catalog = catalog_of(job)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
@@ -93,78 +97,44 @@ class Space:
             derived={**catalog.derived, **derived},
         )
         knobs, rules = instantiate(catalog, attributes)
-        return Space(knobs, rules, attributes, job.space, job.objective, derived)
+        return Space(knobs, rules, attributes, job.space, job.objective, catalog.derived)
 
     @staticmethod
     def from_table(
-        rows: list[dict[str, Value]], sparse: Iterable[str], dense: Iterable[str], objective: Objective | None = None
+        table: tables.Table,
+        sparse: Iterable[str] | None = None,
+        dense: Iterable[str] | None = None,
+        objective: Objective | None = None,
     ) -> "Space":
         """Any table of measured rows is a space: the domains are the values that occur, ordered, and the rows are the
-        valid configurations. A knob that a row lacks is inactive there."""
-        kinds = {**dict.fromkeys(sparse, "sparse"), **dict.fromkeys(dense, "dense")}
-        return Space(
-            [table_knob(name, kind, rows) for name, kind in kinds.items()],
-            [],
-            {},
-            objective=objective,
-            measured=[{n: row[n] for n in kinds if n in row} for row in rows],
-        )
+        valid configurations; a combination that occurs twice is one. A knob that a row lacks is inactive there.
 
-    # ---- M(s), projection, configurations ----------------------------------------------------------------
+        `table`: rows, columns by name, or the path of a CSV (also .gz) or Parquet file. Where neither `sparse` nor
+        `dense` is given, every column is a knob: names, and columns of at most two values, sparse, all others dense."""
+        columns = tables.columns_of(table)
+        knobs = tables.knobs_of(columns, sparse, dense)
+        return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
-    def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        """M(s): the active dense knobs with their valid values, in the order of the domains."""
-        if self._listed is not None:
-            return self._listed_mask(s)
-        env = self._environment(s)
-        key = tuple(env[name] for name in self._mask_reads)
-        if key not in self._masks:
-            self._masks[key] = self._compute_mask(env)
-        return self._masks[key]
+    # ---- codes and configurations ------------------------------------------------------------------------
 
-    def project(self, s: Structure, x: Mapping[str, Value]) -> Point:
-        """The point of X(s) nearest to x, coordinate by coordinate in steps of the domain; x may lack knobs."""
-        mask = self.mask(s)
-        by_distance = {
-            name: sorted(values, key=lambda v, n=name: abs(self._step(n, v) - self._step(n, x.get(n, values[0]))))
-            for name, values in mask.items()
-        }
-        first = {name: values[0] for name, values in by_distance.items()}
-        if self._joint_ok(s, first):
-            return first
-        return min(
-            self.points(s),
-            key=lambda p: sum(abs(self._step(n, p[n]) - self._step(n, x.get(n, p[n]))) for n in p),
-        )
+    def codes_of(self, assigned: Mapping[str, Value]) -> list[int] | None:
+        """Codes in the order of the knobs; None for a knob or value that the space does not have."""
+        codes = [INACTIVE] * len(self.knobs)
+        for name, value in assigned.items():
+            code = self._code.get(name, {}).get(key(value))
+            if code is None:
+                return None
+            codes[self._place[name]] = code
+        return codes
 
-    def points(self, s: Structure) -> Iterator[Point]:
-        """All of X(s)."""
-        if self._listed is not None:
-            yield from self._listed[self._key(s)]
-            return
-        mask = self.mask(s)
-        for values in itertools.product(*mask.values()):
-            point = dict(zip(mask, values, strict=True))
-            if self._joint_ok(s, point):
-                yield point
-
-    def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
-        """(s, x projected onto X(s)) as a configuration: active knobs only, in the space's order."""
-        both = {**s, **self.project(s, x)}
-        return Configuration({knob.name: both[knob.name] for knob in self.knobs if knob.name in both})
+    def of_codes(self, codes: Sequence[int]) -> Configuration:
+        """A row of codes as a configuration: active knobs only, in the space's order."""
+        return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}
         x = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "dense"}
         return s, x
-
-    def structure(self, row: int) -> Structure:
-        codes = self.structures[row]
-        return {k.name: k.values[c] for k, c in zip(self.sparse, codes, strict=True) if c != INACTIVE}
-
-    def row(self, s: Structure) -> int | None:
-        """The table's row of a structure; None if it is not valid."""
-        return self._rows.get(self._key(s))
 
     def name(self, configuration: Configuration) -> str:
         """Short canonical name: what differs from a plain single-device run, e.g. tp2_pp2_sp_mbs1."""
@@ -180,259 +150,277 @@ class Space:
                 parts.append(f"{name}x{value}" if name[-1].isdigit() else f"{name}{value}")
         return "_".join(parts)
 
-    # ---- counting, sampling, neighbours -----------------------------------------------------------------
+    # ---- M(s) and projection -----------------------------------------------------------------------------
+
+    def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
+        """M(s): the active dense knobs with the values that they take in X(s), in the order of the domains."""
+        state = self._state(s)
+        if state is None:
+            return {}
+        if state not in self._masks:
+            taken = self._diagram.domains({}, self._diagram.sparse, state=state) or []
+            self._masks[state] = {
+                knob.name: values
+                for i, knob in enumerate(self.knobs)
+                if knob.kind == "dense" and (values := tuple(knob.values[c] for c in taken[i] if c != INACTIVE))
+            }
+        return self._masks[state]
+
+    def project(self, s: Structure, x: Mapping[str, Value]) -> Point:
+        """The point of X(s) nearest to x, coordinate by coordinate in steps of the domain; x may lack knobs."""
+        state = self._state(s)
+        if state is None:
+            return {}
+        wanted = {n: step(self.knob[n], x[n]) for n in x if n in self.knob}
+        codes = [INACTIVE] * len(self.knobs)
+        for name, values in self.mask(s).items():
+            steps = [self._code[name][key(v)] for v in values]
+            goal = wanted.get(name, 0)
+            codes[self._place[name]] = min(steps, key=lambda c, w=goal: abs(c - w))
+        first = self._diagram.sparse
+        if self._diagram.walk(codes, first, state=state) is None:
+            cost = {self._place[k.name]: self._nearness.cost(k, x[k.name]) for k in self.dense if k.name in x}
+            codes = self._diagram.nearest(cost, first, state) or codes
+        return self._point(codes)
+
+    def points(self, s: Structure) -> Iterator[Point]:
+        """All of X(s)."""
+        state = self._state(s)
+        if state is not None:
+            yield from (self._point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
+
+    def configuration(self, s: Structure, x: Mapping[str, Value]) -> Configuration:
+        """(s, x projected onto X(s)) as a configuration."""
+        both = {**s, **self.project(s, x)}
+        return Configuration({knob.name: both[knob.name] for knob in self.knobs if knob.name in both})
+
+    # ---- tables ------------------------------------------------------------------------------------------
+
+    @property
+    def enumerable(self) -> bool:
+        """Whether the valid configurations are few enough for `feasible`."""
+        return self._listable(self._diagram.count)
+
+    @cached_property
+    def feasible(self) -> Feasible:
+        """Every valid configuration as a row of codes. Errors: AutoscoutError where they are too many to be listed."""
+        if not self.enumerable:
+            raise AutoscoutError(f"{self.count:,} valid configurations are too many to list; sample them instead", 1)
+        return Feasible(self, table_of(self._diagram, self.knobs, *self._structures))
+
+    @property
+    def structure_count(self) -> int:
+        return self._diagram.structures
+
+    @property
+    def structures(self) -> np.ndarray:
+        """Every valid structure, (n, sparse knobs) int16 codes. Errors: AutoscoutError where they are too many."""
+        return self._structures[0]
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """|X(s)| of every structure."""
-        if self._joint_rules or self._listed is not None:
-            return np.array([sum(1 for _ in self.points(self.structure(i))) for i in range(len(self.structures))])
-        sizes = [
-            int(np.prod([len(v) for v in self.mask(self.structure(i)).values()] or [1]))
-            for i in range(len(self.structures))
-        ]
-        return np.array(sizes)
+        return self._diagram.below(self._diagram.sparse)[self._structures[1]]
+
+    def structure(self, row: int) -> Structure:
+        codes = self.structures[row].tolist()
+        return {k.name: k.values[c] for k, c in zip(self.sparse, codes, strict=True) if c != INACTIVE}
+
+    def row(self, s: Structure) -> int | None:
+        """The row of a structure in `structures`; None if it is not valid."""
+        codes = self.codes_of(s)
+        return None if codes is None else self._rows.find([codes[self._place[k.name]] for k in self.sparse])
+
+    @cached_property
+    def _structures(self) -> tuple[np.ndarray, np.ndarray]:
+        if not self._listable(self._diagram.structures):
+            raise AutoscoutError(f"{self._diagram.structures:,} valid structures are too many to list", 1)
+        return structures_of(self._diagram, self.knobs)
+
+    @cached_property
+    def _rows(self) -> Index:
+        return Index(self.structures, [len(knob.values) + 1 for knob in self.sparse])
+
+    def _listable(self, n: int) -> bool:
+        return n <= _MOST_ROWS and n * len(self.knobs) <= _MOST_CELLS
+
+    def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
+        """The tree over the prefixes of an ordering of knobs. Over the rows of `structures` where the ordering is of
+        sparse knobs, else over those of `feasible`; where these are too many to be listed, over configurations.
+
+        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states."""
+        for name in ordering:
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        order = [self._place[name] for name in ordering]
+        radices = [len(self.knobs[i].values) + 1 for i in order]
+        columns = [i for i, knob in enumerate(self.knobs) if knob.kind == "sparse"]
+        if all(i in columns for i in order) and self._listable(self._diagram.structures):
+            return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
+        if self.enumerable:
+            return SortedTable(self.feasible.codes, order, order, radices)
+        order += [i for i in self._diagram.order if i not in order]
+        try:
+            diagram = build.smallest([order], self.knobs, self._coupled, self._columns)
+        except build.TooWide:
+            sentence = f"the ordering {', '.join(ordering)} needs too many states; try another"
+            raise AutoscoutError(sentence, 1) from None
+        assert diagram is not None, "a space that is not empty is not empty in another order"
+        return LazyTree(diagram, len(ordering))
+
+    # ---- partial assignments and moves -------------------------------------------------------------------
+
+    def domain(self, name: str, partial: Mapping[str, Value | None] | None = None) -> tuple[Value, ...]:
+        """The values that a knob takes in the valid configurations that agree with a partial assignment (None: the knob
+        is inactive), in the order of its domain; empty if it is inactive in all of them, or if there are none."""
+        taken = self._taken(partial or {})
+        if name not in self.knob:
+            raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+        codes = [] if taken is None else taken[self._place[name]].tolist()
+        return tuple(self.knob[name].values[c] for c in codes if c != INACTIVE)
+
+    def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
+        """For every knob whether it acts: in all valid configurations that agree with a partial assignment, in none of
+        them (False), or in some (None)."""
+        taken = self._taken(partial or {})
+        if taken is None:
+            return dict.fromkeys(self.knob, False)
+        acts = {}
+        for knob, codes in zip(self.knobs, taken, strict=True):
+            acts[knob.name] = (None if len(codes) > 1 else False) if codes[0] == INACTIVE else True
+        return acts
+
+    def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
+        """The sparse knobs in an order in which every knob comes after those that activate or imply it: `front` as
+        early as that allows, the rest as declared, or at random."""
+        return topological(self.graph, [knob.name for knob in self.sparse], rng, front)
+
+    def neighbours(self, configuration: Configuration) -> list[Configuration]:
+        """All one-knob moves from a valid configuration, projected so that they are valid (`moves.py`)."""
+        codes = self.codes_of(configuration.knobs)
+        if codes is None or self._diagram.walk(codes) is None:
+            raise AutoscoutError(f"{self.name(configuration)} is not a valid configuration", 2)
+        return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
+
+    def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
+        """The same as codes, of a valid row of codes."""
+        return neighbours(self._diagram, codes)
+
+    def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
+        """An assignment without the knobs that cannot act in it, in the space's order: what is the same run has the
+        same form, and with it the same hash (`Configuration.id`) and `name`."""
+        kept: dict[str, Value] = {}
+        for knob in self.knobs:
+            if knob.name in assigned and (knob.when is None or knob.when(self.environment(kept))):
+                kept[knob.name] = assigned[knob.name]
+        return Configuration(kept)
+
+    # ---- counting and sampling ---------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return int(self.sizes.sum())
+        """Valid configurations, exact or not (`count_is_exact`)."""
+        return self._diagram.count if self._estimate is None else self._estimate
+
+    @property
+    def count_is_exact(self) -> bool:
+        """False where rules couple so many knobs that the space is a sample of what is valid (`entangled.py`), and its
+        count an estimate."""
+        return self._estimate is None
 
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Uniform over all valid configurations."""
-        s = self.structure(int(rng.choice(len(self.structures), p=self.sizes / self.sizes.sum())))
-        points = list(self.points(s))
-        return self.configuration(s, points[int(rng.integers(len(points)))])
+        return self.of_codes(self._diagram.draw(rng))
 
-    @cached_property
-    def feasible(self) -> "Feasible":
-        """Every valid configuration as a row of codes."""
-        return Feasible(self)
+    def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """(n, knobs) codes, each row uniform over all valid configurations."""
+        return self._diagram.sample(n, rng)
+
+    def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
+        """A space of at most n of the valid configurations, uniformly drawn, and of the given ones: for searches that
+        need every configuration as a row, where those are too many."""
+        rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
+        codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
+        space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
+        space.derived, space.measured, space._estimate = self.derived, False, self.count
+        return space
 
     def configurations(self) -> Iterator[Configuration]:
-        for i in range(len(self.structures)):
-            s = self.structure(i)
-            for x in self.points(s):
-                yield self.configuration(s, x)
+        """All of them; in the order of `feasible` where that exists."""
+        if self.enumerable:
+            yield from (self.of_codes(row) for row in self.feasible.codes.tolist())
+        else:
+            yield from (self.of_codes(codes) for codes in self._diagram.every())
 
-    # ---- validity and its reasons -----------------------------------------------------------------------
+    # ---- validity and its reasons ------------------------------------------------------------------------
+
+    def is_valid(self, configuration: Configuration) -> bool:
+        codes = self.codes_of(configuration.knobs)
+        return codes is not None and self._diagram.walk(codes) is not None
 
     def violations(self, configuration: Configuration) -> list[Violation]:
         """Everything that is wrong with an assignment, in words; empty for a valid configuration."""
-        found = []
-        env = self._environment(configuration.knobs)
-        for knob in self.knobs:
-            value = configuration.knobs.get(knob.name)
-            active = knob.when is None or bool(knob.when(env))
-            if value is None and active:
-                found.append(Violation("missing", f"{knob.name} has no value", ""))
-            elif value is not None and not active:
-                found.append(Violation("inactive", knob.why_inactive, ""))
-            elif value is not None and key(value) not in self._code[knob.name]:
-                found.append(Violation("domain", f"{knob.name} {value} is not among {listed(knob.values)}", ""))
-        if any(v.rule == "missing" for v in found):
-            return found
-        if self._listed is not None and not found and not self.is_valid(configuration):
-            return [Violation("table", "no row of the table has this combination", "")]
-        shown = _Shown(env, self._derived)
-        broken = [rule for rule in self.rules if not rule.holds(env)]
-        return found + [Violation(rule.id, rule.sentence(shown), rule.source) for rule in broken]
+        return violations(self, configuration)
 
-    def is_valid(self, configuration: Configuration) -> bool:
-        if not configuration.knobs.keys() <= self.knob.keys():
-            return False
-        s, x = self.split(configuration)
-        if self.row(s) is None:
-            return False
-        mask = self.mask(s)
-        return mask.keys() == x.keys() and all(x[n] in mask[n] for n in x) and self._joint_ok(s, x)
-
-    def nearest(self, wanted: Mapping[str, Value], firm: Mapping[str, Value] | None = None) -> Configuration | None:
-        """The valid configuration nearest to `wanted` among those that agree with `firm` where its knobs are
-        active. Distance: steps of the domain in log₂ for numbers, 1 for another choice or (in)activity."""
-        firm = firm or {}
-        total = np.zeros(len(self.structures))
-        allowed = np.ones(len(self.structures), dtype=bool)
-        for column, knob in enumerate(self.sparse):
-            codes = self.structures[:, column]
-            if knob.name in wanted:
-                table = [distance(wanted[knob.name], v) for v in knob.values]
-                inactive = 0.0 if wanted[knob.name] == knob.off else 1.0
-                total += np.array([*table, inactive])[codes]  # the last entry answers code −1
-            if knob.name in firm:
-                code = self._code[knob.name].get(key(firm[knob.name]), -2)
-                allowed &= (codes == code) | ((codes == INACTIVE) & (firm[knob.name] == knob.off))
-        for row in np.argsort(np.where(allowed, total, np.inf), kind="stable"):
-            if not allowed[row]:
-                return None
-            s = self.structure(int(row))
-            mask = self.mask(s)
-            firm_dense = {n: v for n, v in firm.items() if self.knob[n].kind == "dense"}
-            if all(n in mask and v in mask[n] for n, v in firm_dense.items()):
-                return self.configuration(s, {**wanted, **firm_dense})
-        return None
-
-    # ---- construction -----------------------------------------------------------------------------------
-
-    def _environment(self, assigned: Mapping[str, Value]) -> dict[str, Any]:
+    def environment(self, assigned: Mapping[str, Value]) -> dict[str, Any]:
+        """What expressions read for an assignment of active knobs."""
         return {**self.attributes, **self._off, **assigned}
 
-    def _step(self, name: str, value: Value) -> int:
-        values = self.knob[name].values
-        code = self._code[name].get(key(value))
-        if code is not None:
-            return code
-        return min(range(len(values)), key=lambda i: distance(value, values[i]))
+    def nearest(
+        self,
+        wanted: Mapping[str, Value],
+        firm: Mapping[str, Value] | None = None,
+        given: Iterable[str] = (),
+    ) -> Configuration | None:
+        """The valid configuration nearest to `wanted` among those that agree with `firm` where its knobs are active.
 
-    def _compute_mask(self, env: dict[str, Any]) -> dict[str, tuple[Value, ...]]:
-        """No value at all stands for an inactive knob whose `off` value breaks a rule: X(s) is empty then."""
-        mask = {}
-        for knob in self.dense:
-            active = knob.when is None or bool(knob.when(env))
-            candidates = knob.values if active else (knob.off,)
-            rules = self._dense_rules[knob.name]
-            valid = tuple(v for v in candidates if all(r.holds({**env, knob.name: v}) for r in rules))
-            if active or not valid:
-                mask[knob.name] = valid
-        return mask
+        Distance (`nearness.py`): the structure first, |log₂| of the ratio for numbers and 1 for another choice; then
+        the point, in steps of the domains. Knobs in `given` count before all others."""
+        firm, given = firm or {}, set(given)
+        cost: dict[int, np.ndarray] = {}
+        for i, knob in enumerate(self.knobs):
+            if knob.name in wanted:
+                cost[i] = self._nearness.cost(knob, wanted[knob.name], knob.name in given)
+            if knob.name in firm:
+                cost[i] = np.maximum(cost.get(i, 0), self._nearness.only(knob, firm[knob.name]))
+        codes = self._diagram.nearest(cost)
+        return None if codes is None else self.of_codes(codes)
 
-    def _joint_ok(self, s: Structure, x: Mapping[str, Value]) -> bool:
-        if self._listed is not None:
-            return dict(x) in self._listed.get(self._key(s), [])
-        env = self._environment({**s, **x})
-        return all(rule.holds(env) for rule in self._joint_rules)
+    # ---- construction ------------------------------------------------------------------------------------
 
-    def _key(self, assigned: Mapping[str, Value]) -> tuple[int, ...]:
-        """The codes of the sparse knobs."""
-        return tuple(
-            self._code[k.name].get(key(assigned[k.name]), -2) if k.name in assigned else INACTIVE for k in self.sparse
-        )
+    def _compiled(self, measured: np.ndarray | None) -> Diagram:
+        if measured is not None:
+            diagram = from_rows(measured, self.knobs)
+            if diagram is None:
+                raise AutoscoutError("the table has no rows", 3)
+            return diagram
+        coupled, columns = self._coupled, self._columns
+        try:
+            diagram = build.from_constraints(self.knobs, coupled, columns)
+        except build.TooWide:
+            codes, count, exact = sampled(self.knobs, coupled, columns)
+            self._estimate = None if exact else count
+            diagram = from_rows(codes, self.knobs)
+        if diagram is None:
+            raise AutoscoutError(why_nothing_is_feasible(self.knobs, coupled, columns), 3)
+        return diagram
 
-    def _grouped(self, measured: list[dict[str, Value]]) -> dict[tuple[int, ...], list[Point]]:
-        """X(s) by structure, of the rows within the limits; a combination that occurs twice is one."""
-        groups: dict[tuple[int, ...], dict[tuple[Any, ...], Point]] = {}
-        for row in measured:
-            if all(key(value) in self._code[name] for name, value in row.items()):
-                point = {k.name: row[k.name] for k in self.dense if k.name in row}
-                groups.setdefault(self._key(row), {})[tuple(point.items())] = point
-        return {structure: list(points.values()) for structure, points in sorted(groups.items())}
+    def _state(self, s: Structure) -> int | None:
+        """Of the diagram, after the sparse knobs."""
+        codes = self.codes_of(s)
+        return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)
 
-    def _index(self, groups: Mapping[tuple[int, ...], Any]) -> np.ndarray:
-        self._rows = {row: i for i, row in enumerate(groups)}
-        return np.array(list(groups), dtype=np.int16).reshape(len(groups), len(self.sparse))
+    def _taken(self, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
+        """For each knob the codes that it takes in the valid configurations that agree with a partial assignment."""
+        allowed = {}
+        for name, value in partial.items():
+            if name not in self.knob:
+                raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
+            code = INACTIVE if value is None else self._code[name].get(key(value), -2)
+            allowed[self._place[name]] = np.arange(-1, len(self.knob[name].values)) == code
+        return self._diagram.domains(allowed)
 
-    def _listed_mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
-        points = (self._listed or {}).get(self._key(s), [])
+    def _point(self, codes: Sequence[int]) -> Point:
         return {
-            knob.name: tuple(v for v in knob.values if v in {p[knob.name] for p in points if knob.name in p})
-            for knob in self.dense
-            if any(knob.name in p for p in points)
+            k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if k.kind == "dense" and c != INACTIVE
         }
-
-    def _due_rules(self) -> tuple[list[list[Rule]], dict[str, list[Rule]], list[Rule]]:
-        """Rules by when they can be checked: after the i-th sparse knob, on one dense knob, on several."""
-        position = {knob.name: i for i, knob in enumerate(self.sparse)}
-        dense_names = {knob.name for knob in self.dense}
-        sparse: list[list[Rule]] = [[] for _ in self.sparse]
-        dense: dict[str, list[Rule]] = {name: [] for name in dense_names}
-        joint: list[Rule] = []
-        for rule in self.rules:
-            on_dense = [n for n in rule.holds.names if n in dense_names]
-            on_sparse = [position[n] for n in rule.holds.names if n in position]
-            if len(on_dense) > 1:
-                joint.append(rule)
-            elif on_dense:
-                dense[on_dense[0]].append(rule)
-            else:
-                sparse[max(on_sparse, default=0)].append(rule)
-        return sparse, dense, joint
-
-    def _names_behind_masks(self) -> list[str]:
-        read: set[str] = set()
-        for knob in self.dense:
-            read |= set(knob.when.names) if knob.when else set()
-            for rule in self._dense_rules[knob.name]:
-                read |= set(rule.holds.names)
-        return sorted(name for name in read if name in self.knob and self.knob[name].kind == "sparse")
-
-    def _enumerate(self) -> np.ndarray:
-        rows: list[tuple[int, ...]] = []
-        env = self._environment({})
-        codes = [INACTIVE] * len(self.sparse)
-
-        def assign(i: int) -> None:
-            if i == len(self.sparse):
-                if self._has_point({k.name: env[k.name] for k, c in zip(self.sparse, codes, strict=True) if c >= 0}):
-                    rows.append(tuple(codes))
-                return
-            knob, rules = self.sparse[i], self._sparse_rules[i]
-            if knob.when is not None and not knob.when(env):
-                candidates = [(INACTIVE, knob.off)]
-            elif knob.implied is not None:
-                value = knob.implied(env)
-                code = self._code[knob.name].get(key(value))
-                candidates = [] if code is None else [(code, value)]
-            else:
-                candidates = list(enumerate(knob.values))
-            for code, value in candidates:
-                codes[i], env[knob.name] = code, value
-                if all(rule.holds(env) for rule in rules):
-                    assign(i + 1)
-            codes[i], env[knob.name] = INACTIVE, knob.off
-
-        assign(0)
-        table = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.sparse))
-        self._rows = {row: i for i, row in enumerate(rows)}
-        return table
-
-    def _has_point(self, s: Structure) -> bool:
-        if not all(self.mask(s).values()):
-            return False
-        return not self._joint_rules or next(self.points(s), None) is not None
-
-    def _check_names(self) -> None:
-        known = {*self.knob, *self.attributes}
-        for owner, expression in [
-            *((k.name, e) for k in self.knobs for e in (k.when, k.implied) if e is not None),
-            *((r.id, r.holds) for r in self.rules),
-        ]:
-            for name in expression.names:
-                if name in self.knob and self.knob[name].kind == "dense" and owner in self.knob:
-                    raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
-                if name not in known:
-                    raise AutoscoutError(
-                        f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2
-                    )
-
-    def _why_nothing_is_feasible(self) -> str:
-        """Names a smallest set of rules that conflict: rules are dropped as long as nothing becomes feasible."""
-        guilty = list(self.rules)
-        for rule in self.rules:
-            fewer = [r for r in guilty if r is not rule]
-            if not self._feasible_under(fewer):
-                guilty = fewer
-        because = "; ".join(f"{r.id}: {r.holds.text}" for r in guilty) or self._implied()
-        return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
-
-    def _implied(self) -> str:
-        implied = [f"{k.name} = {k.implied.text}" for k in self.knobs if k.implied is not None]
-        return f"what the other knobs imply is not possible: {', '.join(implied)}"
-
-    def _feasible_under(self, rules: list[Rule]) -> bool:
-        relaxed = object.__new__(Space)
-        relaxed.__dict__.update(self.__dict__)
-        relaxed.rules, relaxed._masks = rules, {}
-        relaxed._sparse_rules, relaxed._dense_rules, relaxed._joint_rules = relaxed._due_rules()
-        relaxed._mask_reads = relaxed._names_behind_masks()
-        return len(relaxed._enumerate()) > 0
-
-
-class _Shown(dict):
-    """Fills a rule's sentence; an inactive knob without an `off` value reads as a dash."""
-
-    def __init__(self, env: Mapping[str, Any], derived: Mapping[str, Expression]) -> None:
-        super().__init__(env)
-        self._derived = derived
-
-    def __getitem__(self, key: str) -> Any:
-        value = self._derived[key](self) if key in self._derived else super().__getitem__(key)
-        return "–" if value is None else value

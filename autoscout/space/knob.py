@@ -1,13 +1,15 @@
 """Knobs, rules and the catalogs that declare them: a space is data."""
 
-import tomllib
+import keyword
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from autoscout.space.rules import Expression
+from autoscout.strict import converted, read_toml
 from kb.records import AutoscoutError, Strict, Value
 
 
@@ -16,30 +18,44 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["sparse", "dense"]
-    layer: str
+    layer: str  # of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
     values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
     meaning: str
     sets: str  # the flag or field of the target that it becomes
     unit: str = ""
+    default: Value | None = None  # what the target does where nobody says anything
     off: Value | None = None  # what the target does where the knob is inactive
     when: str = ""  # active only where this holds
+    keeps: list[str] = []  # ids of the target's own rules that `when` and `values` see to
     implied: str = ""  # the only value that the knobs before it leave
+    replace: bool = False  # declares a knob of the same name anew
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
-    """A `[[rule]]`: what must hold, why in words ({names} are filled in), and where that is known from."""
+    """A `[[rule]]`: what must hold, why in words ({names} are filled in), and where that is known from.
+
+    `checked`: who refuses what breaks it. The target ("megatron-core", "megatron-lm", "vllm", "deepspeed"), "nobody"
+    (it would run, wrong or in vain, or crash later), or it is "ours".
+    """
 
     id: str
     holds: str
     reason: str
     source: str
-    checked: Literal["megatron-core", "megatron-lm", "nobody", "ours"]
+    checked: Literal["megatron-core", "megatron-lm", "vllm", "deepspeed", "nobody", "ours"]
+    replace: bool = False
 
 
 class Catalog(Strict, frozen=True, kw_only=True):
+    """`version`: what its names and defaults are those of. A person's file has `extends`, the target that it adds to,
+    or declares a whole target."""
+
+    target: str = ""
+    version: str = ""
+    extends: str = ""
     derived: dict[str, str] = {}
-    knob: list[KnobEntry]
-    rule: list[RuleEntry]
+    knob: list[KnobEntry] = []
+    rule: list[RuleEntry] = []
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +68,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     sets: str
     unit: str = ""
+    default: Value | None = None
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
@@ -73,11 +90,67 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_catalog(target: str) -> Catalog:
-    text = files("autoscout.space").joinpath(f"catalogs/{target}.toml").read_text()
-    try:
-        return msgspec.convert(tomllib.loads(text), Catalog)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise AutoscoutError(f"catalog {target}.toml: {error}", 2) from error
+    """The catalog that we ship for a target."""
+    return read_catalog(Path(str(files("autoscout.space").joinpath(f"catalogs/{target}.toml"))))
+
+
+def read_catalog(path: Path) -> Catalog:
+    """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    return _checked(path, converted(path, read_toml(path, "catalog"), Catalog))
+
+
+def _checked(path: Path, catalog: Catalog) -> Catalog:
+    """The catalog itself. Errors: AutoscoutError (exit 2) for what no TOML check can see."""
+    seen: set[str] = set()
+    for knob in catalog.knob:
+        for problem in _knob_problems(knob):
+            raise AutoscoutError(f"{path}: knob '{knob.name}': {problem}", 2)
+    for kind, entries in (("knob", [k.name for k in catalog.knob]), ("rule", [r.id for r in catalog.rule])):
+        for name in entries:
+            if f"{kind} {name}" in seen:
+                raise AutoscoutError(f"{path}: {kind} '{name}' is declared twice", 2)
+            seen.add(f"{kind} {name}")
+    for where, text in expressions(catalog):
+        try:
+            Expression(text, catalog.derived)
+        except AutoscoutError as error:
+            raise AutoscoutError(f"{path}: {where}: {error}", 2) from error
+    return catalog
+
+
+def _knob_problems(knob: KnobEntry) -> list[str]:
+    problems = []
+    if not knob.name.isidentifier() or keyword.iskeyword(knob.name) or Expression(knob.name).names != (knob.name,):
+        problems.append("expressions speak of it: letters, digits and _ only, and no word of their language")
+    if isinstance(knob.values, list):
+        if not knob.values:
+            problems.append("values is empty")
+        if len({_kind(v) for v in knob.values}) > 1:
+            problems.append("values mixes switches, numbers and names")
+        if len(set(knob.values)) < len(knob.values):
+            problems.append("values holds one twice")
+        for key in ("default", "off"):
+            value = getattr(knob, key)
+            if value is not None and knob.values and _kind(value) != _kind(knob.values[0]):
+                problems.append(f"{key} = {value!r} is of another kind than its values")
+        if knob.default is not None and knob.default not in knob.values:
+            problems.append(f"default = {knob.default!r} is not among its values")
+    if knob.when and knob.off is None and knob.kind == "sparse":
+        problems.append("a sparse knob with a condition needs off, what the target does without it")
+    return problems
+
+
+def _kind(value: Value) -> type:
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def expressions(catalog: Catalog) -> list[tuple[str, str]]:
+    """Every expression of a catalog as it is written, with where it stands."""
+    found = [(f"derived.{name}", text) for name, text in catalog.derived.items()]
+    for knob in catalog.knob:
+        texts = {"values": knob.values, "when": knob.when, "implied": knob.implied}
+        found += [(f"knob '{knob.name}': {key}", t) for key, t in texts.items() if t and isinstance(t, str)]
+    return found + [(f"rule '{rule.id}': holds", rule.holds) for rule in catalog.rule]
 
 
 def instantiate(catalog: Catalog, attributes: Mapping[str, Any]) -> tuple[list[Knob], list[Rule]]:
@@ -97,6 +170,7 @@ def instantiate(catalog: Catalog, attributes: Mapping[str, Any]) -> tuple[list[K
                 meaning=entry.meaning,
                 sets=entry.sets,
                 unit=entry.unit,
+                default=entry.default,
                 off=entry.off,
                 when=Expression(entry.when, catalog.derived) if entry.when else None,
                 implied=Expression(entry.implied, catalog.derived) if entry.implied else None,
@@ -113,17 +187,3 @@ def instantiate(catalog: Catalog, attributes: Mapping[str, Any]) -> tuple[list[K
         for entry in catalog.rule
     ]
     return knobs, rules
-
-
-def table_knob(name: str, kind: str, rows: list[dict[str, Value]]) -> Knob:
-    """A column of a table as a knob: its domain is what occurs, in order."""
-    occurring = {value for row in rows if (value := row.get(name)) is not None}
-    values = tuple(sorted(occurring, key=lambda v: (isinstance(v, str), v)))
-    return Knob(
-        name=name,
-        kind="sparse" if kind == "sparse" else "dense",
-        layer="table",
-        values=values,
-        meaning="a column of the table",
-        sets=name,
-    )

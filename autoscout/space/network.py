@@ -1,16 +1,25 @@
 """Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
 
 import math
+from collections.abc import Collection, Iterable
 
 import msgspec
 import networkx as nx
+import numpy as np
 
 from autoscout.space.knob import Knob, Rule
 from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, SpaceLimits, Value
 
+_MOST_VALUES = 2**15 - 1  # codes are 16 bits
+
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
+    """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
+    if not knob.values:
+        raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
+    if len(knob.values) > _MOST_VALUES:
+        raise AutoscoutError(f"the knob {knob.name} has {len(knob.values):,} values; at most {_MOST_VALUES:,} fit", 2)
     wanted = list(limits.limit.get(knob.name, knob.values))
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
@@ -48,6 +57,22 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     return [knobs[place[name]] for name in order]
 
 
+def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
+    """Errors: AutoscoutError (exit 2) for a name that is no knob and no attribute, naming the nearest; for a condition
+    on a dense knob."""
+    kinds = {knob.name: knob.kind for knob in knobs}
+    known = {*kinds, *attributes}
+    for owner, expression in [
+        *((k.name, e) for k in knobs for e in (k.when, k.implied) if e is not None),
+        *((r.id, r.holds) for r in rules),
+    ]:
+        for name in expression.names:
+            if kinds.get(name) == "dense" and owner in kinds:
+                raise AutoscoutError(f"{owner} depends on '{name}', but only sparse knobs can activate others", 2)
+            if name not in known:
+                raise AutoscoutError(f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2)
+
+
 def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
     """Edges `activates`, `implies` (from conditions) and `narrows` (a rule, drawn to its last knob)."""
     position = {knob.name: i for i, knob in enumerate(knobs)}
@@ -64,6 +89,26 @@ def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
                 if name in position:
                     graph.add_edge(name, knob.name, kind=kind, rule=expression.text if expression else "")
     return graph
+
+
+def topological(
+    graph: nx.DiGraph, names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
+) -> list[str]:
+    """`names` in an order in which each comes after those that activate or imply it: `front` as early as that allows,
+    the rest as given, or at random."""
+    conditions = nx.DiGraph()
+    conditions.add_nodes_from(names)
+    conditions.add_edges_from((a, b) for a, b, kind in graph.edges(data="kind") if kind != "narrows")
+    rank = {name: float(i) for i, name in enumerate(names)}
+    if rng is not None:
+        rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
+    wanted = [name for name in dict.fromkeys(front) if name in rank]
+    for i, name in enumerate(wanted):
+        rank[name] = i - len(wanted) - 1
+        for before in nx.ancestors(conditions, name) & rank.keys():  # with it, or it would wait for them
+            rank[before] = min(rank[before], rank[name])
+    left = conditions.subgraph(names)
+    return list(nx.lexicographical_topological_sort(left, key=lambda name: rank[name]))
 
 
 def distance(a: Value, b: Value) -> float:

@@ -54,7 +54,9 @@ class Bench:
 def history(n, noise=0.0, seed=5) -> list[Measurement]:
     space = space_of("tiny-gpt-cpu")
     rng = np.random.default_rng(seed)
-    return [measured(space, space.sample(rng), noise, seed=i) for i in range(n)]
+    default = expert_default(space)  # left out: what is remembered is answered, not profiled
+    drawn = [c for _ in range(2 * n) if (c := space.sample(rng)) != default][:n]
+    return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn)]
 
 
 def test_with_an_empty_knowledge_base_it_simply_profiles(tmp_path):
@@ -149,3 +151,30 @@ def test_repeats_do_not_make_simulators_look_better_than_they_are(tmp_path):
     """Four configurations four times each are four rows."""
     rows = history(4) * 4
     assert Bench(tmp_path, rows).evaluator.fidelity == "profiled"
+
+
+def test_every_simulated_configuration_says_why_it_was_believed(tmp_path):
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
+    bench.search(25)
+    said = [e.why for e in bench.of(Simulated)]
+    assert said[0] == "the simulators have not been checked yet"
+    assert any("within ε = 1000%" in why for why in said)
+
+
+def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_elsewhere(tmp_path):
+    """Checks of pp 4 went wrong, those of everything else did not."""
+    known = history(300)
+    bench = Bench(tmp_path, known, hyper=Hyper(tau=1000, window=20))
+    guard = bench.evaluator._guard
+    for _ in range(18):
+        guard.check(1.0, 1.0, {"pp": 1})
+    for _ in range(2):
+        guard.check(2.0, 1.0, {"pp": 4})
+    new = set(bench.space.configurations()) - {m.configuration for m in known} - {bench.evaluator.default}
+    by_id = sorted(new, key=lambda c: c.id)
+    configurations = [c for pp in (1, 4) for c in [c for c in by_id if c.knobs["pp"] == pp][:10]]
+    measurements, switched = bench.evaluator.evaluate(configurations, 1)
+    assert not switched
+    for m in measurements:
+        assert m.fidelity == ("profiled" if m.configuration.knobs["pp"] == 4 else "simulated")
+    assert {m.fidelity for m in measurements} == {"profiled", "simulated"}

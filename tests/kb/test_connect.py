@@ -1,6 +1,7 @@
 """Locks, migrations, and what happens to files that cannot be used."""
 
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pytest
-from kb_samples import ended, measured, python, write
+from kb_samples import ended, job, measured, python, write
 
 from kb import connect, migrate, query, store
 from kb.records import AutoscoutError
@@ -69,7 +71,7 @@ def test_who_holds_the_knowledge_base_is_named(kb: Path):
         for use in (connect.reader, connect.writer):
             with pytest.raises(AutoscoutError) as caught, use(kb, wait_s=0.05):
                 pass
-            assert f"{kb} is in use by process {child.pid} (-c {kb} writer)" in str(caught.value)
+            assert f"{kb} is in use by process {child.pid} (-c {kb} writer) since " in str(caught.value)
             assert caught.value.exit_code == 1
     assert store.mark(kb) == 1  # the kernel released it
 
@@ -232,41 +234,93 @@ def _migration(folder: Path, number: int, sql: str) -> None:
     (folder / f"{number:04}_more.sql").write_text(sql)
 
 
-def test_an_older_knowledge_base_is_backed_up_and_migrated(kb: Path, tmp_path: Path):
-    folder = tmp_path / "migrations"
+def _with_one_more(folder: Path, sql: str) -> tuple[migrate.Migration, ...]:
+    """The migrations that this code knows, and another one."""
     folder.mkdir()
-    [first] = migrate.known()
-    (folder / first.name).write_text(first.sql)
-    _migration(folder, 2, "ALTER TABLE job ADD COLUMN colour VARCHAR; CREATE VIEW jobs AS FROM job")
+    for each in migrate.known():
+        (folder / each.name).write_text(each.sql)
+    _migration(folder, len(migrate.known()) + 1, sql)
+    return migrate.load(folder)
 
+
+def test_an_older_knowledge_base_is_backed_up_and_migrated(kb: Path, tmp_path: Path):
+    ours = len(migrate.known())
+    more = _with_one_more(
+        tmp_path / "migrations", "ALTER TABLE lake_file ADD COLUMN colour VARCHAR; CREATE VIEW jobs AS FROM job"
+    )
     with connect.writer(kb) as con:
-        assert len(migrate.pending(con, kb, migrate.load(folder))) == 1
-        migrate.apply(con, kb, migrate.load(folder))
-        assert con.execute("SELECT name, colour FROM jobs").fetchall() == [("tiny", None)]
-        assert con.execute("SELECT version FROM schema_migrations").fetchall() == [(1,), (2,)]
-        migrate.apply(con, kb, migrate.load(folder))
+        assert len(migrate.pending(con, kb, more)) == 1
+        migrate.apply(con, kb, more)
+        assert con.execute("SELECT name FROM jobs").fetchall() == [("tiny",)]
+        assert con.execute("SELECT max(version) FROM schema_migrations").fetchall() == [(ours + 1,)]
+        migrate.apply(con, kb, more)
     for use in (connect.reader, connect.writer):
         with (
-            pytest.raises(AutoscoutError, match="has schema 2, this AutoScout knows 1: upgrade AutoScout"),
+            pytest.raises(AutoscoutError, match=f"has schema {ours + 1}, this AutoScout knows {ours}: upgrade"),
             use(kb),
         ):
             pass
 
-    copy = tmp_path / "kb.duckdb.bak-1"
+    copy = tmp_path / f"kb.duckdb.bak-{ours}"
     assert [session for session, _ in store.measurements(copy)] == ["s"]
     for view in ("runs", "best", "failures", "sessions", "decisions", "checks", "orderings"):
         query.run(copy, f"FROM {view}")
     assert store.ingest(copy, tmp_path / "sessions" / "s" / "journal.jsonl") == 0  # keys are there, too
 
 
+def test_a_knowledge_base_of_the_first_schema_keeps_every_measurement(tmp_path: Path):
+    """As AutoScout 0.1 wrote it; a metric and a knob without columns, a failure, two origins, lists and NaN."""
+    kept = [
+        measured(1.5, 1.0, tp=1, sp=True),
+        measured(None, 2.0, tp=2, colour="red"),
+        msgspec.structs.replace(measured(0.1, 3.0, tp=1, sp=True), losses=[9.5, math.nan], metrics={"odd": 1 / 3}),
+        msgspec.structs.replace(measured(2.5, 4.0, tp=4), context="there", environment={"torch": "2"}),
+    ]
+    kb = tmp_path / "kb.duckdb"
+    one = job()
+    with duckdb.connect(str(kb), config={"storage_compatibility_version": "v1.5.0"}) as con:
+        migrate.apply(con, kb, migrate.known()[:1])
+        con.execute(
+            "INSERT INTO job VALUES (?, 'tiny', 'pretrain', 'megatron', ?, ?)",
+            [one.id, msgspec.json.encode(one.model).decode(), msgspec.json.encode(one.traffic).decode()],
+        )
+        con.execute(
+            "INSERT INTO session BY NAME SELECT 's' AS id, ? AS job_id, 'tiny' AS job_name, 'here' AS context, "
+            "'minimize' AS goal, 'step_time_s' AS metric, [] AS constraints, 'autoscout' AS strategy, 0 AS seed, "
+            "'adaptive' AS fidelity, 'auto' AS warm_start, 0 AS kb_mark, 5.0 AS unix_s, ? AS job, '{}' AS hyper, "
+            "'{}' AS environment",
+            [one.id, msgspec.json.encode(one).decode()],
+        )
+        for i, m in enumerate(kept):
+            fields = msgspec.json.decode(msgspec.json.encode(m))
+            lists = [
+                msgspec.json.encode(fields[n]).decode()
+                for n in ("metrics", "iterations_s", "losses", "grad_norms", "rank_memory_gib", "environment")
+            ]
+            con.execute(
+                "INSERT INTO measurement (id, added, session, job_id, number, purpose, configuration_id, name, context,"
+                " status, fidelity, evidence, cost_s, device_s, unix_s, configuration, metrics, iterations_s, losses,"
+                " grad_norms, rank_memory_gib, environment, tp, sp) VALUES (?, ?, 's', ?, ?, 'search', ?, ?, ?, ?,"
+                " 'profiled', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    *(m.id, i + 1, one.id, i, m.configuration.id, m.name, m.context, m.status, m.evidence, m.cost_s),
+                    *(m.device_s, m.at, msgspec.json.encode(m.configuration.knobs).decode(), *lists),
+                    *(m.configuration.knobs.get("tp"), m.configuration.knobs.get("sp")),
+                ],
+            )
+    back = [m for _, m in store.measurements(kb)]
+    assert [m.id for m in back] == [m.id for m in kept]
+    assert (tmp_path / "kb.duckdb.bak-1").exists()
+    assert query.run(kb, "SELECT cluster, devices FROM session").rows == [("4×cpu", 4)]
+    rows = query.run(kb, "SELECT tp, sp, step_time_s, metrics ->> 'odd' FROM runs").rows
+    assert rows == [(1, True, 1.5, None), (2, None, None, None), (1, True, None, str(1 / 3)), (4, None, 2.5, None)]
+    assert store.ingest(kb, write(kb, "t", *map(ended, kept))) == 0
+
+
 def test_a_migration_that_fails_changes_nothing(kb: Path, tmp_path: Path):
-    folder = tmp_path / "migrations"
-    folder.mkdir()
-    [first] = migrate.known()
-    (folder / first.name).write_text(first.sql)
-    _migration(folder, 2, "CREATE TABLE half (x INTEGER); SELECT nonsense")
+    more = _with_one_more(tmp_path / "migrations", "CREATE TABLE half (x INTEGER); SELECT nonsense")
     with pytest.raises(AutoscoutError), connect.writer(kb) as con:
-        migrate.apply(con, kb, migrate.load(folder))
+        migrate.apply(con, kb, more)
     assert store.mark(kb) == 1
     assert query.run(kb, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'half'").rows == []
 

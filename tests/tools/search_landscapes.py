@@ -91,7 +91,8 @@ def _table(
     """One row a configuration, the median of its repeats."""
     knobs: list[dict[str, Value]] = [{k: _number(row[k]) for k in (*sparse, *dense)} for row in rows]
     metric = column.rstrip("+-").lower()
-    space = Space.from_table(knobs, sparse, dense, Objective(**{"maximize" if maximize else "minimize": metric}))
+    objective = Objective(maximize=metric) if maximize else Objective(minimize=metric)
+    space = Space.from_table(knobs, sparse, dense, objective)
     values: list[list[float]] = [[] for _ in range(len(space.feasible))]
     for assignment, row in zip(knobs, rows, strict=True):
         i = space.feasible.index(Configuration({k.name: assignment[k.name] for k in space.knobs}))

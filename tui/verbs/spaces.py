@@ -4,21 +4,30 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, load_job
+from tui.options import common, load_job, note
 
 
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--count", is_flag=True, help="Only the number of valid configurations.")
 @click.option("--list", "listed", metavar="N", type=click.IntRange(min=0), help="The first N valid configurations.")
+@click.option("--graph", metavar="FILE.svg", type=click.Path(path_type=Path), help="Draw the knobs into a picture.")
 @common
-def space(job_file: Path, count: bool, listed: int | None, kb: Path | None, as_json: bool) -> None:
+def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
+    from autoscout.space.declared import notes
     from autoscout.space.graph import Space
     from tui import report
 
     job = load_job(job_file)
-    report.space(job, Space.of_job(job), count, listed, as_json)
+    for said in notes(job):
+        note(said)
+    found = Space.of_job(job)
+    if graph is not None:
+        from autoscout.space.picture import svg
+
+        graph.write_text(svg(found, f"{job.name}: the space of {job.target}"), encoding="utf-8")
+    report.space(job, found, count, listed, graph, as_json)
 
 
 @click.command()

@@ -1,5 +1,6 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
+import json
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
+from tui.verbs import watching
 
 
 @click.command()
@@ -20,10 +22,11 @@ from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_si
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
 @click.option(
     "--warm-start",
-    type=click.Choice(["auto", "off"]),
+    metavar="auto|off|SESSION[:PARTS]",
     default="auto",
     show_default=True,
-    help="Whether the knowledge base is used.",
+    help="What the knowledge base hands over: of all similar jobs, nothing, or of one session; PARTS leave some out, "
+    "as auto:rows,failures (configurations, rows, points, orderings, failures).",
 )
 @click.option(
     "--fidelity",
@@ -33,8 +36,10 @@ from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_si
     help="Simulators while they are right, only experiments, or only simulators.",
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
+@click.option("--detach", is_flag=True, help="Start it in the background and say its name; `watch` shows it.")
 @click.option("--resume", metavar="SESSION", help="Go on with a session that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
+@click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
 def tune(
     job_file: Path | None,
@@ -45,8 +50,10 @@ def tune(
     warm_start: str,
     fidelity: str,
     no_tui: bool,
+    detach: bool,
     resume: str | None,
     dry_run: bool,
+    named: str,
     kb: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,6 +76,9 @@ def tune(
     if dry_run:
         report.dry_run(job, as_json)
         return
+    if detach or (watching.on_screen() and not no_tui and not as_json):
+        _in_background(job, resume, path, detach, as_json)
+        return
     stop = loop.Stop()
     stop_on_signals(stop)
     progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
@@ -78,7 +88,7 @@ def tune(
             result = session.resume(resume, path, progress.see, note, stop)
         else:
             options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
-            result = session.tune(job, path, options, progress.see, note, stop)
+            result = session.tune(job, path, options, progress.see, note, stop, named)
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
@@ -133,6 +143,43 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     for problem in store.ingest_all(path)[1]:
         note(problem)
     report.sessions(store.session_rows(path), as_json)
+
+
+def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
+    """The engine as a process of its own; the screens on it, unless they are not wanted."""
+    from autoscout.session import new_id
+
+    name = resume or new_id(job)
+    given = sys.argv[sys.argv.index("tune") + 1 :] if "tune" in sys.argv else []
+    arguments = [a for a in given if a not in ("--detach", "--json")]
+    if resume is None:
+        arguments += ["--named", name]
+    journal = watching.start_in_background(arguments, name, kb.absolute())
+    if not detach:
+        watching.show(journal, kb)
+        _after_closing(name, kb)
+    elif as_json:
+        click.echo(json.dumps({"session": name, "journal": str(journal)}))
+    else:
+        click.echo(f"{name} runs in the background; autoscout watch {name} shows it")
+
+
+def _after_closing(name: str, kb: Path) -> None:
+    """What a person who closed the screens should know: that it goes on, how it ended, or that it was cut off."""
+    from autoscout import best
+    from kb import journal as journals
+    from kb import store
+    from tui import report
+
+    folder = store.sessions_folder(kb) / name
+    if store.is_running(folder):
+        note(f"the session goes on without its screens; autoscout watch {name} shows it again")
+        return
+    ended = [e for e in journals.events(folder / "journal.jsonl") if isinstance(e, journals.SessionEnded)]
+    if not ended or ended[-1].reason in ("interrupted", "failed"):
+        note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
+        raise SystemExit(1)
+    report.best(best.best_of_session(kb, name), as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:

@@ -1,6 +1,8 @@
-"""The warm process: imports torch and Megatron once, then forks the ranks of one experiment after another.
+"""The warm process: imports torch and Megatron (or vLLM) once, then forks the ranks of one experiment after another.
 
-    zygote.py '{"OMP_NUM_THREADS": "1", …}'      with the environment that the imports need
+    zygote.py WORKER.py '{"OMP_NUM_THREADS": "1", …}'      with the environment that the imports need
+
+The worker has load(device), which imports, and run_and_exit(experiment), which is a rank.
 
 Protocol: one JSON object a line. It says {"ready": true} when it has imported everything. Then for each
 request {"experiment": path, "ranks": n, "timeout_s": s} it answers
@@ -11,6 +13,7 @@ request {"experiment": path, "ranks": n, "timeout_s": s} it answers
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -19,10 +22,10 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import leash
-import train
 
 _GRACE_S = 2.0  # after the first failure, for the others to write their own errors
 _TICK_S = 0.02
@@ -48,10 +51,13 @@ class Requests:
 
 
 def main() -> None:
-    os.environ.update(json.loads(sys.argv[1]))
+    os.environ.update(json.loads(sys.argv[2]))
     answers = os.dup(1)  # whatever Megatron prints must not get in between
     os.dup2(2, 1)
-    train.load("cpu")
+    script = Path(sys.argv[1])
+    sys.path.insert(0, str(script.parent))
+    worker = importlib.import_module(script.stem)
+    worker.load("cpu")
     leash.outlive()  # experiments may come from other threads; from here on stdin tells when to end
     gc.freeze()  # the ranks share these pages
     _answer(answers, {"ready": True})
@@ -59,16 +65,16 @@ def main() -> None:
     while not requests.closed:
         request = requests.next(None)
         if request is not None and "experiment" in request:
-            _answer(answers, _run(request, requests, answers))
+            _answer(answers, _run(worker, request, requests, answers))
 
 
 def _answer(file: int, answer: dict[str, Any]) -> None:
     os.write(file, json.dumps(answer).encode() + b"\n")
 
 
-def _run(request: dict[str, Any], requests: Requests, answers: int) -> dict[str, Any]:
+def _run(worker: ModuleType, request: dict[str, Any], requests: Requests, answers: int) -> dict[str, Any]:
     port = _free_port()
-    pids = [_fork(request, rank, port, answers) for rank in range(request["ranks"])]
+    pids = [_fork(worker, request, rank, port, answers) for rank in range(request["ranks"])]
     codes: dict[int, int] = {}
     ended: list[int] = []
     deadline = time.monotonic() + request["timeout_s"]
@@ -98,7 +104,7 @@ def _run(request: dict[str, Any], requests: Requests, answers: int) -> dict[str,
     }
 
 
-def _fork(request: dict[str, Any], rank: int, port: int, answers: int) -> int:
+def _fork(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -117,7 +123,7 @@ def _fork(request: dict[str, Any], rank: int, port: int, answers: int) -> int:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-        train.run_and_exit(Path(request["experiment"]))
+        worker.run_and_exit(Path(request["experiment"]))
     finally:
         os._exit(1)
 

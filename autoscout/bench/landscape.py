@@ -1,0 +1,93 @@
+"""A landscape: a space whose every configuration has a known outcome, so that searches can be scored on it."""
+
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from autoscout.space.graph import Space
+from kb.records import Configuration, Measurement, Status, Value
+
+Goal = Literal["min", "max"]
+
+
+class Landscape(msgspec.Struct, kw_only=True, dict=True):
+    """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
+    what the experiment ends with. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each."""
+
+    name: str
+    space: Space
+    metric: str
+    goal: Goal
+    truth: np.ndarray
+    status: np.ndarray
+    cost: np.ndarray | None = None
+    simulators: dict[str, np.ndarray] = {}
+    default: Configuration | None = None  # what an expert would start from; None: nobody knows
+    group: dict[str, Value] = {}
+
+    @cached_property
+    def optimum(self) -> float:
+        return float(np.nanmin(self.truth) if self.goal == "min" else np.nanmax(self.truth))
+
+    def prepare(self) -> None:
+        """Computes what runs share: the list of configurations and its index."""
+        assert len(self.sorted_codes[0]) == len(self.truth)
+
+    def regret(self, value: float) -> float:
+        """How far a metric value is from the optimum, as a share of it; 0 is the best there is."""
+        return abs(value - self.optimum) / self.optimum
+
+    def within(self, share: float) -> int:
+        """How many configurations are that near to the optimum."""
+        return int((abs(self.truth - self.optimum) <= share * self.optimum).sum())
+
+    def better(self, a: float, b: float) -> bool:
+        return a < b if self.goal == "min" else a > b
+
+    def rows(self, codes: np.ndarray) -> np.ndarray:
+        """(k, knobs) codes → (k,) rows of `space.feasible`."""
+        if codes is self.space.feasible.codes:
+            return np.arange(len(codes))
+        keys, order = self.sorted_codes
+        wanted = _keys(codes)
+        found = order[np.minimum(np.searchsorted(keys, wanted), len(order) - 1)]
+        if not (_keys(self.space.feasible.codes[found]) == wanted).all():
+            raise ValueError("codes that are no valid configuration")
+        return found
+
+    def predictor(self, name: str):
+        """A simulator as strategies want it: rows of codes → predicted metric values."""
+        predicted = self.simulators[name]
+        return lambda codes: predicted[self.rows(codes)]
+
+    def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
+        """One experiment; what is told carries lognormal noise that depends on (seed, row, repeat) only."""
+        spent = 0.0 if self.cost is None or np.isnan(self.cost[row]) else float(self.cost[row])
+        value = float(self.truth[row])
+        if noise and not np.isnan(value):
+            value *= float(np.exp(noise * np.random.default_rng((seed, row, repeat)).standard_normal()))
+        status: Status = self.status[row]
+        return Measurement(
+            configuration=configuration,
+            name=self.space.name(configuration),
+            context=self.name,
+            status=status,
+            metrics={} if np.isnan(value) else {self.metric: value},
+            evidence="" if status == "ok" else f"the landscape says {status}",
+            cost_s=spent,
+            device_s=spent,
+        )
+
+    @cached_property
+    def sorted_codes(self) -> tuple[np.ndarray, np.ndarray]:
+        keys = _keys(self.space.feasible.codes)
+        order = np.argsort(keys)
+        return keys[order], order
+
+
+def _keys(codes: np.ndarray) -> np.ndarray:
+    """(n, knobs) → (n,) opaque values that sort and compare."""
+    codes = np.ascontiguousarray(codes, dtype=np.int16)
+    return codes.view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()

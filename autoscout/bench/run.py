@@ -1,0 +1,216 @@
+"""One run: one strategy with one seed on one landscape, every real evaluation counted.
+
+An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked
+for again is answered from the record and costs nothing; one that the strategy asks to measure *again* (`repeats`) is
+a real experiment with fresh noise and costs one. What is told may carry noise; the score uses the noise-free values.
+"""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.bench.fidelity import Simulated
+from autoscout.bench.landscape import Landscape
+from autoscout.bench.variants import variant
+from autoscout.objective import cost
+from autoscout.search.hyper import Hyper
+from autoscout.search.past import Past
+from autoscout.search.strategy import Strategy, strategy
+from kb.records import AutoscoutError, Configuration, Measurement, Value
+
+MARKS = (10, 20, 50, 100, 200)
+_STUCK = 200  # asks in a row that bring nothing new end a run
+_NEAR = 0.05
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`budget`: evaluations. `target`: regret that counts as solved, 0.01 = within 1 %. `noise`: standard deviation of
+    the logarithm of what is told."""
+
+    budget: int = 200
+    target: float = 0.01
+    noise: float = 0.0
+    transfer: bool = False
+
+
+class Recommended(msgspec.Struct, frozen=True):
+    name: str
+    knobs: dict[str, Value]
+    value: float | None  # noise-free; None: it fails
+    regret: float | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """`curve`: [evaluation, best noise-free value so far], one entry an improvement."""
+
+    landscape: str
+    strategy: str
+    seed: int
+    optimum: float
+    evaluations: int
+    evaluations_to_target: int | None
+    evaluations_to_5pct: int | None
+    best_at: dict[str, float | None]
+    regret_at: dict[str, float | None]
+    best: float | None
+    recommended: Recommended | None
+    failures: int
+    repeats: int  # evaluations that measured a configuration again
+    cost_total: float | None
+    cost_to_target: float | None
+    engine_ms_per_step: float
+    engine_ms_first: float  # to construct the strategy and get its first proposal
+    curve: list[list[float]]
+
+
+def run(
+    landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past] = ()
+) -> tuple[Run, list[tuple[Configuration, float | None]]]:
+    """The scored run, and what was told in it (costs, lower is better; None: failed) for runs that come after it."""
+    landscape.prepare()  # the list of configurations is the landscape's, so it is not the strategy's time
+    begun = time.process_time()
+    chosen = _strategy(landscape, name, seed, settings, past)
+    batch = chosen.ask()
+    first = time.process_time() - begun
+    record = _Record(landscape, settings, seed)
+    plain, hyper = variant(name)
+    simulated = Simulated(landscape, hyper or Hyper()) if plain == "paper" and landscape.simulators else None
+    engine, steps, idle = 0.0, 1, 0
+    while batch and record.count < settings.budget and idle < _STUCK:
+        before = record.count
+        if simulated is not None and simulated.on:
+            measurements, switched = simulated.answer(batch, record.measure)
+            if switched:
+                chosen.switch_to_profiling()
+        else:
+            measurements = record.measure(batch, getattr(chosen, "repeats", frozenset()))
+            idle = 0 if record.count > before else idle + 1
+        if len(measurements) < len(batch):
+            break  # the budget ends inside the batch
+        begun = time.process_time()
+        chosen.tell(measurements)
+        more = record.count < settings.budget
+        batch = chosen.ask() if more else []
+        engine += time.process_time() - begun
+        steps += more
+        chosen.drain()
+    return record.score(name, chosen, 1000 * engine / max(steps - 1, 1), 1000 * first), record.told()
+
+
+def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past]) -> Strategy:
+    plain, hyper = variant(name)
+    return strategy(
+        plain,
+        landscape.space,
+        seed=seed,
+        default=landscape.default,
+        hyper=hyper,
+        simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
+        past=past or None,
+        budget=settings.budget,
+    )
+
+
+class _Record:
+    """What was measured in one run."""
+
+    def __init__(self, landscape: Landscape, settings: Settings, seed: int) -> None:
+        self.landscape = landscape
+        self.settings = settings
+        self.seed = seed
+        self.known: dict[int, Measurement] = {}
+        self.times: dict[int, int] = {}  # row → measurements of it
+        self.order: list[int] = []  # rows in the order of their evaluations
+        self.costs: list[float] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.order)
+
+    def measure(self, batch: list[Configuration], again: frozenset[str] = frozenset()) -> list[Measurement]:
+        """One measurement for each configuration; fewer when the budget ends."""
+        measurements = []
+        for configuration in batch:
+            row = self.landscape.space.feasible.index(configuration)
+            if row is None:
+                raise AutoscoutError(f"a strategy proposed {configuration.knobs}, which is not in the landscape")
+            if row not in self.known or configuration.id in again:
+                if self.count == self.settings.budget:
+                    break
+                repeat = self.times.get(row, 0)
+                self.times[row] = repeat + 1
+                measured = self.landscape.measure(row, configuration, self.settings.noise, self.seed, repeat)
+                self.known[row] = measured
+                self.order.append(row)
+                self.costs.append(measured.cost_s)
+            measurements.append(self.known[row])
+        return measurements
+
+    def told(self) -> list[tuple[Configuration, float | None]]:
+        objective = self.landscape.space.objective
+        return [(m.configuration, cost(objective, m)) for m in self.known.values()]
+
+    def score(self, name: str, chosen: Strategy, ms_per_step: float, ms_first: float) -> Run:
+        land, settings = self.landscape, self.settings
+        curve = self._curve()
+        to_target = self._first_within(curve, settings.target)
+        best_at = {str(n): self._best_at(curve, n) for n in MARKS}
+        return Run(
+            landscape=land.name,
+            strategy=name,
+            seed=self.seed,
+            optimum=land.optimum,
+            evaluations=self.count,
+            evaluations_to_target=to_target,
+            evaluations_to_5pct=self._first_within(curve, _NEAR),
+            best_at=best_at,
+            regret_at={n: None if v is None else land.regret(v) for n, v in best_at.items()},
+            best=curve[-1][1] if curve else None,
+            recommended=self._recommended(chosen),
+            failures=sum(m.status != "ok" for m in self.known.values()),
+            repeats=self.count - len(self.known),
+            cost_total=sum(self.costs) if land.cost is not None else None,
+            cost_to_target=sum(self.costs[:to_target]) if land.cost is not None and to_target else None,
+            engine_ms_per_step=ms_per_step,
+            engine_ms_first=ms_first,
+            curve=curve,
+        )
+
+    def _curve(self) -> list[list[float]]:
+        curve: list[list[float]] = []
+        for n, row in enumerate(self.order, start=1):
+            value = float(self.landscape.truth[row])
+            if not np.isnan(value) and (not curve or self.landscape.better(value, curve[-1][1])):
+                curve.append([n, value])
+        return curve
+
+    def _first_within(self, curve: list[list[float]], share: float) -> int | None:
+        return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
+
+    def _best_at(self, curve: list[list[float]], n: int) -> float | None:
+        """A run that ended early by itself keeps what it had; beyond the budget nobody knows."""
+        if n > self.settings.budget:
+            return None
+        return next((value for at, value in reversed(curve) if at <= n), None)
+
+    def _recommended(self, chosen: Strategy) -> Recommended | None:
+        """What the strategy recommends; of one that has no opinion, the best that was told."""
+        objective = self.landscape.space.objective
+        ok = {row: c for row, m in self.known.items() if (c := cost(objective, m)) is not None}
+        row = min(ok, key=lambda r: ok[r], default=None)
+        recommend = getattr(chosen, "recommend", None)
+        if recommend is not None and (configuration := recommend()) is not None:
+            row = self.landscape.space.feasible.index(configuration)
+        if row is None:
+            return None
+        value = float(self.landscape.truth[row])
+        configuration = self.landscape.space.feasible.configuration(row)
+        failed = bool(np.isnan(value))
+        return Recommended(
+            self.landscape.space.name(configuration),
+            configuration.knobs,
+            None if failed else value,
+            None if failed else self.landscape.regret(value),
+        )

@@ -1,0 +1,277 @@
+"""Foreign results → measurements of a job → the knowledge base. What cannot be used is listed with its reason."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from autoscout.importing import aiconfigurator, deepspeed, megatron, optuna, tables, vllm
+from autoscout.importing.found import Cell, Row, Source
+from autoscout.importing.mapping import Use, knob_value, uses
+from autoscout.importing.units import quantity, unit_of
+from autoscout.space.explain import parse
+from autoscout.space.graph import Space
+from kb.imports import Stored, store_import
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
+
+_LISTED = 20  # bad rows that are shown; all are counted
+_WORDS: dict[str, Status] = {
+    **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
+    **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
+    **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
+    **dict.fromkeys(("timeout", "timed out", "timed_out", "hang"), "timeout"),
+    **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
+    "wrong": "wrong",
+    "killed": "killed",
+}
+
+
+class Bad(msgspec.Struct, frozen=True):
+    where: str
+    reason: str
+
+
+class Done(msgspec.Struct, kw_only=True):
+    id: str
+    reader: str
+    rows: int = 0
+    good: int = 0
+    valid: int = 0  # configurations that are valid in the job's space as they are
+    new: int = 0
+    known: int = 0
+    columns: dict[str, str] = {}  # what each was taken for, in words
+    notes: list[str] = []
+    bad: list[Bad] = []
+
+
+def bring_in(
+    kb: Path,
+    path: Path,
+    job: Job,
+    maps: Sequence[str],
+    sets: Sequence[str],
+    units: Sequence[str],
+    reader: str = "",
+    dry_run: bool = False,
+) -> Done:
+    """Errors: AutoscoutError (exit 2) for what no reader can read, and when not one row can be used."""
+    if not path.exists():
+        raise AutoscoutError(f"{path}: there is no such file or folder", 2)
+    space = Space.of_job(job)
+    source = open_source(path, job, space, reader)
+    meant = uses(source.columns, space, source.meaning, maps, units)
+    fixed = parse(space, sets)
+    done = Done(id=_id(path, job, maps, sets, units, source.reader), reader=source.reader)
+    done.columns = {column: _said(use) for column, use in meant.items()}
+    converting = _Converting(job, space, source, meant, fixed, done)
+    if dry_run:
+        for _ in converting.measurements():
+            pass
+        stored = Stored(done.id, 0, 0)
+    else:
+        about = {"reader": source.reader, "file": path.name}
+        stored = store_import(kb, done.id, job, about, _when(path), converting.measurements())
+    done.new, done.known = stored.new, stored.known
+    done.notes = converting.notes()
+    if not done.good:
+        example = f"; {done.bad[0].where}: {done.bad[0].reason}" if done.bad else ""
+        raise AutoscoutError(f"{path}: not one of its {done.rows} rows can be imported{example}", 2)
+    return done
+
+
+def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
+    """By `reader`, or by what the file looks like."""
+    name, _, part = reader.partition(":")
+    name = name or _reader_of(path)
+    match name:
+        case "vllm":
+            return vllm.read(path, job)
+        case "deepspeed":
+            return deepspeed.read(path, job)
+        case "optuna":
+            return optuna.read(path, part)
+        case "megatron":
+            return megatron.read(path, job, {knob.sets for knob in space.knobs})
+        case "aiconfigurator":
+            return aiconfigurator.read(path)
+        case "csv":
+            return tables.read_csv(path)
+        case "parquet":
+            return tables.read_parquet(path)
+    raise AutoscoutError(
+        f"--reader {reader}: choose csv, parquet, vllm, deepspeed, optuna, megatron or aiconfigurator", 2
+    )
+
+
+def _reader_of(path: Path) -> str:
+    if path.suffix == ".parquet":
+        return "parquet"
+    for name, kind in (("aiconfigurator", aiconfigurator), ("vllm", vllm), ("deepspeed", deepspeed)):
+        if kind.recognizes(path):
+            return name
+    if path.is_file() and optuna.recognizes(path):
+        return "optuna"
+    if path.name.endswith((".csv", ".csv.gz", ".tsv")):
+        return "csv"
+    if megatron.recognizes(path):
+        return "megatron"
+    raise AutoscoutError(
+        f"{path}: no reader recognizes it; AutoScout reads CSV, Parquet, vLLM bench results, DeepSpeed autotuning "
+        f"folders, Optuna studies, Megatron-LM logs and aiconfigurator tables",
+        2,
+    )
+
+
+class _Converting:
+    """Rows → measurements, counting and listing what is left out."""
+
+    def __init__(
+        self, job: Job, space: Space, source: Source, meant: dict[str, Use], fixed: dict[str, Value], done: Done
+    ) -> None:
+        self.job, self.space, self.source, self.meant, self.fixed, self.done = job, space, source, meant, fixed, done
+        self.no_numbers: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
+
+    def measurements(self) -> Iterator[Measurement]:
+        for row in self.source.rows:
+            self.done.rows += 1
+            try:
+                if row.problem:
+                    raise ValueError(row.problem)
+                measurement = self._measurement(row)
+            except ValueError as error:
+                if len(self.done.bad) < _LISTED:
+                    self.done.bad.append(Bad(row.where, str(error)))
+                continue
+            self.done.good += 1
+            yield measurement
+
+    def notes(self) -> list[str]:
+        notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
+        notes += [f"{n} values of {c} look like paths and were left out" for c, n in self.left_out.items()]
+        if self.source.simulated:
+            notes.append("these are estimates: kept as simulated, and never taken for measurements")
+        return notes
+
+    def _measurement(self, row: Row) -> Measurement:
+        knobs: dict[str, Value] = dict(self.fixed)
+        metrics: dict[str, float] = {}
+        environment: dict[str, str] = {}
+        status, evidence, cost_s, at = "", "", 0.0, 0.0
+        for column, cell in row.cells.items():
+            use = self.meant[column]
+            if cell is None or cell == "" or use.kind == "left out":
+                continue
+            match use.kind:
+                case "knob":
+                    value = knob_value(self.space, use.name, _scaled(cell, use.factor))
+                    knobs[use.name] = value
+                case "metric":
+                    self._metric(metrics, use, column, cell)
+                case "status":
+                    status = str(cell)
+                case "evidence":
+                    evidence = str(cell)
+                case "cost_s":
+                    cost_s = _number(cell) * use.factor
+                case "at":
+                    at = _number(cell) * use.factor
+                case "kept":
+                    self._keep(metrics, environment, column, cell)
+        known = _status(status)
+        if not knobs:
+            raise ValueError("has no knob of the job")
+        if known == "ok" and not any(use.name in metrics for use in self.meant.values() if use.kind == "metric"):
+            raise ValueError("has no metric")
+        for name in (self.job.objective.metric, "step_time_s"):
+            if known == "ok" and name in metrics and metrics[name] <= 0:
+                raise ValueError(f"{name} is {metrics[name]:g}, which cannot be")
+        configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
+        name, valid = self._checked(configuration)
+        self.done.valid += valid
+        return Measurement(
+            configuration=configuration,
+            name=name,
+            context=content_hash([self.job.id, "import", environment]),
+            status=known,
+            fidelity="simulated" if self.source.simulated else "profiled",
+            metrics=metrics,
+            evidence=evidence if known != "ok" else "",
+            cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,
+            device_s=cost_s * self.job.devices if math.isfinite(cost_s) and cost_s > 0 else 0.0,
+            environment=environment,
+            at=at if math.isfinite(at) and at > 0 else 0.0,
+        )
+
+    def _metric(self, metrics: dict[str, float], use: Use, column: str, cell: Cell) -> None:
+        number = quantity(cell, unit_of(use.name)) if isinstance(cell, str) else None  # "12 ms" says its own unit
+        if number is None:
+            number = _number(cell) * use.factor
+        if not math.isfinite(number):
+            if use.name == self.job.objective.metric:
+                raise ValueError(f"{column} is '{cell}', which is no number")
+            self.no_numbers[column] += 1
+            return
+        metrics[use.name] = number
+
+    def _keep(self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell) -> None:
+        number = float(cell) if isinstance(cell, bool) else _number(cell)
+        if math.isfinite(number):
+            metrics[column] = number
+        elif isinstance(cell, float):
+            self.no_numbers[column] += 1
+        elif str(cell).startswith(("/", "~", "\\\\")) or str(cell)[1:3] == ":\\":
+            self.left_out[column] += 1
+        else:
+            environment[column] = str(cell)[:200]
+
+    def _checked(self, configuration: Configuration) -> tuple[str, bool]:
+        if configuration.id not in self._seen:
+            if len(self._seen) > 100_000:
+                self._seen.clear()
+            self._seen[configuration.id] = (self.space.name(configuration), self.space.is_valid(configuration))
+        return self._seen[configuration.id]
+
+
+def _status(text: str) -> Status:
+    if not text:
+        return "ok"
+    word = text.strip().lower()
+    if word not in _WORDS:
+        raise ValueError(f"its status '{text}' is not understood")
+    return _WORDS[word]
+
+
+def _number(cell: Cell) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _scaled(cell: Cell, factor: float) -> Cell:
+    return cell if factor == 1 else _number(cell) * factor
+
+
+def _said(use: Use) -> str:
+    text = {"kept": "kept", "left out": "left out"}.get(use.kind, f"{use.kind} {use.name}")
+    return f"{text} ({use.why})" if use.why else text
+
+
+def _id(path: Path, job: Job, maps: Sequence[str], sets: Sequence[str], units: Sequence[str], reader: str) -> str:
+    """The same file for the same job in the same way is the same import."""
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
+        digest.update(str(file.relative_to(path)).encode())
+        with open(file, "rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    how = [digest.hexdigest(), job.id, sorted(maps), sorted(sets), sorted(units), reader]
+    return f"import-{content_hash(how)}"
+
+
+def _when(path: Path) -> float:
+    return path.stat().st_mtime

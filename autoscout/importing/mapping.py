@@ -1,0 +1,150 @@
+"""What each column of a foreign table is for a job: a knob, a metric, a status, kept as it is, or left out; and why."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from autoscout.importing.units import factor, unit_of
+from autoscout.job import SERVING_METRICS, TRAINING_METRICS
+from autoscout.space.graph import Space
+from autoscout.words import nearest_name
+from kb.records import AutoscoutError, Value
+
+Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "left out"]
+_METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
+_ROLES = ("status", "evidence", "cost_s", "at")
+_PRIVATE = re.compile(r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|user|username)s?$", re.IGNORECASE)
+
+
+class Use(msgspec.Struct, frozen=True):
+    kind: Kind
+    name: str
+    factor: float = 1.0
+    why: str = ""
+
+
+def uses(
+    columns: list[str],
+    space: Space,
+    meaning: Mapping[str, str],
+    maps: Iterable[str],
+    units: Iterable[str],
+) -> dict[str, Use]:
+    """One use per column. `maps`: COLUMN=NAME ("-": leave it out), `units`: COLUMN=UNIT, as given by a person.
+
+    Errors: AutoscoutError (exit 2) for a column or name that does not exist, a column that is there twice, two columns
+    for the same knob or metric, and a unit that has to be said.
+    """
+    twice = sorted({c for c in columns if columns.count(c) > 1})
+    if twice:
+        raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
+    wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
+    found = {c: _use(c, space, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
+    taken: dict[str, str] = {}
+    for column, use in found.items():
+        if use.kind in ("kept", "left out"):
+            continue
+        if use.name in taken:
+            first = taken[use.name]
+            if column in wanted and first not in wanted:
+                found[first] = Use("kept", first, why=f"{column} was given for {use.name}")
+            elif first in wanted and column not in wanted:
+                found[column] = Use("kept", column, why=f"{first} was given for {use.name}")
+                continue
+            else:
+                raise AutoscoutError(f"{first} and {column} would both be {use.name}; say which with --map", 2)
+        taken[use.name] = column
+    return found
+
+
+def knob_value(space: Space, name: str, cell: object) -> Value:
+    """A cell as the knob's domain writes it. Errors: ValueError in words."""
+    values = space.knob[name].values
+    text = str(cell).strip()
+    if isinstance(values[0], bool):
+        word = text.lower()
+        if word in ("true", "1", "1.0", "yes", "on"):
+            return True
+        if word in ("false", "0", "0.0", "no", "off"):
+            return False
+        raise ValueError(f"{name} is '{text}', which is neither true nor false")
+    if isinstance(values[0], str):
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is '{text}', which is no number") from None
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError(f"{name} is '{text}', which is no number")
+    if all(isinstance(v, int) for v in values):
+        if number != int(number):
+            raise ValueError(f"{name} is {text}, which is no whole number")
+        return int(number)
+    return number
+
+
+def _use(column: str, space: Space, meaning: Mapping[str, str], wanted: str, unit: str) -> Use:
+    if wanted == "-":
+        return Use("left out", column, why="as wished")
+    if wanted:
+        return _named(column, wanted, unit, space, explicit=True)
+    if column in meaning:
+        name, _, its_unit = meaning[column].partition("@")
+        if name == "-":
+            return Use("left out", column, why="says nothing about the configuration")
+        return _named(column, name, unit or its_unit, space, explicit=False)
+    for knob in space.knobs:
+        if column == knob.name:
+            return Use("knob", knob.name)
+        if _flag(column) == _flag(knob.sets):
+            if knob.unit == "MiB":
+                if not _flag(column).endswith("bytes"):
+                    continue  # the framework counts something else than we do
+                return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
+            return Use("knob", knob.name)
+    if column in _ROLES:
+        return Use(column, column)  # type: ignore[arg-type]
+    if column in _METRICS:
+        return _named(column, column, unit, space, explicit=False)
+    if _PRIVATE.search(column):
+        return Use("left out", column, why="prompts, paths and people are not stored")
+    return Use("kept", column)
+
+
+def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -> Use:
+    if name in space.knob:
+        return Use("knob", name)
+    if name in ("status", "evidence"):
+        return Use(name, name)  # type: ignore[arg-type]
+    if name not in _METRICS and name not in _ROLES:
+        if explicit:
+            known = (*space.knob, *_METRICS, *_ROLES)
+            raise AutoscoutError(f"--map {column}={name}: '{name}'{nearest_name(name, known)}", 2)
+        return Use("kept", column)
+    ours = "s" if name == "at" else unit_of(name)
+    if not ours:
+        return Use("metric", name)
+    theirs = unit or unit_of(column)
+    if not theirs and column != name:
+        raise AutoscoutError(f"column {column} does not say its unit; say it, for example --unit {column}={ours}", 2)
+    times = factor(column, theirs or ours, ours)
+    kind = name if name in _ROLES else "metric"
+    return Use(kind, name, times, why=f"{theirs} → {ours}" if times != 1 else "")  # type: ignore[arg-type]
+
+
+def _flag(name: str) -> str:
+    return name.strip().lstrip("-").replace("-", "_").lower()
+
+
+def _pairs(option: str, given: Iterable[str], columns: list[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        column, equals, value = text.partition("=")
+        if not equals or not value:
+            raise AutoscoutError(f"{option} {text}: write COLUMN=…", 2)
+        if column not in columns:
+            raise AutoscoutError(f"{option} {text}: there is no column '{column}'{nearest_name(column, columns)}", 2)
+        found[column] = value
+    return found

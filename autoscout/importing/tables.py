@@ -1,0 +1,111 @@
+"""CSV and Parquet, row by row: a table of any size takes the memory of a few rows."""
+
+import csv
+import gzip
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from autoscout.importing.found import Row, Source
+from kb.records import AutoscoutError
+from kb.sources import parquet_rows
+
+_DELIMITERS = ",;\t|"
+
+
+def read_csv(path: Path) -> Source:
+    """UTF-8 (or UTF-16 with a mark), plain or gzip; `,` `;` tab or `|` between the columns, named in the first line.
+
+    Errors: AutoscoutError (exit 2) for an empty file and another encoding, naming the line.
+    """
+    file = _open(path)
+    try:
+        first = file.readline()
+    except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
+        raise _unreadable(path, 1, error) from error
+    if not first.strip():
+        raise AutoscoutError(f"{path} is empty; its first line must name the columns", 2)
+    delimiter = max(_DELIMITERS, key=first.count)
+    columns = [name.strip() for name in next(csv.reader([first], delimiter=delimiter))]
+    unnamed = [name or f"column {i}" for i, name in enumerate(columns, 1)]
+    return Source(reader="csv", columns=unnamed, rows=_csv_rows(path, file, unnamed, delimiter))
+
+
+def read_parquet(path: Path) -> Source:
+    rows = parquet_rows(path)
+    first = next(rows, None)
+    if first is None:
+        raise AutoscoutError(f"{path} has no rows", 2)
+    return Source(reader="parquet", columns=list(first), rows=_parquet_rows(first, rows))
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(4)
+        zipped = start[:2] == b"\x1f\x8b"
+        if zipped:
+            with gzip.open(path) as raw:
+                start = raw.read(4)
+    except (OSError, EOFError) as error:
+        raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
+    encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    opener: Any = gzip.open if zipped else open
+    return opener(path, "rt", encoding=encoding, newline="")
+
+
+def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> Iterator[Row]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    line = 1
+    with file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                line = 1 + reader.line_num
+                yield Row(f"line {line}", {}, f"is no CSV ({error})")
+                continue
+            except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
+                raise _unreadable(path, 2 + reader.line_num, error) from error
+            line = 1 + reader.line_num
+            if not any(cells):
+                continue
+            if len(cells) != len(columns):
+                yield Row(f"line {line}", {}, f"has {len(cells)} fields, the header {len(columns)}")
+                continue
+            yield Row(f"line {line}", dict(zip(columns, cells, strict=True)))
+
+
+def _parquet_rows(first: dict[str, object], rest: Iterator[dict[str, object]]) -> Iterator[Row]:
+    yield Row("row 1", first)
+    for i, cells in enumerate(rest, 2):
+        yield Row(f"row {i}", cells)
+
+
+def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
+    if isinstance(error, UnicodeError):
+        line = _first_undecodable(path, line)
+        return AutoscoutError(
+            f"{path}: line {line} is not UTF-8; convert it first, for example "
+            f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
+            2,
+        )
+    return AutoscoutError(f"{path}: ends or breaks near line {line} ({error}); nothing of it was stored", 2)
+
+
+def _first_undecodable(path: Path, line: int) -> int:
+    """Text is decoded in blocks, so an error shows before its line is reached."""
+    with open(path, "rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    opener: Any = gzip.open if zipped else open
+    with opener(path, "rb") as raw:
+        for number, text in enumerate(raw, 1):
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                return number
+    return line

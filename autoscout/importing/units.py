@@ -1,0 +1,41 @@
+"""Units, converted only where both sides say which they are."""
+
+import re
+
+from kb.records import AutoscoutError
+
+_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SIZE = {"bytes": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+_QUANTITY = re.compile(r"^\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*([A-Za-z]+)\s*$")
+_SPELLINGS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "msec": "ms", "usec": "us", "b": "bytes"}
+
+
+def unit_of(name: str) -> str:
+    """The unit that a column's name ends with, "" if it does not say; rates such as tokens_per_s have none."""
+    lower = name.lower().strip().rstrip(")").replace(" (", "_").replace("(", "_").replace(" ", "_")
+    if lower.endswith(("_per_s", "_rps", "/s")):
+        return ""
+    last = lower.rpartition("_")[2]
+    last = _SPELLINGS.get(last, last)
+    return last if last in _TIME or last in _SIZE else ""
+
+
+def quantity(text: str, wanted: str) -> float | None:
+    """ "12 ms" in seconds; None when the text has no unit of its own, or one of another kind."""
+    match = _QUANTITY.match(text)
+    unit = _SPELLINGS.get(match[2].lower(), match[2].lower()) if match else ""
+    for kind in (_TIME, _SIZE):
+        if match and unit in kind and wanted in kind:
+            return float(match[1]) * kind[unit] / kind[wanted]
+    return None
+
+
+def factor(column: str, unit: str, wanted: str) -> float:
+    """What a value in `unit` is multiplied by to be in `wanted`. Errors: AutoscoutError (exit 2)."""
+    unit = _SPELLINGS.get(unit.lower(), unit.lower())
+    for kind in (_TIME, _SIZE):
+        if unit in kind and wanted in kind:
+            # Exactly 1 stays exact, and thousandths do not become 0.0009999….
+            return kind[unit] / kind[wanted]
+    known = ", ".join((*_TIME, *_SIZE))
+    raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

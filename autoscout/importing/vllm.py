@@ -1,0 +1,88 @@
+"""Results of `vllm bench serve`, `vllm bench throughput` and `vllm bench sweep` (a folder of them).
+
+A result file of `bench serve` holds the metrics and, in a sweep, the server's and the client's overrides beside them;
+a sweep's summary.json repeats its run=N.json, so only the latter are read. What a client of the same server was told
+(request rate, concurrency) is the job's traffic, not a knob: rows of another load are no measurement of the job.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from autoscout.importing.found import Row, Source
+from kb.records import AutoscoutError, Job
+
+_AT = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+MEANING = {
+    **{f"{theirs}_{w}_ms": f"{w}_{ours}_ms" for w in ("ttft", "tpot", "itl", "e2el") for theirs, ours in _AT.items()},
+    "request_throughput": "requests_per_s",
+    "output_throughput": "output_tokens_per_s",
+    "total_token_throughput": "total_tokens_per_s",
+    "request_goodput": "goodput_rps",
+    "request_goodput:": "goodput_rps",
+    "requests_per_second": "requests_per_s",
+    "tokens_per_second": "total_tokens_per_s",
+    "duration": "cost_s@s",
+    "elapsed_time": "cost_s@s",
+    **dict.fromkeys(("date", "endpoint_type", "run_number", "label", "tokenizer_id"), "-"),
+}
+_SERVE, _THROUGHPUT = {"request_throughput", "output_throughput"}, {"requests_per_second", "tokens_per_second"}
+
+
+def recognizes(path: Path) -> bool:
+    files = _files(path)
+    return bool(files) and any(_is_result(_load(file)) for file in files[:20])
+
+
+def read(path: Path, job: Job) -> Source:
+    rows = list(_rows(path, job))
+    if not rows:
+        raise AutoscoutError(f"{path}: holds no result of vllm bench", 2)
+    columns = list(dict.fromkeys(name for row in rows for name in row.cells))
+    return Source(reader="vllm", columns=columns, rows=iter(rows), meaning=MEANING)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix == ".json" else []
+    runs = sorted(path.rglob("run=*.json"))
+    return [f for f in runs or sorted(path.rglob("*.json")) if not f.name.startswith(("summary", "warmup"))]
+
+
+def _rows(path: Path, job: Job) -> Iterator[Row]:
+    for file in _files(path):
+        where = str(file.relative_to(path)) if path.is_dir() else file.name
+        found = _load(file)
+        if found is None:
+            yield Row(where, {}, "is no JSON, or half of one")
+        elif file.name.endswith("failure.json") and isinstance(found, dict):
+            cells = {**found.get("serve_overrides", {}), **found.get("bench_overrides", {})}
+            yield Row(where, {**cells, "status": "error", "evidence": str(found.get("error", ""))})
+        else:
+            for i, result in enumerate(found if isinstance(found, list) else [found]):
+                if isinstance(result, dict) and _is_result(result):
+                    yield _row(where if not isinstance(found, list) else f"{where}[{i}]", result, job)
+                else:
+                    yield Row(where, {}, "is no result of vllm bench")
+
+
+def _row(where: str, result: dict[str, object], job: Job) -> Row:
+    cells = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    if not result.get("completed", 1):
+        return Row(where, {**cells, "status": "error", "evidence": "no request was completed"})
+    for told, wanted in (("request_rate", job.traffic.rate), ("max_concurrency", job.traffic.concurrency)):
+        found = result.get(told)
+        if wanted and found not in (None, "inf") and float(str(found)) != wanted:
+            return Row(where, cells, f"was measured with {told} {found}, the job has {wanted:g}")
+    return Row(where, cells)
+
+
+def _is_result(found: object) -> bool:
+    return isinstance(found, dict) and (found.keys() >= _SERVE or found.keys() >= _THROUGHPUT)
+
+
+def _load(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

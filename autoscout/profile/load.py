@@ -1,0 +1,150 @@
+"""The load of a serving experiment, and what its users felt. Definitions are those of `vllm bench serve` (0.32.0):
+
+* TTFT: from sending a request to its first token; E2EL: to its last;
+* TPOT: (E2EL − TTFT) / (output tokens − 1) of a request with more than one; ITL: between two chunks of an answer;
+* throughput: over the whole pass, from the first request's sending to the last one's end;
+* goodput: requests a second that keep all latency limits.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.objective import constraint
+from autoscout.simulate.requests import of_traffic, read_trace
+from kb.records import Job
+
+_SEED = 0
+_MIN_REQUESTS = 32
+_PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
+_SATURATED = 0.9  # of what arrives is answered while it arrives
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What happened to one request; seconds from the start of its pass. `count`: tokens of the answer."""
+
+    sent: float
+    chunks: list[float]
+    count: int
+    asked: int
+    error: str = ""
+
+
+class Pass(msgspec.Struct, frozen=True):
+    duration_s: float
+    cpu_s: float
+    requests: list[Request]
+
+
+def plan(job: Job) -> dict[str, Any]:
+    """What worker_vllm/prompts.py makes the requests from. Errors: AutoscoutError (exit 2) for a trace that is none."""
+    requests = of_traffic(job.traffic, _SEED, _count(job))
+    return {
+        "vocab": job.model.vocab,
+        "shared_prefix": requests.shared_prefix,
+        "concurrency": requests.concurrency,
+        "warmup": job.launch.warmup,
+        "passes": job.launch.iterations,
+        "measure_s": job.launch.measure_s,
+        "input_len": requests.input_len.tolist(),
+        "output_len": requests.output_len.tolist(),
+        "arrival_s": [] if requests.concurrency else requests.arrival_s.tolist(),
+    }
+
+
+def _count(job: Job) -> int:
+    """Requests of a pass: what the job says, else as many as come within launch.measure_s (several for each user)."""
+    traffic = job.traffic
+    if traffic.requests:
+        return traffic.requests
+    if traffic.concurrency:
+        return max(_MIN_REQUESTS, 4 * traffic.concurrency)
+    if traffic.rate:
+        return max(_MIN_REQUESTS, math.ceil(traffic.rate * job.launch.measure_s))
+    arrivals = read_trace(Path(traffic.trace))[0]
+    return 0 if arrivals is None else max(_MIN_REQUESTS, int(np.sum(arrivals <= job.launch.measure_s)))
+
+
+def limits(job: Job) -> dict[str, float]:
+    """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints of the objective."""
+    found: dict[str, float] = {}
+    for text in job.objective.constraints:
+        metric, compare, bound = constraint(text)
+        what = metric.split("_")[0]
+        if what in ("ttft", "tpot", "e2el") and compare == "<=":
+            found[what] = min(bound, found.get(what, math.inf))
+    return found
+
+
+def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
+    """Of each pass as `vllm bench serve` has it; then the median over the passes: a disturbed one does not count."""
+    each = [of_pass(p, limits(job)) for p in passes]
+    return {name: float(np.median([m[name] for m in each])) for name in each[0]}
+
+
+def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
+    """Latencies in ms, rates per second. A request that failed counts nowhere. `slo`: as limits()."""
+    done = [r for r in measured.requests if not r.error]
+    latencies = {
+        "ttft": np.array([r.chunks[0] - r.sent for r in done]),
+        "tpot": np.array([(r.chunks[-1] - r.chunks[0]) / (r.count - 1) for r in done if r.count > 1]),
+        "itl": np.concatenate([np.diff(r.chunks) for r in done]) if done else np.array([]),
+        "e2el": np.array([r.chunks[-1] - r.sent for r in done]),
+    }
+    found: dict[str, float] = {}
+    for name, seconds in latencies.items():
+        ms = seconds * 1000 if len(seconds) else np.zeros(1)
+        found[f"{name}_mean_ms"] = float(np.mean(ms))
+        for label, q in _PERCENTILES.items():
+            found[f"{name}_{label}_ms"] = float(np.percentile(ms, q))
+    answered = sum(r.count for r in done)
+    good = sum(_keeps(r, slo) for r in done)
+    return found | {
+        "requests_per_s": len(done) / measured.duration_s,
+        "goodput_rps": good / measured.duration_s,
+        "output_tokens_per_s": answered / measured.duration_s,
+        "total_tokens_per_s": (answered + sum(r.asked for r in done)) / measured.duration_s,
+        "cpu_s": measured.cpu_s,
+    }
+
+
+def _keeps(request: Request, slo: dict[str, float]) -> bool:
+    first, last = request.chunks[0], request.chunks[-1]
+    felt = {
+        "ttft": first - request.sent,
+        "tpot": (last - first) / (request.count - 1) if request.count > 1 else 0.0,
+        "e2el": last - request.sent,
+    }
+    return all(felt[name] * 1000 <= bound for name, bound in slo.items())
+
+
+def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
+    """ "" or, of an open loop, that requests come faster than they are answered: what waits grows, and latencies
+    depend on how long the load lasts."""
+    if len(arrival_s) < 2 or arrival_s[-1] <= 0:
+        return ""
+    offered = (len(arrival_s) - 1) / arrival_s[-1]
+    served, slower = [], []
+    for p in passes:
+        done = [r for r in p.requests if not r.error]
+        quarter = max(1, len(done) // 4)
+        felt = [r.chunks[-1] - r.sent for r in done]
+        served.append(len(done) / p.duration_s)
+        slower.append(np.mean(felt[-quarter:]) / max(1e-9, float(np.mean(felt[:quarter]))) if done else 1.0)
+    rate = float(np.median(served))
+    if rate >= _SATURATED * offered or float(np.median(slower)) < 1.5:
+        return ""
+    return (
+        f"saturated: {offered:.3g} requests a second come, {rate:.3g} are answered; latencies grow with the time that "
+        f"the load lasts"
+    )
+
+
+def failed(passes: list[Pass]) -> str:
+    """ "" or how many requests failed, and why the first one did."""
+    errors = [r.error for p in passes for r in p.requests if r.error]
+    total = sum(len(p.requests) for p in passes)
+    return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

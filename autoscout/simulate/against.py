@@ -1,0 +1,166 @@
+"""How well every simulator predicts rows that were measured: analytic members as they are, without any row; learned
+ones and the ensemble only on rows of models that they were not fitted on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.encode import take
+from autoscout.simulate.linear import table_2
+from autoscout.simulate.measured import Rows, read
+from autoscout.simulate.member import Prediction
+from autoscout.simulate.members import analytic, members_of
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.stack import Ensemble
+from autoscout.simulate.weights import SPAN
+
+PAPER = "Table 2, equation 2"  # the paper's ensemble as published
+_FOLDS = 8  # models are held out one by one, or in so many parts;
+_MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
+_FEWEST_OF_A_JOB = 5  # rows, for a rank correlation
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """`mape` over `rows`; `rank`: mean Spearman correlation within jobs of 5 rows or more; `coverage`: share of rows
+    inside the 90 % interval; `groups`: MAPE by source, gpu and model."""
+
+    rows: int
+    mape: float
+    rank: float | None
+    coverage: float
+    groups: dict[str, dict[str, float]]
+
+
+class OutOfMemory(msgspec.Struct, frozen=True):
+    """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
+    to fit (of all runs)."""
+
+    runs: int
+    died: int
+    right: float
+    false_fits: float
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """`held_out`: what was left out for the learned members."""
+
+    metric: str
+    rows: int
+    jobs: int
+    held_out: str
+    members: dict[str, Accuracy]
+    group_rows: dict[str, dict[str, int]]
+    memory: OutOfMemory | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    table: str
+    rows: int
+    metrics: dict[str, Scores]
+    skipped: dict[str, int]
+    unknown_columns: list[str]
+
+
+def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
+    """Errors: AutoscoutError (exit code 2) for a table of which no row can be predicted."""
+    measured = read(path)
+    metrics = {}
+    for rows in measured.sets:
+        note(f"{rows.metric}: {len(rows.values)} rows")
+        metrics[rows.metric] = score_rows(rows)
+    return Report(str(path), measured.rows, metrics, measured.skipped, measured.unknown)
+
+
+def score_rows(rows: Rows) -> Scores:
+    ran = np.isfinite(rows.values)
+    memory = _decisions(rows) if rows.metric == "peak_memory_gib" and not ran.all() else None
+    groups = {name: of[ran] for name, of in rows.groups.items()}
+    kept = Rows(rows.task, rows.metric, take(rows.columns, ran), rows.values[ran], groups, rows.job[ran])
+    predictions: dict[str, Prediction] = {}
+    for member in analytic(kept.metric, kept.task):
+        if not member.applies(kept.columns):
+            predictions[member.name] = member.predict(kept.columns)
+    fold, held_out = _folds(kept)
+    predictions |= _held_out(kept, fold)
+    members = {name: _accuracy(kept, p) for name, p in predictions.items() if np.isfinite(p.value).any()}
+    group_rows = {
+        name: dict(zip(*(v.tolist() for v in np.unique(kept.groups[name], return_counts=True)), strict=True))
+        for name in kept.groups
+    }
+    return Scores(kept.metric, len(kept.values), len(np.unique(kept.job)), held_out, members, group_rows, memory)
+
+
+def _folds(rows: Rows) -> tuple[np.ndarray, str]:
+    """(n,) fold of each row, and what a fold holds out, in words."""
+    models, of = np.unique(rows.groups["model"], return_inverse=True)
+    folds = _FOLDS if len(of) <= _MANY else _FEWER_FOLDS
+    if len(models) >= 2:
+        part = "one model" if len(models) <= folds else f"a part of the {len(models)} models ({folds} parts)"
+        return of % folds, part
+    return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (they are of one model)"
+
+
+def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
+    """Every member and both ensembles, fitted on the other folds."""
+    n = len(rows.values)
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def keep(name: str, here: np.ndarray, said: Prediction) -> None:
+        value, error = found.setdefault(name, (np.full(n, np.nan), np.full(n, np.nan)))
+        value[here], error[here] = said.value, said.error
+
+    for f in np.unique(fold):
+        here, rest = fold == f, fold != f
+        if not rest.any():
+            continue
+        asked, known = take(rows.columns, here), take(rows.columns, rest)
+        ensembles = {"ensemble": Ensemble(members_of(rows.metric, rows.task)), PAPER: Ensemble(table_2(), "published")}
+        for name, ensemble in ensembles.items():
+            ensemble.fit(known, rows.values[rest], rows.groups["model"][rest])
+            keep(name, here, ensemble.predict(asked))
+        analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
+        for name, said in ensembles["ensemble"].by_member(asked).items():
+            # an analytic member that was fitted is not the one that needs no rows
+            keep(f"{name}, corrected" if name in analytic_names else name, here, said)
+    return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
+
+
+def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
+    known = np.isfinite(said.value)
+    error = np.abs(said.value / rows.values - 1)
+    inside = np.abs(np.log(said.value / rows.values)) <= SPAN * said.error
+    groups = {
+        name: {str(g): float(error[known & (of == g)].mean()) for g in np.unique(of[known])}
+        for name, of in rows.groups.items()
+    }
+    return Accuracy(
+        rows=int(known.sum()),
+        mape=float(error[known].mean()),
+        rank=_rank(rows.job[known], said.value[known], rows.values[known]),
+        coverage=float(inside[known].mean()),
+        groups=groups,
+    )
+
+
+def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    from scipy.stats import spearmanr
+
+    found = []
+    for name in np.unique(job):
+        p, m = predicted[job == name], measured[job == name]
+        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(m) > 0 and np.ptp(p) > 0:
+            found.append(float(spearmanr(p, m)[0]))  # pyright: ignore[reportArgumentType]
+    return float(np.mean(found)) if found else None
+
+
+def _decisions(rows: Rows) -> OutOfMemory:
+    died = np.isposinf(rows.values)
+    fits = Memory().fits(rows.columns)
+    return OutOfMemory(
+        runs=len(died),
+        died=int(died.sum()),
+        right=float((fits != died).mean()),
+        false_fits=float((fits & died).mean()),
+    )

@@ -1,0 +1,134 @@
+"""Columns as numbers: what learned members compute on, and how far a row lies from all that they have seen."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.member import Columns
+from autoscout.space.attributes import attributes_of, device_counts
+from autoscout.space.graph import Space
+from kb.records import Configuration, Job
+
+
+def length(columns: Columns) -> int:
+    """Rows that the columns describe; scalars alone describe one."""
+    return max((len(v) for v in columns.values() if _is_array(v)), default=1)
+
+
+def take(columns: Columns, rows: np.ndarray) -> dict[str, Any]:
+    """The columns of some rows: a mask or indices."""
+    return {name: np.asarray(v)[rows] if _is_array(v) else v for name, v in columns.items()}
+
+
+def of_configurations(space: Space, configurations: Sequence[Configuration]) -> dict[str, np.ndarray]:
+    """One array a knob; where a knob is inactive, as in `Feasible.columns`."""
+    columns = {}
+    for knob in space.knobs:
+        absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
+        columns[knob.name] = np.array([c.knobs.get(knob.name, absent) for c in configurations])
+    return columns
+
+
+def of_job(job: Job) -> dict[str, Any]:
+    """What is the same for all configurations of a job: its attributes, its kind of device where it has one, and the
+    load that it serves."""
+    kinds = list(device_counts(job))
+    load = {"traffic": job.traffic} if job.task == "serve" else {}
+    return {**attributes_of(job), **load, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+
+
+class Seen:
+    """The columns that a member was fitted on: their order as a matrix, and the range that they spanned."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.names = [name for name, v in columns.items() if kind(v)]
+        self.categories: dict[str, np.ndarray] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        self.switches: set[str] = set()
+        for name in self.names:
+            values = np.atleast_1d(np.asarray(columns[name]))
+            if values.dtype == bool:
+                self.switches.add(name)
+            if kind(values) == "U":
+                self.categories[name] = np.unique(values)
+            elif np.isfinite(known := values.astype(float)).any():
+                self.ranges[name] = float(np.nanmin(known)), float(np.nanmax(known))
+
+    @property
+    def varying(self) -> list[str]:
+        """Columns that took more than one value."""
+        return [
+            n
+            for n in self.names
+            if len(self.categories.get(n, ())) > 1 or (n in self.ranges and self.ranges[n][0] < self.ranges[n][1])
+        ]
+
+    def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
+        """(n, names) floats: numbers as they are, names by their place among those seen, NaN for what is not known."""
+        n = length(columns)
+        return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
+
+    def outside(self, columns: Columns) -> np.ndarray:
+        """(n,) how far each row lies outside of what was seen: in doublings, summed over the columns; a name or
+        switch that was never seen counts as one doubling."""
+        total = np.zeros(length(columns))
+        for name in self.names:
+            if name in columns:
+                total = total + self._outside(name, columns)
+        return total
+
+    def why_outside(self, columns: Columns) -> str:
+        """ "" or the columns in which the first row lies outside, in words: "pp 8 (seen 1 to 4)"."""
+        found = []
+        for name in self.names:
+            if name in columns and np.atleast_1d(self._outside(name, columns))[0] > 0:
+                value = np.atleast_1d(np.asarray(columns[name]))[0]
+                seen = ", ".join(self.categories[name]) if name in self.categories else _span(*self.ranges[name])
+                found.append(f"{name} {_plain(value)} (seen {seen})")
+        return ", ".join(found)
+
+    def _numbers(self, name: str, columns: Columns) -> np.ndarray:
+        if name not in columns:
+            return np.array(np.nan)
+        values = np.asarray(columns[name])
+        if name not in self.categories:
+            return values.astype(float)
+        places = np.full(values.shape, np.nan)
+        for i, category in enumerate(self.categories[name]):
+            places[values == category] = i
+        return places
+
+    def _outside(self, name: str, columns: Columns) -> np.ndarray:
+        values = np.asarray(columns[name])
+        if name in self.categories:
+            return 1.0 - np.isin(values, self.categories[name]).astype(float)
+        if name not in self.ranges:
+            return np.zeros(values.shape)
+        low, high = self.ranges[name]
+        values = values.astype(float)
+        if not ((values < low) | (values > high)).any():
+            return np.zeros(values.shape)
+        if low < 0 or name in self.switches:
+            return ((values < low) | (values > high)).astype(float)
+        # log2(1 + x): counts from 0 are as far apart as doublings of larger numbers
+        distance = np.maximum(np.log2(1 + low) - np.log2(1 + values), np.log2(1 + values) - np.log2(1 + high))
+        return np.maximum(np.nan_to_num(distance), 0.0)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray | list) and np.ndim(value) == 1  # type: ignore[arg-type]
+
+
+def kind(value: object) -> str:
+    """ "U" for names, "f" for numbers and switches, "" for what is neither."""
+    letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
+    return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
+
+
+def _span(low: float, high: float) -> str:
+    return _plain(low) if low == high else f"{_plain(low)} to {_plain(high)}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,0 +1,197 @@
+"""Columns of a job, a space or a table, completed: every knob and attribute that the analytic models read.
+
+This is the one place that says what is assumed where a column is absent or empty (NaN, "").
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.member import Columns
+from kb.records import AutoscoutError
+
+REQUIRED = ("layers", "hidden", "heads", "seq_len")  # and global_batch, for times
+
+# What a column is when nothing is said. A string names another column.
+DEFAULTS: dict[str, Any] = {
+    "global_batch": np.nan,
+    # the model
+    "kv_heads": "heads",
+    "vocab": 51200.0,  # GPT-2's, padded as Megatron does
+    "experts": 0.0,
+    "topk": 2.0,
+    "bias": 1.0,
+    "tied": 0.0,
+    "learned_positions": 0.0,
+    # the layout
+    "tp": 1.0,
+    "pp": 1.0,
+    "cp": 1.0,
+    "ep": 1.0,
+    "etp": 1.0,
+    "vpp": 1.0,
+    "mbs": 1.0,
+    "sp": 0.0,
+    "per_node": np.nan,  # devices a node; NaN: the hardware file's
+    # recomputation: none, selective, full; `recomputed` is the share of the layers' work, where a table knows it
+    "ar": "none",
+    "ar_method": "uniform",
+    "ar_layers": 1.0,
+    "recomputed": np.nan,
+    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    "stage_layers": np.nan,
+    "stage_tp": np.nan,
+    "stage_recomputed": np.nan,
+    # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
+    "distopt": 0.0,
+    "zero": 0.0,
+    "zero_group": np.nan,
+    "overlap_grad": 0.0,
+    "overlap_param": 0.0,
+    "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
+    "tp_comm_overlap": 0.0,
+    "tp_comm": 16.0,
+    "overlap_p2p": 0.0,
+    "dispatcher": "alltoall",
+    # the software
+    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
+    "te": 1.0,
+    "dropout": 0.0,
+    "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
+    "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
+}
+
+
+class Inputs(SimpleNamespace):
+    """Every name above as a float array of n values or of one (the same for all rows); names as small integers."""
+
+    n: int
+    dtype: str
+
+    def take(self, index: np.ndarray) -> "Inputs":
+        """Some of the rows."""
+        picked = {k: v[index] if isinstance(v, np.ndarray) and len(v) > 1 else v for k, v in vars(self).items()}
+        return Inputs(**{**picked, "n": len(index)})
+
+
+AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
+ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
+METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
+DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0}
+
+
+def complete(columns: Columns) -> Inputs:
+    """Errors: AutoscoutError names the columns that are missing."""
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
+    x: dict[str, Any] = {name: _floats(columns[name]) for name in REQUIRED}
+    for name, default in DEFAULTS.items():
+        if name in ("ar", "ar_method", "attention", "dispatcher"):
+            continue
+        given = _floats(columns[name]) if name in columns else np.array([np.nan])
+        otherwise = x[default] if isinstance(default, str) else default
+        x[name] = np.where(np.isnan(given), otherwise, given)
+    x["ar"] = _codes(columns.get("ar", "none"), AR, "ar")
+    x["ar_method"] = _codes(columns.get("ar_method", "uniform"), METHOD, "ar_method")
+    x["dispatcher"] = _codes(columns.get("dispatcher", "alltoall"), DISPATCHER, "dispatcher")
+    x["attention"] = _attention(columns.get("attention", ""), x["te"])
+    x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
+    x["dtype"] = _dtype(columns)
+    x["gated"] = _given(columns, "gated", _gated(columns, x))
+    x["ffn"] = _given(columns, "ffn", np.where(x["gated"] > 0, 8 * x["hidden"] / 3, 4 * x["hidden"]))
+    x["expert_ffn"] = _given(columns, "expert_ffn", x["ffn"])
+    x["gpus"] = _gpus(columns, x)
+    x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
+    x["micro_batches"] = np.maximum(np.ceil(x["global_batch"] / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
+    # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
+    x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
+    n = max(np.size(value) for name, value in columns.items() if name != "degrees")
+    return Inputs(**x, n=n)
+
+
+def _floats(value: Any) -> np.ndarray:
+    return np.atleast_1d(np.asarray(value, dtype=float))
+
+
+def _given(columns: Columns, name: str, otherwise: np.ndarray) -> np.ndarray:
+    """The column; where it is absent, empty or 0 (which job files write for "the usual") `otherwise`."""
+    if name not in columns:
+        return otherwise
+    given = _floats(columns[name])
+    unknown = np.isnan(given) | ((given == 0) & (name not in ("gated",)))
+    return np.where(unknown, otherwise, given)
+
+
+def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
+    degrees = x["tp"] * x["pp"] * x["cp"]
+    replicas = _floats(columns["dp"]) if "dp" in columns else np.array([1.0])
+    return _given(columns, "gpus", degrees * np.where(np.isnan(replicas), 1.0, replicas))
+
+
+def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
+    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known."""
+    if "params" not in columns or "ffn" not in columns:
+        return np.array([0.0])
+    h, ffn = x["hidden"], _floats(columns["ffn"])
+    experts = x["experts"]
+    inner = np.where(experts > 0, experts * _floats(columns.get("expert_ffn", ffn)), ffn)
+    attention = h * x["head_dim"] * (2 * x["heads"] + 2 * x["kv_heads"])
+    rest = _floats(columns["params"]) - x["layers"] * (attention + h * experts) - x["vocab"] * h * 1.5
+    return (rest / (x["layers"] * h * inner) > 2.5).astype(float)
+
+
+def _dtype(columns: Columns) -> str:
+    if "dtype" in columns:
+        return str(np.atleast_1d(np.asarray(columns["dtype"], dtype=str))[0]) or "bf16"
+    return "fp32" if np.all(_floats(columns.get("dtype_bytes", 2)) == 4) else "bf16"
+
+
+def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
+    """Rows of one precision each: (their indices, their columns). One group where no column says otherwise."""
+    names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
+    arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
+    n = max((len(a) for a in arrays.values() if a.ndim == 1), default=1)
+    if len(set(names.tolist())) == 1:
+        return [(np.arange(n), columns)]
+    groups = [np.flatnonzero(names == name) for name in sorted(set(names.tolist()))]
+    return [(rows, {k: a[rows] if a.ndim == 1 and len(a) == n else a for k, a in arrays.items()}) for rows in groups]
+
+
+def _attention(value: Any, te: np.ndarray) -> np.ndarray:
+    names = np.atleast_1d(np.asarray(value, dtype=str))
+    codes = np.full(len(names), np.nan)
+    for name, code in ATTENTION.items():
+        codes[names == name] = code
+    # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.
+    return np.where(np.isnan(codes), np.where(te > 0, ATTENTION["flash"], ATTENTION["unfused"]), codes)
+
+
+def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
+    names = np.atleast_1d(np.asarray(value, dtype=str))
+    codes = np.full(len(names), np.nan)
+    for name, code in known.items():
+        codes[names == name] = code
+    if np.isnan(codes).any():
+        strange = names[np.isnan(codes)][0]
+        raise AutoscoutError(f"column {column}: '{strange}' is none of {', '.join(k for k in known if k)}", 2)
+    return codes
+
+
+def distinct(x: Inputs, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(first row of each combination of these columns, which combination each row has)."""
+    key = np.zeros(x.n, dtype=np.int64)
+    for name in names:
+        column = getattr(x, name)
+        if len(column) == 1:
+            continue
+        low, high = column.min(), column.max()
+        whole = np.isfinite(high - low) and high - low < 4096 and not np.any(column % 1)
+        codes = (column - low).astype(np.int64) if whole else np.unique(column, return_inverse=True)[1]
+        radix = int(codes.max()) + 1
+        if key.max(initial=0) > 2**62 // radix:
+            key = np.unique(key, return_inverse=True)[1]
+        key = key * radix + codes
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse

@@ -1,0 +1,84 @@
+"""Which simulators there are for a job's objective: analytic ones that need no rows, and learned ones beside and on top
+of them."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.linear import table_2
+from autoscout.simulate.member import Columns, Member, Prediction
+from autoscout.simulate.memory import Memory
+from autoscout.simulate.residual import Residual
+from autoscout.simulate.serving import ServingSimulator
+from autoscout.simulate.shared import Shared
+from autoscout.simulate.training import Training
+from autoscout.simulate.trees import Trees
+from kb.records import Task
+
+
+class TokensPerSecond:
+    """A training model of seconds, as tokens/s of the whole job."""
+
+    def __init__(self, steps: Member) -> None:
+        self.steps, self.name = steps, steps.name
+
+    def applies(self, columns: Columns) -> str:
+        return self.steps.applies(columns)
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        self.steps.fit(columns, _tokens(columns) / values)
+
+    def predict(self, columns: Columns) -> Prediction:
+        seconds = self.steps.predict(columns)
+        return msgspec.structs.replace(seconds, value=_tokens(columns) / seconds.value, parts={})
+
+
+class AsItIs:
+    """An analytic member that rows never correct: rows of other kinds of jobs may say more wrong than right."""
+
+    min_rows = 1
+
+    def __init__(self, member: Member) -> None:
+        self.member, self.name = member, f"{member.name}, as it is"
+        self._rows = 0
+
+    def applies(self, columns: Columns) -> str:
+        return self.member.applies(columns) if self._rows else "without rows the same as the one that rows correct"
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        self._rows = len(values)
+
+    def predict(self, columns: Columns) -> Prediction:
+        return self.member.predict(columns)
+
+
+def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
+    """Those that predict a metric from a description of job and configuration alone."""
+    if task == "serve":
+        return [ServingSimulator(metric)]
+    if metric in ("step_time_s", "step_time_min_s"):
+        return [Training()]
+    if metric == "tokens_per_s":
+        return [TokensPerSecond(Training())]
+    if metric == "peak_memory_gib":
+        return [Memory()]
+    return []
+
+
+def members_of(metric: str, task: Task = "pretrain", more: Sequence[Member] = ()) -> list[Member]:
+    """All members for a metric, analytic ones first; `more`: others to learn on top of."""
+    as_they_are: list[Member] = [AsItIs(member) for member in analytic(metric, task)]
+    return [*with_learned([*analytic(metric, task), *more]), *as_they_are]
+
+
+def with_learned(bases: list[Member]) -> list[Member]:
+    """`bases`, what is learned on top of each, and what is learned without them."""
+    shared = [Shared(base) for base in bases]
+    on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
+    return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]
+
+
+def _tokens(columns: Columns) -> np.ndarray:
+    """Per optimizer step."""
+    return np.asarray(columns["seq_len"], dtype=float) * np.asarray(columns["global_batch"], dtype=float)

@@ -1,0 +1,160 @@
+"""What is predicted for one configuration of a job: by every member and by the ensemble, what it is made of, and the
+memory it takes."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.presets import device_memory_gib
+from autoscout.rivals.expert import expert_default
+from autoscout.simulate.ensemble import Simulators, medians, memory_of
+from autoscout.simulate.members import analytic
+from autoscout.simulate.stack import Rule, Said
+from autoscout.simulate.weights import SPAN
+from autoscout.space.explain import completed
+from autoscout.space.graph import Space
+from kb import store
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.similar import FAR, similar
+
+_PAST_JOBS = 3  # further ones say the same or mislead
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the smallest device of the job."""
+
+    gib: float
+    low: float
+    high: float
+    device_gib: float | None
+    oom_probability: float
+    parts: dict[str, float]
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
+    where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
+    configuration's own measurements, where there are some."""
+
+    job: str
+    name: str
+    configuration: dict[str, Value]
+    metric: str
+    value: float
+    low: float
+    high: float
+    expected_error: float
+    rule: Rule
+    rows: int
+    context: str
+    environment: dict[str, str]
+    other_rows: int  # measured in other contexts: other versions or devices, not used
+    past: dict[str, int]  # rows of similar jobs
+    measured: float | None
+    members: list[Said]
+    parts_of: str
+    parts: dict[str, float]
+    memory: Memory | None
+
+
+def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
+    """`kb`: None or a file that does not exist is an empty one. Errors: AutoscoutError; exit code 2 for an invalid
+    configuration, 1 where no member has anything to say."""
+    space = Space.of_job(job)
+    configuration = completed(space, given, expert_default(space))
+    rows, others = _newest_context(job, kb)
+    past = _past(job, kb)
+    simulators = Simulators(job, space, rows, past=past)
+    columns = simulators.columns([configuration])
+    prediction, said = simulators.ensemble.explain(columns)
+    value, error = float(prediction.value[0]), float(prediction.error[0])
+    if math.isinf(value):
+        raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
+    if math.isnan(value):
+        raise AutoscoutError(_nothing(job, said, len(rows)))
+    parts_of, parts = _parts(job, columns)
+    return Predicted(
+        job=job.name,
+        name=space.name(configuration),
+        configuration=configuration.knobs,
+        metric=job.objective.metric,
+        value=value,
+        low=value * math.exp(-SPAN * error),
+        high=value * math.exp(SPAN * error),
+        expected_error=simulators.expected_error if simulators.ensemble.rows else error * math.sqrt(2 / math.pi),
+        rule=simulators.ensemble.rule,
+        rows=simulators.ensemble.rows,
+        context=rows[-1].context if rows else "",
+        environment=rows[-1].environment if rows else {},
+        other_rows=others,
+        past={other.name: len(measured) for other, measured in past},
+        measured=_measured(rows, configuration, job.objective.metric),
+        members=said,
+        parts_of=parts_of,
+        parts=parts,
+        memory=_memory(job, space, rows, columns),
+    )
+
+
+def _nothing(job: Job, said: list[Said], rows: int) -> str:
+    analytic_names = [member.name for member in analytic(job.objective.metric, job.task)]
+    reasons = [f"{s.member}: {s.why}" for s in said if s.member in analytic_names and s.why]
+    known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
+    return (
+        f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "
+        f"measure some configurations first, with `autoscout tune` or `autoscout profile`"
+    )
+
+
+def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
+    """Rows of the context that was measured last, and how many there are of others."""
+    if kb is None or not kb.exists():
+        return [], 0
+    rows = [m for _, m in store.measurements(kb, job=job.id)]
+    newest = [m for m in rows if m.context == rows[-1].context]
+    return newest, len(rows) - len(newest)
+
+
+def _past(job: Job, kb: Path | None) -> list[tuple[Job, list[Measurement]]]:
+    """Measurements of the nearest other jobs of the same target."""
+    if kb is None or not kb.exists():
+        return []
+    near = [a for a in similar(kb, job, device_memory_gib) if a.distance < FAR and a.job.target == job.target]
+    others = [a for a in near if a.job.id != job.id][:_PAST_JOBS]
+    return [(a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context)]) for a in others]
+
+
+def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:
+    found = medians([m for m in rows if m.configuration == configuration], metric)[1]
+    return found[0] if found else None
+
+
+def _parts(job: Job, columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
+    """By the first analytic member that says what its value is made of, before any correction."""
+    for member in analytic(job.objective.metric, job.task):
+        if not member.applies(columns):
+            parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}
+            if parts:
+                return member.name, parts
+    return "", {}
+
+
+def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[str, np.ndarray]) -> Memory | None:
+    model = memory_of(job, space, rows)
+    if model is None or model.applies(columns):
+        return None
+    said = model.predict(columns)
+    gib, error = float(said.value[0]), float(said.error[0])
+    used = [n for n in job.cluster.nodes if np.all(columns.get(n.device.replace("-", "_"), np.array(1)) != 0)]
+    sizes = [size for n in used if (size := n.memory_gib or device_memory_gib(n.device))]
+    return Memory(
+        gib=gib,
+        low=gib * math.exp(-SPAN * error),
+        high=gib * math.exp(SPAN * error),
+        device_gib=min(sizes, default=None),
+        oom_probability=float(model.oom_probability(columns)[0]),
+        parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
+    )

@@ -1,0 +1,132 @@
+"""What a member gets wrong, learned from few rows: a Bayesian linear regression of log(measured / predicted).
+
+Effects: a level, each doubling of a number, each value, products of two doublings. All start at zero, with a prior in
+proportion to the error that the member below claims, so that one row already corrects the level, and where nothing
+was measured the physics stands. Their common scale and the noise are those with the largest evidence (MacKay,
+"Bayesian interpolation", 1992), drawn towards the usual ones while rows are few.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscout.simulate.encode import Seen, length
+from autoscout.simulate.member import Columns, Member, Prediction
+
+# Prior standard deviations, in units of the log error that the member below claims.
+_LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the effects, and of the noise
+_UNUSUAL = 0.5  # log evidence that a scale a factor e away from the usual one has to bring
+_CARRIES = 8.0  # doublings outside of what was seen over which half of what was learned is taken to hold
+_MOST_VALUES, _MOST_PRODUCTS = 12, 8
+
+
+class _Posterior(NamedTuple):
+    mean: np.ndarray  # (effects,)
+    root: np.ndarray  # (effects, effects): root·rootᵀ is their covariance
+    noise: float
+
+
+class Residual:
+    def __init__(self, base: Member) -> None:
+        self.base = base
+        self.name = f"{base.name} + residual"
+        self.min_rows = 1
+        self._seen: Seen | None = None
+
+    def applies(self, columns: Columns) -> str:
+        if self._seen is None:
+            return "not fitted: it needs a measured row"
+        return self.base.applies(columns)
+
+    def why_outside(self, columns: Columns) -> str:
+        return self._seen.why_outside(columns) if self._seen else ""
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        self._seen = None
+        self.base.fit(columns, values)
+        said = self.base.predict(columns)
+        target = np.log(values) - np.log(said.value)
+        known = np.isfinite(target)
+        if not known.any():
+            return
+        self._seen = Seen(columns)
+        self._claimed = float(np.median(said.error[known]))
+        self._prepare(columns)
+        x, y = self._effects(columns)[known], target[known] / self._claimed
+        self._posterior = _posterior(x, y, self._prior)
+
+    def predict(self, columns: Columns) -> Prediction:
+        n = length(columns)
+        if self._seen is None:
+            return Prediction(value=np.full(n, np.nan), error=np.full(n, np.nan))
+        said = self.base.predict(columns)
+        x = self._effects(columns)
+        outside = np.broadcast_to(self._seen.outside(columns), n)
+        kept = 2.0 ** -(outside / _CARRIES)
+        unsure = np.square(x @ self._posterior.root.astype(np.float32)).sum(1)
+        known = self._posterior.noise**2 + unsure + (_DOUBLING * outside) ** 2
+        learned = self._claimed * kept * (x @ self._posterior.mean.astype(np.float32))
+        return Prediction(
+            value=said.value * np.exp(learned),
+            error=np.sqrt(self._claimed**2 * known + (1 - kept) * said.error**2),
+        )
+
+    def _prepare(self, columns: Columns) -> None:
+        """Which effects there are: the columns that varied, and their values."""
+        assert self._seen is not None
+        self._names = self._seen.varying
+        x = self._table(columns)
+        self._values = [np.unique(c[np.isfinite(c)]) for c in x.T]
+        self._numeric = [
+            i for i, name in enumerate(self._names) if name in self._seen.ranges and len(self._values[i]) > 2
+        ]
+        logs = _doublings(x[:, self._numeric])
+        self._centre = logs.mean(0)
+        strong = np.argsort(-logs.std(0), kind="stable")[:_MOST_PRODUCTS]
+        self._products = list(itertools.combinations(sorted(strong.tolist()), 2))
+        values = sum(len(v) for v in self._values if len(v) <= _MOST_VALUES)
+        sizes = {_LEVEL: 1, _DOUBLING: len(self._numeric), _PRODUCT: len(self._products)}
+        self._prior = np.concatenate([*(np.full(n, size) for size, n in sizes.items()), np.full(values, _VALUE)])
+
+    def _effects(self, columns: Columns) -> np.ndarray:
+        """(n, effects), in single precision: spaces are large"""
+        x = self._table(columns)
+        logs = (_doublings(x[:, self._numeric]) - self._centre).astype(np.float32)
+        parts = [np.ones((len(x), 1), np.float32), logs]
+        parts += [logs[:, [i]] * logs[:, [j]] for i, j in self._products]
+        parts += [
+            (x[:, [i]] == values).astype(np.float32)
+            for i, values in enumerate(self._values)
+            if len(values) <= _MOST_VALUES
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _table(self, columns: Columns) -> np.ndarray:
+        """(n, columns that varied)"""
+        assert self._seen is not None
+        return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
+
+
+def _doublings(x: np.ndarray) -> np.ndarray:
+    return np.log2(1 + np.maximum(np.nan_to_num(x), 0))
+
+
+def _posterior(x: np.ndarray, y: np.ndarray, prior: np.ndarray) -> _Posterior:
+    """y = x·w + noise with w ~ N(0, (scale·prior)²), noise ~ N(0, (noisier·_NOISE)²): the scales of most evidence."""
+    scaled = (x * prior).astype(float)
+    powers, directions = np.linalg.eigh(scaled.T @ scaled)
+    along = directions.T @ (scaled.T @ y)
+    best = (-np.inf, 1.0, 1.0)
+    for scale, noisier in itertools.product(_SCALES, _SCALES):
+        noise = noisier * _NOISE
+        precision = scale**-2 + np.maximum(powers, 0) / noise**2
+        explained = (along**2 / precision).sum() / noise**4
+        evidence = 0.5 * (explained - (y @ y) / noise**2 - np.log(scale**2 * precision).sum()) - len(y) * np.log(noise)
+        unusual = _UNUSUAL * (np.log(scale) ** 2 + np.log(noisier) ** 2)
+        best = max(best, (float(evidence) - unusual, scale, noise))
+    _, scale, noise = best
+    precision = scale**-2 + np.maximum(powers, 0) / noise**2
+    root = prior[:, None] * directions / np.sqrt(precision)
+    return _Posterior(prior * (directions @ (along / precision)) / noise**2, root, noise)

@@ -1,0 +1,136 @@
+"""What the operators of a serving engine cost on a device: rooflines with the constants that tests/tools/fit_serving.py
+fitted to measured kernels (serving_devices.toml). Arrays broadcast; times are microseconds.
+
+Every operator is `overhead + (memory^s + compute^s)^(1/s)`: the usual roofline max(memory, compute) for s → ∞, their
+sum for s = 1. In between, a kernel hides part of the one behind the other.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+Array = Any  # a float or an array of floats
+
+TILE = 128  # columns and at most rows of a matrix-product kernel's output tile
+SMALLEST_TILE = 16  # rows of the narrowest tile: fewer tokens cost as much
+
+
+class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tail`: at most this much slower when the tiles do not fill the multiprocessors once."""
+
+    overhead_us: float
+    tflops: float
+    gb_s: float
+    sharpness: float
+    tail: float
+
+
+class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Norms, rotary positions, activation, residual adds, writing the cache: all of one layer."""
+
+    overhead_us: float
+    gb_s: float
+
+
+class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attention of one new token a sequence. `sharing`: bytes cost group^sharing where a group of query heads reads
+    the same key-value head; `sequence_us` per sequence of the batch."""
+
+    overhead_us: float
+    gb_s: float
+    sharing: float
+    sequence_us: float
+
+
+class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`short`: work lost per tile of 128 keys; `occupancy`: how much fewer tiles than multiprocessors cost."""
+
+    overhead_us: float
+    tflops: float
+    short: float
+    occupancy: float
+    gb_s: float
+
+
+class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fused mixture of experts. `many`: efficiency falls as (experts / 8)^-many; `block`: rows that an expert's
+    tokens are padded by."""
+
+    overhead_us: float
+    tflops: float
+    gb_s: float
+    sharpness: float
+    block: float
+    many: float
+
+
+def gemm_us(c: Gemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
+    """(m × k) · (k × n) with 2-byte activations. `weight_bytes` per weight; `speed`: relative to bf16."""
+    rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
+    high = np.ceil(m / rows)
+    waves = np.maximum(high * np.ceil(n / TILE) / sms, 1e-9)
+    quantized = np.ceil(waves) / waves
+    quantized = np.where(waves < 1, np.minimum(quantized, c.tail), quantized)
+    compute = 2e-6 * high * rows * n * k * quantized**0.7 / (c.tflops * speed)
+    memory = 1e-3 * (n * k * weight_bytes + 2 * m * (n + k)) / c.gb_s
+    return c.overhead_us + _roof(memory, compute, c.sharpness)
+
+
+def elementwise_us(c: Elementwise, moved: Array, kernels: Array) -> Array:
+    """`moved` bytes through `kernels` kernels."""
+    return kernels * c.overhead_us + 1e-3 * moved / c.gb_s
+
+
+def decode_slope_us(c: Decode, kv_bytes: Array, group: Array) -> Array:
+    """Per token of context of one layer; `kv_bytes` of one token on this device."""
+    return 1e-3 * kv_bytes * np.maximum(group, 1.0) ** c.sharing / c.gb_s
+
+
+def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Array) -> Array:
+    """One layer; `context` is the sum over the sequences."""
+    busy = np.minimum(seqs, 1)
+    return busy * c.overhead_us + seqs * c.sequence_us + context * decode_slope_us(c, kv_bytes, group)
+
+
+def prefill_us(
+    c: Prefill, sms: int, seqs: Array, tokens: Array, pairs: Array, heads: Array, head_dim: Array, kv_bytes: Array
+) -> Array:
+    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask."""
+    busy = np.minimum(tokens, 1)
+    seqs = np.maximum(seqs, 1e-9)
+    length = np.maximum(tokens / seqs, 1.0)  # new tokens of a sequence
+    keys = pairs / np.maximum(tokens, 1e-9) + length / 2
+    tiles = seqs * heads * np.ceil(length / TILE)
+    full = np.minimum(1.0, np.maximum(tiles, 1e-9) / sms)
+    compute = (
+        4e-6 * heads * head_dim * pairs / c.tflops * (1 + c.short * TILE / np.maximum(keys, 1.0)) / full**c.occupancy
+    )
+    moved = tokens * heads * head_dim * 4 + seqs * keys * kv_bytes
+    return busy * (c.overhead_us + compute + 1e-3 * moved / c.gb_s)
+
+
+def experts_us(
+    c: Experts,
+    tokens: Array,
+    hidden: Array,
+    ffn: Array,
+    topk: Array,
+    experts: Array,
+    weight_bytes: Array,
+    spread: Array,
+) -> Array:
+    """One layer's experts on one device: `ffn` is this device's slice, `spread` how many devices share the experts."""
+    local = np.maximum(experts / spread, 1.0)
+    pairs = tokens * topk / spread
+    active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(pairs, 1.0))
+    memory = 3e-3 * hidden * ffn * active * weight_bytes / c.gb_s
+    padded = pairs + active * c.block / 2
+    compute = 6e-6 * padded * hidden * ffn / c.tflops * (np.maximum(local, 8.0) / 8) ** c.many
+    return np.minimum(tokens, 1) * (c.overhead_us + _roof(memory, compute, c.sharpness))
+
+
+def _roof(memory: Array, compute: Array, sharpness: float) -> Array:
+    """(memory^s + compute^s)^(1/s) without overflow."""
+    high, low = np.maximum(memory, compute), np.minimum(memory, compute)
+    return high * (1 + (low / np.maximum(high, 1e-30)) ** sharpness) ** (1 / sharpness)

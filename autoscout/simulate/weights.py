@@ -1,0 +1,119 @@
+"""How members are weighed against each other, as functions of what they predicted on held-out rows.
+
+Notation: y (n,) log of the measured values; L (n, m) log predictions of m members, NaN where one cannot say; E (n, m)
+the standard deviations of log(value) that they claim; s (m,) each member's usual error; w (m,) weights.
+"""
+
+import math
+
+import numpy as np
+
+SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
+_COVERAGE = 0.9
+_PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
+_PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
+_QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
+_USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
+_LEAST = 0.05  # a smaller weight costs time and says nothing
+
+
+def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
+    """(m,) R² of the values themselves, not of their logs; −inf for members that could not say everywhere."""
+    values, predicted = np.exp(y), np.exp(L)
+    spread = len(y) * values.var() if len(y) else 0.0
+    if spread == 0:
+        return np.full(L.shape[1], -np.inf)
+    return np.nan_to_num(1 - ((values[:, None] - predicted) ** 2).sum(0) / spread, nan=-np.inf)
+
+
+def published(y: np.ndarray, L: np.ndarray) -> np.ndarray:
+    """Equation 2: wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²); all zero when no member explains held-out rows."""
+    positive = np.maximum(0.0, r_squared(y, L))
+    return positive / positive.sum() if positive.sum() > 0 else positive
+
+
+def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """(m,) s: root mean square of the held-out log errors, with `prior` (m,) counting as a few rows."""
+    misses = L - y[:, None]
+    known = np.isfinite(misses)
+    squares = np.where(known, misses, 0.0) ** 2
+    return np.sqrt((_PRIOR_ROWS * prior**2 + squares.sum(0)) / (_PRIOR_ROWS + known.sum(0)))
+
+
+def by_precision(s: np.ndarray) -> np.ndarray:
+    """wᵢ ∝ 1/sᵢ²: what remains of stacking without rows."""
+    return (1 / s**2) / (1 / s**2).sum()
+
+
+def stacked(y: np.ndarray, L: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """min ‖y − L·w‖² + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ by precision, λ as strong as a few rows."""
+    from scipy.optimize import nnls
+
+    start = by_precision(s)
+    if len(y) == 0:
+        return start
+    filled = np.where(np.isfinite(L), L, (y + 3 * s.max())[:, None])  # who could not say has missed by far
+    misses = filled - y[:, None]
+    pull = math.sqrt(_PRIOR_ROWS) * s  # one row's error of each member, so that λ has the scale of the misses
+    firm = 1e3 * float(np.abs(misses).max() + pull.max())
+    a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
+    b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
+    return without_small(nnls(a, b)[0])
+
+
+def without_small(w: np.ndarray) -> np.ndarray:
+    w = np.where(w < _LEAST * w.max(), 0.0, w)
+    return w / w.sum()
+
+
+def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
+    """(n, m) what is left of a member's trust on a row: less where it claims more than its usual error, none where it
+    cannot say."""
+    left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
+    return np.where(np.isfinite(L), left, 0.0)
+
+
+def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
+    """(n, m) weights per row. What a doubted member loses goes to whoever claims the least error there, also to
+    members without a weight elsewhere; by precision squared, as many bad ones shall not outvote a good one. Rows
+    sum to 1, or to 0 where nobody can say."""
+    kept = w * doubt(s, L, E)
+    lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
+    precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
+    total = precision.sum(1, keepdims=True)
+    share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)
+    return np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
+
+
+def combine(
+    rows: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray, log: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """(log of the weighted mean, spread of log(value)) from weights per row: what the members claim, if
+    it is more than their usual error, and how much they disagree. `log` averages logs, otherwise values."""
+    nobody = rows.sum(1) == 0
+    filled = np.where(rows > 0, L, 0.0)
+    mean = (rows * filled).sum(1) if log else np.log(np.where(nobody, 1.0, (rows * np.exp(filled)).sum(1)))
+    claimed = np.where(rows > 0, np.maximum(np.nan_to_num(E), s), 0.0)
+    spread = np.sqrt((rows * (claimed**2 + (filled - mean[:, None]) ** 2)).sum(1))
+    return np.where(nobody, np.nan, mean), np.where(nobody, np.nan, np.maximum(spread, 1e-4))
+
+
+def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
+    """What the spread is multiplied with so that ±1.64 of it hold 90 % of rows not fitted on.
+
+    Many rows: the conformal quantile of their normalised misses (Lei et al., 2018). Few: Student's t around their
+    root mean square, into which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
+    rows err together, so that there are only that many independent misses: Student's t again.
+    """
+    from scipy.stats import t
+
+    z = np.abs(y - mean) / spread
+    z = z[np.isfinite(z)]
+    n = len(z)
+    if n == 0:
+        return 1.0
+    if n >= _QUANTILE_ROWS:
+        found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
+        return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)
+    scale = math.sqrt((_PRIOR_CHECKS + float((z**2).sum())) / (_PRIOR_CHECKS + n))
+    return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + (jobs or n))) / SPAN

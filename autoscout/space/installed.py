@@ -1,0 +1,154 @@
+"""What the target's interpreter has installed: names and defaults change between versions; the installed one counts.
+
+Asked of vLLM, whose arguments come and go with every release: a short script under the target's interpreter lists the
+engine's arguments with their defaults. Importing vLLM takes seconds, so the answer is kept in the user's cache folder,
+by interpreter, version and place of installation.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.space.knob import Catalog, KnobEntry
+from kb.records import AutoscoutError, Job, Value, content_hash
+
+_LIMIT_S = 120.0
+
+_WHERE = """
+import importlib.metadata, importlib.util, json, os
+spec = importlib.util.find_spec("vllm")
+where = os.path.dirname(spec.origin) if spec and spec.origin else ""
+version = importlib.metadata.version("vllm") if where else ""
+print(json.dumps({"version": version, "where": where, "changed": os.stat(where).st_mtime if where else 0}))
+"""
+
+_ARGUMENTS = """
+import contextlib, dataclasses, json, os, sys
+with contextlib.redirect_stdout(sys.stderr):
+    from vllm.engine.arg_utils import EngineArgs
+arguments = {}
+for field in dataclasses.fields(EngineArgs):
+    plain = field.default is not dataclasses.MISSING and isinstance(field.default, (bool, int, float, str))
+    arguments[field.name] = field.default if plain else None
+print(json.dumps(arguments))
+"""
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """`arguments`: name → default, None where it is computed later or not a plain value."""
+
+    version: str
+    arguments: dict[str, Value | None]
+
+
+def version_of(job: Job) -> Installed | None:
+    """None where the catalog's own version counts: another target, or nothing installed where the job says.
+
+    An interpreter inside a container (`launch.command_prefix`) is asked there.
+    """
+    if job.target != "vllm":
+        return None
+    return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
+
+
+def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
+    """Without the knobs that the installed version lacks (expressions then read what they are without: `off`, else
+    the default), and with its defaults. Errors: AutoscoutError (exit 2) when it lacks one that has neither."""
+    if installed is None:
+        return catalog
+    gone = {knob.name: knob for knob in catalog.knob if not _has(installed, knob)}
+    constants = {name: repr(_without(installed, catalog, knob)) for name, knob in gone.items()}
+    return msgspec.structs.replace(
+        catalog,
+        version=installed.version,
+        derived={**catalog.derived, **constants},
+        knob=[_with_default(knob, installed) for knob in catalog.knob if knob.name not in gone],
+    )
+
+
+def notes(catalog: Catalog, job: Job) -> list[str]:
+    """How the catalog and what is installed differ."""
+    installed = version_of(job)
+    if installed is None:
+        asked = job.launch.python or sys.executable
+        return [f"{asked} has no {job.target}: names and defaults are those of {job.target} {catalog.version}"]
+    said = []
+    for knob in catalog.knob:
+        if not _has(installed, knob):
+            said.append(f"{knob.name} is left out: {job.target} {installed.version} has no {_argument(knob)}")
+        elif (here := _with_default(knob, installed).default) != knob.default:
+            said.append(f"{knob.name} is {here} by default in {job.target} {installed.version}, not {knob.default}")
+    return said
+
+
+def _without(installed: Installed, catalog: Catalog, knob: KnobEntry) -> Value:
+    value = knob.default if knob.off is None else knob.off
+    if value is None:
+        raise AutoscoutError(
+            f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog cannot do without; "
+            f"it was written for {catalog.version}",
+            2,
+        )
+    return value
+
+
+def _argument(knob: KnobEntry) -> str:
+    """The engine argument that a knob sets; a nested field belongs to its argument."""
+    return knob.sets.split(".")[0]
+
+
+def _has(installed: Installed, knob: KnobEntry) -> bool:
+    return _argument(knob).startswith("the ") or _argument(knob) in installed.arguments
+
+
+def _with_default(knob: KnobEntry, installed: Installed) -> KnobEntry:
+    default = installed.arguments.get(knob.sets)
+    if default is None or not isinstance(knob.values, list) or default not in knob.values:
+        return knob
+    return msgspec.structs.replace(knob, default=default)
+
+
+@functools.cache
+def _asked(python: tuple[str, ...]) -> Installed | None:
+    where = _run(python, _WHERE)
+    if not where or not where["version"]:
+        return None
+    kept = _cache() / f"{content_hash([python, where])}.json"
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(kept.read_bytes(), type=Installed)
+    arguments = _run(python, _ARGUMENTS)
+    if not arguments:
+        return None
+    installed = Installed(where["version"], arguments)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_bytes(msgspec.json.encode(installed))
+        part.replace(kept)
+    return installed
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "installed"
+
+
+def _run(python: tuple[str, ...], script: str) -> dict[str, Any] | None:
+    """The last line of what the script prints, as JSON; None if it cannot be run or says something else."""
+    try:
+        done = subprocess.run(
+            [*python, "-c", script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIMIT_S,
+            env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
+        )
+        return json.loads(done.stdout.decode(errors="replace").strip().rsplit("\n", 1)[-1])
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None

@@ -1,0 +1,52 @@
+"""How far the values of a knob are from a wanted one, as whole numbers: the nearest is the same on every machine.
+
+A sparse knob's distance is |log₂| of the ratio for numbers, and 1 for another choice or (in)activity, in 64ths; a dense
+knob's are the steps in its domain. Sums compare lexicographically: what a person gave, then the structure, then the
+point.
+"""
+
+import numpy as np
+
+from autoscout.space.diagram import FORBIDDEN
+from autoscout.space.knob import Knob
+from autoscout.space.network import distance, key
+from kb.records import Value
+
+_PARTS, _STRUCTURE, _GIVEN = 64, 20, 36  # of a doubling; powers of two that lift one sum above the other
+
+
+class Nearness:
+    """Costs by code + 1 for `Diagram.nearest`, each computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], np.ndarray] = {}
+
+    def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
+        """`given`: it is what a person asked for, and counts before everything else."""
+        place = (knob.name, key(wanted), given)
+        if place not in self._known:
+            if knob.kind == "sparse":
+                apart = [0.0 if wanted == knob.off else 1.0, *(distance(wanted, v) for v in knob.values)]
+                cost = np.rint(_PARTS * np.array(apart)).astype(np.int64)
+                self._known[place] = cost << (_GIVEN if given else _STRUCTURE)
+            else:
+                steps = np.abs(np.arange(len(knob.values)) - step(knob, wanted))
+                self._known[place] = np.concatenate([[1], steps]) << (_GIVEN if given else 0)
+        return self._known[place]
+
+    def only(self, knob: Knob, value: Value) -> np.ndarray:
+        """Nothing but a value is allowed, or inactivity where that does the same."""
+        place = (knob.name, key(value), "only")
+        if place not in self._known:
+            agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
+            self._known[place] = np.where(agrees, 0, FORBIDDEN)
+        return self._known[place]
+
+
+def step(knob: Knob, value: Value) -> int:
+    """The place in the domain of a value, or of the one nearest to it."""
+    wanted = key(value)
+    for i, known in enumerate(knob.values):
+        if key(known) == wanted:
+            return i
+    return min(range(len(knob.values)), key=lambda i: distance(value, knob.values[i]))

@@ -1,0 +1,27 @@
+"""Rows of codes as integers: to find equal ones, and to sort."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
+    """Rows of codes (from −1) as one integer each, and how many integers there could be."""
+    key, size = np.zeros(len(codes), dtype=np.int64), 1
+    for column, radix in enumerate(radices):
+        if size * radix >= 2**62:
+            key, size = np.unique(key, return_inverse=True)[1].reshape(-1), len(codes)
+        key = key * radix + (codes[:, column] + np.int64(1))
+        size *= radix
+    return key, size
+
+
+def distinct(key: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(which distinct key each is, one place of each distinct key), keys below `size`, ascending."""
+    if size > 4 * len(key) + 100_000:
+        _, place, which = np.unique(key, return_index=True, return_inverse=True)
+        return which.reshape(-1), place
+    place = np.full(size, -1, dtype=np.int64)
+    place[key] = np.arange(len(key))
+    seen = place >= 0
+    return (np.cumsum(seen) - 1)[key], place[seen]

@@ -1,0 +1,125 @@
+"""Why a configuration is not valid, and why a space has none: the rules at fault, in words."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from autoscout.space import build
+from autoscout.space.constraints import Columns, Constraint
+from autoscout.space.knob import Knob
+from autoscout.space.network import key
+from autoscout.space.rules import Expression
+from autoscout.words import listed, nearest_name
+from kb.records import AutoscoutError, Configuration, Value
+
+if TYPE_CHECKING:
+    from autoscout.space.graph import Space
+
+
+class Violation(msgspec.Struct, frozen=True):
+    rule: str
+    sentence: str
+    source: str
+
+
+def violations(space: "Space", configuration: Configuration) -> list[Violation]:
+    """Everything that is wrong with an assignment; empty for a valid configuration."""
+    knobs = configuration.knobs
+    unknown = [Violation("unknown", f"'{n}'{nearest_name(n, space.knob)}", "") for n in knobs if n not in space.knob]
+    env = space.environment(knobs)
+    wrong = {k.name: v for k in space.knobs if (v := _of_knob(space, k, knobs.get(k.name), env)) is not None}
+    found = list(wrong.values())
+    if unknown or any(v.rule == "missing" for v in found):
+        return unknown + found
+    in_words: set[str] = set()  # knobs of which a rule says more than what they must be equal to
+    for rule in space.rules:
+        shown = _Shown(env, space.derived)
+        try:
+            if not rule.holds(env):
+                found.append(Violation(rule.id, rule.sentence(shown), rule.source))
+                in_words |= set(rule.holds.names)
+        except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
+            found.append(Violation(rule.id, str(error), rule.source))
+    found = [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
+    if space.measured and not found and not space.is_valid(configuration):
+        return [Violation("table", "no row of the table has this combination", "")]
+    if not space.count_is_exact and not found and not space.is_valid(configuration):
+        sentence = f"only a sample of the about {space.count:,} valid configurations is searched, and this is not in it"
+        return [Violation("sample", sentence, "")]
+    return found
+
+
+def _of_knob(space: "Space", knob: Knob, value: Value | None, env: Mapping[str, Any]) -> Violation | None:
+    """What is wrong with one knob by itself."""
+    try:
+        active = knob.when is None or bool(knob.when(env))
+        implied = knob.implied(env) if knob.implied is not None and active else None
+    except AutoscoutError as error:
+        return Violation("undefined", str(error), "")
+    if value is None:
+        missing = active and not space.measured
+        return Violation("missing", f"{knob.name} has no value", "") if missing else None
+    if not active:
+        return Violation("inactive", knob.why_inactive, "")
+    if not any(key(value) == key(v) for v in knob.values):
+        return Violation("domain", f"{knob.name} {value} is not among {listed(knob.values)}", "")
+    if knob.implied is not None and value != implied:
+        return Violation("implied", f"{knob.name} {value} must be {knob.implied.text}, which is {implied}", "")
+    return None
+
+
+def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> str:
+    """Names a minimal set of rules that conflict: without any one of them something is feasible. When the knobs act and
+    what they imply is taken for granted, unless that alone leaves nothing."""
+    plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
+    conditions = [c for c in constraints if c.knob is not None and c not in plain]
+    rules = [c for c in constraints if c.rule is not None]
+    if _feasible(knobs, plain + conditions, columns):
+        guilty = _conflict(knobs, plain + conditions, rules, columns)
+    else:
+        guilty = _conflict(knobs, plain, conditions, columns)
+    because = "; ".join(c.text for c in guilty)
+    return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
+
+
+def _conflict(
+    knobs: list[Knob], background: list[Constraint], constraints: list[Constraint], columns: Columns
+) -> list[Constraint]:
+    """A minimal set of constraints that leaves nothing, beside a feasible background. Halves first, because most have
+    nothing to do with the conflict (QuickXplain: Junker, AAAI 2004)."""
+
+    def explain(background: list[Constraint], added: bool, open_: list[Constraint]) -> list[Constraint]:
+        if added and not _feasible(knobs, background, columns):
+            return []
+        if len(open_) == 1:
+            return open_
+        first, second = open_[: len(open_) // 2], open_[len(open_) // 2 :]
+        needed = explain([*background, *first], True, second)
+        return [*explain([*background, *needed], bool(needed), first), *needed]
+
+    alone = next((c for c in constraints if not _feasible(knobs, [*background, c], columns)), None)
+    return [alone] if alone is not None else explain(background, False, constraints)
+
+
+def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
+    """A set that cannot be decided (too wide, or undefined without the others) is taken to be feasible: it is not
+    offered as the reason then."""
+    touched = {name for c in constraints for name in c.names}
+    involved = [knob for knob in knobs if knob.name in touched]
+    try:
+        return build.from_constraints(involved, constraints, columns) is not None
+    except (build.TooWide, AutoscoutError):
+        return True
+
+
+class _Shown(dict):
+    """Fills a rule's sentence; an inactive knob without an `off` value reads as a dash."""
+
+    def __init__(self, env: Mapping[str, Any], derived: Mapping[str, Expression]) -> None:
+        super().__init__(env)
+        self._derived = derived
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._derived[key](self) if key in self._derived else super().__getitem__(key)
+        return "–" if value is None else value

@@ -1,0 +1,165 @@
+"""Looking after the knowledge base: what is in it, whether it is sound, copies of it."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kb import lake, lock, migrate, rows, store
+from kb.connect import lock_path, network_filesystem, reader
+from kb.records import AutoscoutError, content_hash
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_HASHED = 20_000  # measurements whose content is hashed again by a check
+
+
+class Finding(msgspec.Struct, frozen=True):
+    subject: str
+    ok: bool
+    found: str
+
+
+def info(kb: Path) -> dict[str, Any]:
+    """Sizes, counts and versions."""
+    with reader(kb) as con:
+        counts = {
+            table: _one(con, f"SELECT count(*) FROM {table}")
+            for table in ("job", "session", "configuration", "measurement", "decision", "forgotten")
+        }
+        duckdb, schema = con.execute("SELECT version(), (SELECT max(version) FROM schema_migrations)").fetchall()[0]
+        newest = _one(con, "SELECT max(unix_s) FROM measurement")
+        statuses = dict(con.execute("SELECT status, count(*) FROM measurement GROUP BY 1 ORDER BY 2 DESC").fetchall())
+    return {
+        "path": str(kb),
+        "bytes": kb.stat().st_size,
+        "schema": schema,
+        "duckdb": duckdb,
+        **{f"{table}s": n for table, n in counts.items() if table != "forgotten"},
+        "forgotten": counts["forgotten"],
+        "statuses": statuses,
+        "newest_unix_s": newest,
+        "network_filesystem": network_filesystem(kb),
+    }
+
+
+def check(kb: Path) -> list[Finding]:
+    """Integrity (every block is read, DuckDB compares its checksum), orphans, hashes, journals and imports."""
+    findings = []
+    with reader(kb) as con:
+        findings += _readable(con)
+        findings += _orphans(con)
+        findings.append(_hashes(con))
+        findings.append(_journals(con, kb))
+        known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+    damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
+    late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
+    findings.append(
+        Finding("imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet")
+    )
+    return findings
+
+
+def _readable(con: "DuckDBPyConnection") -> list[Finding]:
+    tables = [name for (name,) in con.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall()]
+    total = 0
+    for table in tables:
+        row = con.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchone()
+        assert row
+        total += row[0]
+    return [Finding("integrity", True, f"all {total} rows of {len(tables)} tables were read")]
+
+
+_ORPHANS = {
+    "measurements without an origin": "SELECT count(*) FROM measurement WHERE origin NOT IN (SELECT key FROM origin)",
+    "measurements without a configuration": (
+        "SELECT count(*) FROM measurement WHERE configuration NOT IN (SELECT key FROM configuration)"
+    ),
+    "measurements that are there twice": (
+        "SELECT count(*) FROM (SELECT id FROM measurement GROUP BY id HAVING count(*) > 1)"
+    ),
+    "series without a measurement": "SELECT count(*) FROM series WHERE id NOT IN (SELECT id FROM measurement)",
+    "decisions without a session": "SELECT count(*) FROM decision WHERE session NOT IN (SELECT id FROM session)",
+    "sessions without a job": "SELECT count(*) FROM session WHERE job_id NOT IN (SELECT id FROM job)",
+    "keys that are there twice": (
+        "SELECT count(*) FROM (SELECT key FROM configuration GROUP BY key HAVING count(*) > 1 "
+        "UNION ALL SELECT key FROM origin GROUP BY key HAVING count(*) > 1)"
+    ),
+}
+
+
+def _orphans(con: "DuckDBPyConnection") -> list[Finding]:
+    counts = {what: _one(con, sql) for what, sql in _ORPHANS.items()}
+    wrong = [f"{n} {what}" for what, n in counts.items() if n]
+    return [Finding("references", not wrong, "; ".join(wrong) or "every row leads to the rows that it names")]
+
+
+def _hashes(con: "DuckDBPyConnection") -> Finding:
+    """The id of a measurement is the hash of its content: a changed number shows."""
+    total = _one(con, "SELECT count(*) FROM measurement")
+    which = "true" if total <= _HASHED else f"m.id IN (SELECT id FROM measurement USING SAMPLE {_HASHED} ROWS)"
+    found = rows.exact(con, which, {})
+    wrong = [row for row in found if int(rows.measurement(row).id, 16) != row["id"]]
+    named = [row["name"] for row in found if content_hash(msgspec.json.decode(row["knobs"])) != row["configuration_id"]]
+    part = "all" if len(found) == total else f"a random {len(found)} of {total}"
+    if wrong or named:
+        first = f"{wrong[0]['name']} of {wrong[0]['session']}" if wrong else named[0]
+        return Finding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
+    return Finding("hashes", True, f"{part} measurements are what was stored")
+
+
+def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
+    known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
+    late = [
+        path.parent.name
+        for path in store.sessions_folder(kb).glob("*/journal.jsonl")
+        if path.stat().st_size > known.get(path.parent.name, 0) and not store.is_running(path.parent)
+    ]
+    found = f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in" if late else "all are in"
+    return Finding("journals", not late, found)
+
+
+def back_up(kb: Path, copy: Path) -> int:
+    """A whole, compact copy, also while others use the knowledge base; returns its bytes."""
+    if copy.exists():
+        raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
+    if not copy.parent.is_dir():
+        raise AutoscoutError(f"{copy.parent} is not a folder; choose another place for the backup", 2)
+    with reader(kb, files=True) as con:
+        migrate.back_up(con, copy)
+    return copy.stat().st_size
+
+
+def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
+    """Puts a backup in the place of the knowledge base, then brings in what journals and imports have beyond it.
+
+    Returns how many measurements they had, and where the file lies that was replaced. Errors: AutoscoutError when the
+    backup is no knowledge base of ours; nothing is changed then.
+    """
+    if not copy.is_file():
+        raise AutoscoutError(f"{copy}: there is no such file", 2)
+    with reader(copy) as con:
+        _one(con, "SELECT count(*) FROM measurement")
+    aside = None
+    kb.parent.mkdir(parents=True, exist_ok=True)
+    with lock.exclusive(lock_path(kb)):
+        new = kb.with_name(kb.name + ".restored")
+        shutil.copyfile(copy, new)
+        if kb.exists():
+            aside = kb.with_name(f"{kb.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}")
+            for suffix in (".wal", ""):
+                old = kb.with_name(kb.name + suffix)
+                if old.exists():
+                    os.replace(old, aside.with_name(aside.name + suffix))
+        os.replace(new, kb)
+    return store.ingest_all(kb)[0], aside
+
+
+def _one(con: "DuckDBPyConnection", sql: str) -> Any:
+    row = con.execute(sql).fetchone()
+    assert row
+    return row[0]

@@ -1,0 +1,73 @@
+"""Measurements made elsewhere: stored as if a session had measured them, kept in a file beside the knowledge base.
+
+    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (kb/lake.py): what a lost knowledge base is
+                                                         rebuilt from
+
+All rows of an import come in, or none.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from kb import journal as journals
+from kb import lake, rows, store
+from kb.connect import reader, writer
+from kb.records import Configuration, Job, Measurement
+
+_AT_ONCE = 20_000
+
+
+class Stored(NamedTuple):
+    id: str  # of the import
+    new: int
+    known: int  # rows that the knowledge base had already, or that repeat others
+
+
+def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
+    """`about`: reader, file name and the like, shown in the view `imports`; `at`: unix time.
+
+    Importing the same again changes nothing. Rows that are alike to the last digit are one.
+    """
+    started = journals.SessionStarted(
+        at=at,
+        session=id,
+        job=job,
+        context="",
+        strategy="import",
+        seed=0,
+        fidelity="profiled",
+        warm_start="off",
+        hyper=dict(about),
+        environment={},
+        kb_mark=0,
+        default=Configuration({}),
+        orderings=[],
+    )
+    imports = store.imports_folder(kb)
+    imports.mkdir(parents=True, exist_ok=True)
+    total = 0
+    # In a knowledge base of its own first: a large table takes minutes, and nobody else shall wait for it.
+    with tempfile.TemporaryDirectory(dir=imports, prefix=".unfinished-") as folder:
+        own = Path(folder) / "kb.duckdb"
+        with writer(own) as con:
+            con.execute("BEGIN")
+            store.insert(con, "job", [store.job_row(job)])
+            store.insert(con, "session", [store.session_row(started, "import")])
+            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _AT_ONCE)]:
+                rows.stage(con, batch)
+                rows.store_incoming(con)
+                total += len(batch)
+            con.execute("COMMIT")
+        if not total:
+            return Stored(id, 0, 0)
+        with reader(own, files=True) as con:
+            written = lake.write_session(con, id, imports)
+    with writer(kb) as con:
+        if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [id]).fetchone():
+            con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # who imports it again wants it again
+            con.execute("DELETE FROM lake_file WHERE session = ?", [id])
+    new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
+    return Stored(id, new, total - new)

@@ -1,0 +1,65 @@
+"""What a person asks of a running session: orders in a file beside its journal, taken in between two experiments.
+
+Giving an order needs no connection to the engine.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kb.records import AutoscoutError, Value
+
+What = Literal["pause", "go", "stop", "budget", "profile", "try", "pin", "exclude", "unreadable"]
+MEANING: dict[str, str] = {
+    "pause": "start no further experiment until `go`",
+    "go": "go on after `pause`",
+    "stop": "end the search; the finalists are still re-measured, so that there is a result",
+    "budget": "profiles=N experiments of search instead of the job's",
+    "profile": "believe the simulators no longer: profile everything from now on",
+    "try": "run this configuration next; knobs not given follow the best so far",
+    "pin": "only configurations with these knob values from now on",
+    "exclude": "no configuration with one of these knob values from now on",
+}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    what: What
+    values: dict[str, Value] = {}
+    by: str = ""
+
+
+def parsed(what: str, words: list[str], by: str) -> Order:
+    """["profiles=40"] or ["40"], ["tp=2", "sp=true"]: numbers as numbers. Errors: AutoscoutError (exit 2)."""
+    if what == "budget" and len(words) == 1 and words[0].isdigit():
+        words = [f"profiles={words[0]}"]
+    values: dict[str, Value] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise AutoscoutError(f"'{word}' is not NAME=VALUE, for example tp=2", 2)
+        values[name] = int(text) if text.isdigit() else text
+    return Order(what=what, values=values, by=by)  # type: ignore[arg-type]
+
+
+def give(folder: Path, order: Order) -> None:
+    """Appends an order to a session's file; one write, so that two people's orders do not mix."""
+    if order.what not in MEANING:
+        raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
+    if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):
+        raise AutoscoutError("budget needs profiles=N with N more than 0", 2)
+    if order.what in ("try", "pin", "exclude") and not order.values:
+        raise AutoscoutError(f"{order.what} needs KNOB=VALUE", 2)
+    try:
+        file = os.open(file_of(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, msgspec.json.encode(order) + b"\n")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise AutoscoutError(f"{file_of(folder)}: cannot write the order ({error.strerror})") from error
+
+
+def file_of(folder: Path) -> Path:
+    return folder / "orders.jsonl"

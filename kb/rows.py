@@ -1,0 +1,194 @@
+"""How measurements lie in the tables, and the one way in: nothing twice, what many rows share stored once.
+
+Everything that brings measurements (journals, imports, lakes) puts them into a temporary table `incoming` with the
+columns of INCOMING and calls `store_incoming`; everything that takes whole measurements out reads EXACT.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kb import journal as journals
+from kb.records import Measurement
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# Columns of `measurement` for metrics that people filter by; all others are in `other_metrics`.
+METRICS = (
+    *("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s"),
+    *("ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms", "tpot_p50_ms", "tpot_p99_ms", "itl_p99_ms"),
+    *("e2el_mean_ms", "e2el_p99_ms", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "goodput_rps"),
+)
+# Columns of `configuration` for knobs that people filter by; `knobs` has all.
+KNOBS = {
+    **dict.fromkeys(("pp", "tp", "dp", "cp", "ep", "etp", "vpp"), "INTEGER"),
+    **dict.fromkeys(("ar_layers", "mbs", "tp_comm", "a100", "a40"), "INTEGER"),
+    **dict.fromkeys(("sp", "distopt", "overlap_grad", "overlap_param"), "BOOLEAN"),
+    **dict.fromkeys(("ar", "ar_method", "kv_cache_dtype", "quantization", "spec"), "VARCHAR"),
+    **dict.fromkeys(("ddp_bucket", "reduce_bucket"), "BIGINT"),
+    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "block_size", "stage"), "INTEGER"),
+    "gpu_memory_utilization": "DOUBLE",
+    **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
+}
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
+_PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s")
+INCOMING = {
+    "id": "UBIGINT",
+    **dict.fromkeys(("session", "job_id", "context", "environment"), "VARCHAR"),
+    **dict.fromkeys(("configuration_id", "name", "knobs"), "VARCHAR"),
+    "number": "INTEGER",
+    **dict.fromkeys(("purpose", "status", "fidelity", "evidence"), "VARCHAR"),
+    **dict.fromkeys(("cost_s", "device_s", "unix_s", *METRICS), "DOUBLE"),
+    **dict.fromkeys(("other_metrics", *SERIES), "VARCHAR"),
+}
+COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics")  # into `measurement`, as they are
+
+EXACT = (
+    "o.session, o.job_id, o.context, o.environment, c.id AS configuration_id, c.name, c.knobs, m.id, "
+    + ", ".join(f"m.{name}" for name in COPIED)
+    + ", "
+    + ", ".join(f"x.{name}" for name in SERIES)
+)
+EXACT_FROM = (
+    "measurement AS m INNER JOIN origin AS o ON o.key = m.origin "
+    "INNER JOIN configuration AS c ON c.key = m.configuration"
+)
+
+
+def json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def incoming(session: str, job_id: str, number: int | None, purpose: str, measurement: Measurement) -> dict[str, Any]:
+    """A measurement as a row of `incoming`."""
+    metrics = dict(measurement.metrics)
+    columns = {name: metrics.pop(name, None) for name in METRICS}
+    series = [getattr(measurement, name) for name in SERIES]
+    return {
+        "id": int(measurement.id, 16),
+        "session": session,
+        "job_id": job_id,
+        "context": measurement.context,
+        "environment": json(measurement.environment),
+        "configuration_id": measurement.configuration.id,
+        "name": measurement.name,
+        "knobs": json(measurement.configuration.knobs),
+        "number": number,
+        "purpose": purpose,
+        **{name: getattr(measurement, name) for name in _PLAIN},
+        "unix_s": measurement.at,
+        **columns,
+        "other_metrics": json(metrics) if metrics else None,
+        **{name: json(values) if any(series) else None for name, values in zip(SERIES, series, strict=True)},
+    }
+
+
+def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
+    """Makes `incoming` of rows. They go over as one JSON text: of every other parameter the duckdb package asks first
+    whether it is from pandas, which takes a look through sys.path per value where there is no pandas."""
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2)",
+        [json(rows)],
+    )
+
+
+def store_incoming(con: "DuckDBPyConnection") -> int:
+    """Adds what is new of `incoming`, in its order, within the caller's transaction; returns how many that are.
+
+    Of rows with the same id the first stays. The large tables are only looked through for what comes in.
+    """
+    con.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE fresh AS
+        SELECT * FROM (SELECT *, row_number() OVER () AS place FROM incoming)
+        WHERE
+            id NOT IN (SELECT id FROM measurement WHERE id IN (SELECT id FROM incoming))
+            AND session NOT IN (SELECT session FROM forgotten)
+        QUALIFY row_number() OVER (PARTITION BY id ORDER BY place) = 1
+        """
+    )
+    con.execute(
+        f"""
+        INSERT INTO configuration BY NAME
+        SELECT
+            coalesce((SELECT max(key) FROM configuration), 0) + row_number() OVER (ORDER BY place) AS key,
+            configuration_id AS id, name, knobs,
+            {", ".join(f"try_cast(knobs ->> '{name}' AS {kind}) AS {name}" for name, kind in KNOBS.items())}
+        FROM (
+            SELECT configuration_id, name, arg_min(knobs, place)::JSON AS knobs, min(place) AS place
+            FROM fresh GROUP BY configuration_id, name
+        ) AS f
+        WHERE (configuration_id, name) NOT IN (
+            SELECT (id, name) FROM configuration WHERE id IN (SELECT configuration_id FROM fresh))
+        """
+    )
+    con.execute(
+        """
+        INSERT INTO origin BY NAME
+        SELECT
+            coalesce((SELECT max(key) FROM origin), 0) + row_number() OVER (ORDER BY place) AS key,
+            session, job_id, context, environment
+        FROM (
+            SELECT session, job_id, context, environment, min(place) AS place
+            FROM fresh GROUP BY session, job_id, context, environment
+        ) AS f
+        WHERE (session, job_id, context, environment) NOT IN (
+            SELECT (session, job_id, context, environment::VARCHAR) FROM origin
+            WHERE session IN (SELECT session FROM fresh))
+        """
+    )
+    inserted = con.execute(
+        f"""
+        INSERT INTO measurement BY NAME
+        SELECT
+            f.id, coalesce((SELECT max(added) FROM measurement), 0) + row_number() OVER (ORDER BY f.place) AS added,
+            o.key AS origin, c.key AS configuration, {", ".join(f"f.{name}" for name in COPIED)}
+        FROM fresh AS f
+        INNER JOIN (SELECT * FROM origin WHERE session IN (SELECT session FROM fresh)) AS o
+            ON o.session = f.session AND o.job_id = f.job_id AND o.context = f.context
+            AND o.environment::VARCHAR = f.environment
+        INNER JOIN (SELECT key, id, name FROM configuration WHERE id IN (SELECT configuration_id FROM fresh)) AS c
+            ON c.id = f.configuration_id AND c.name = f.name
+        ORDER BY f.place
+        """
+    ).fetchone()
+    con.execute(
+        f"INSERT INTO series SELECT id, {', '.join(SERIES)} FROM fresh WHERE iterations_s IS NOT NULL ORDER BY place"
+    )
+    return inserted[0] if inserted else 0
+
+
+def exact(con: "DuckDBPyConnection", where: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows with the columns of `incoming` where `where` holds (m, o and c: measurement, origin, configuration), in the
+    order they were added."""
+    cursor = con.execute(
+        f"""
+        WITH chosen AS MATERIALIZED (SELECT m.* FROM {EXACT_FROM} WHERE {where})
+        SELECT {EXACT} FROM chosen AS m
+        INNER JOIN origin AS o ON o.key = m.origin INNER JOIN configuration AS c ON c.key = m.configuration
+        LEFT JOIN (SELECT * FROM series WHERE id IN (SELECT id FROM chosen)) AS x ON x.id = m.id
+        ORDER BY m.added
+        """,
+        parameters,
+    )
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def measurement(row: dict[str, Any]) -> Measurement:
+    """What `incoming` was made from."""
+    metrics = {name: row[name] for name in METRICS if row[name] is not None}
+    if row["other_metrics"]:
+        metrics |= msgspec.json.decode(row["other_metrics"])
+    fields = {
+        "configuration": {"knobs": msgspec.json.decode(row["knobs"])},
+        "name": row["name"],
+        "context": row["context"],
+        "environment": msgspec.json.decode(row["environment"]),
+        **{name: row[name] for name in _PLAIN},
+        "at": row["unix_s"],
+        "metrics": metrics,
+        **{name: msgspec.json.decode(row[name]) for name in SERIES if row[name]},
+    }
+    return msgspec.convert(journals.with_nan(fields), Measurement)

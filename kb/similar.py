@@ -1,0 +1,272 @@
+"""Which past jobs are like a new one, how far away they are, and by what.
+
+The distance is argued, not learned: a knowledge base starts small. It is a sum over features, each with the reason why
+the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, four at most), since layouts
+change with powers of two; what is one or the other counts whole. 0 is the same job on the same cluster; at 1 the
+layouts that fit and win are mostly the same; from 4 on hardly anything carries over.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from kb.connect import reader
+from kb.records import Job, shape
+from kb.sizes import parameters
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+FAR = 4.0
+_DOUBLINGS = 4.0
+_LOOKED_AT = 200  # candidates whose distance is worked out in full
+
+Number = float | str | None
+MemoryOf = Callable[[str], float | None]  # GiB per device of a kind
+
+
+class _Weight(NamedTuple):
+    weight: float  # per doubling, or for being different
+    why: str
+
+
+WEIGHTS = {
+    "target": _Weight(3.0, "another framework has other knobs"),
+    "task": _Weight(1.0, "fine-tuning and pre-training fill the memory differently"),
+    "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
+    "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
+    "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
+    "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
+    "memory per device": _Weight(0.5, "decides what fits"),
+    "device": _Weight(0.5, "compute and links differ by kind of device"),
+    "layers": _Weight(0.15, "pipeline stages divide them"),
+    "hidden": _Weight(0.15, "size of the matrix products that tensor parallelism splits"),
+    "heads": _Weight(0.15, "tensor parallelism divides them"),
+    "kv_heads": _Weight(0.1, "tensor parallelism and the KV cache follow them"),
+    "vocab": _Weight(0.05, "weight of the first and the last stage"),
+    "dtype": _Weight(0.3, "bytes and speed of everything"),
+    "seq_len": _Weight(0.25, "activations and the share of attention"),
+    "samples per device": _Weight(0.25, "micro batches that fill the pipeline"),
+    "load": _Weight(0.5, "open loop, closed loop or a trace"),
+    "load per device": _Weight(0.3, "how deep the queues are"),
+    "input_len": _Weight(0.25, "prefill work per request"),
+    "output_len": _Weight(0.25, "decode work per request"),
+    "shared_prefix": _Weight(0.3, "what the prefix cache saves"),
+    "metric": _Weight(0.3, "they searched for something else, though they may have measured this too"),
+    "versions": _Weight(0.2, "a release changes which configurations are fast"),
+}
+
+
+class Feature(msgspec.Struct, frozen=True):
+    name: str
+    here: Number
+    there: Number
+    distance: float
+    why: str
+
+
+class Alike(msgspec.Struct, frozen=True, kw_only=True):
+    """One past job on one cluster, in one context."""
+
+    job: Job  # as its newest session had it
+    cluster: str
+    context: str
+    environment: dict[str, str]
+    sessions: list[str]  # oldest first
+    distance: float
+    features: list[Feature]  # those that differ, the largest first
+    measurements: int
+    ok: int
+
+
+def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
+    """What the distance looks at; a number, a word, or None where it does not apply."""
+    m, traffic, devices = shape(job.model), job.traffic, max(job.devices, 1)
+    memory = [node.memory_gib or memory_of(node.device) for node in job.cluster.nodes]
+    found: dict[str, Number] = {
+        "target": job.target,
+        "task": job.task,
+        "experts": float(m.experts) if m.experts else None,
+        "moe": "experts" if m.experts else "dense",
+        "parameters per device": parameters(m) / devices,
+        "devices": float(devices),
+        "memory per device": min((gib for gib in memory if gib), default=None),
+        "device": "+".join(sorted({node.device for node in job.cluster.nodes})),
+        "layers": float(m.layers),
+        "hidden": float(m.hidden),
+        "heads": float(m.heads),
+        "kv_heads": float(m.kv_heads),
+        "vocab": float(m.vocab),
+        "dtype": m.dtype,
+        "metric": job.objective.metric,
+    }
+    if job.task == "serve":
+        load = traffic.rate or traffic.concurrency
+        return found | {
+            "load": "rate" if traffic.rate else "concurrency" if traffic.concurrency else "trace",
+            "load per device": load / devices if load else None,
+            "input_len": _mean(traffic.input_len),
+            "output_len": _mean(traffic.output_len),
+            "shared_prefix": float(traffic.shared_prefix),
+        }
+    return found | {
+        "seq_len": float(traffic.seq_len),
+        "samples per device": traffic.global_batch / devices if traffic.global_batch else None,
+    }
+
+
+def compare(here: dict[str, Number], there: dict[str, Number]) -> list[Feature]:
+    """The features that differ, those that say most first."""
+    found = [
+        Feature(name, here.get(name), there.get(name), _apart(name, here, there), WEIGHTS[name].why)
+        for name in WEIGHTS
+        if name in here or name in there
+    ]
+    return sorted((f for f in found if f.distance), key=lambda f: -f.distance)
+
+
+def similar(
+    kb: Path,
+    job: Job,
+    memory_of: MemoryOf,
+    environment: dict[str, str] | None = None,
+    count: int = 5,
+    up_to: int | None = None,
+) -> list[Alike]:
+    """The `count` nearest past jobs that have measurements, nearest first; the same job is at 0.
+
+    `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then.
+    """
+    here = features(job, memory_of)
+    with reader(kb) as con:
+        found = [_alike(here, environment, memory_of, row) for row in _candidates(con, job)]
+        # A job with no measurements is no help, so more are counted than are asked for.
+        nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
+        counts = _counts(con, nearest, up_to)
+    counted = [
+        msgspec.structs.replace(a, measurements=n, ok=ok)
+        for a in nearest
+        if (n := (tally := counts.get((a.job.id, a.cluster, a.context), (0, 0)))[0]) and (ok := tally[1]) >= 0
+    ]
+    return counted[:count]
+
+
+def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
+    """Past jobs by cluster and context; of thousands those whose sizes are nearest."""
+    m = shape(job.model)
+    return con.execute(
+        """
+        WITH past AS (
+            SELECT
+                s.job_id, s.cluster, o.context, arg_max(s.job, s.unix_s) AS job,
+                arg_max(o.environment, s.unix_s) AS environment,
+                list(DISTINCT s.id ORDER BY s.id) AS sessions, any_value(s.devices) AS devices
+            FROM session AS s
+            INNER JOIN origin AS o ON o.session = s.id
+            GROUP BY s.job_id, s.cluster, o.context
+        )
+
+        SELECT p.job, p.cluster, p.context, p.environment, p.sessions
+        FROM past AS p
+        INNER JOIN models AS j ON j.job_id = p.job_id
+        WHERE (j.task = 'serve') = $serving
+        ORDER BY
+            p.job_id != $id,
+            3 * (j.target != $target)::INTEGER + 2 * ((coalesce(j.experts, 0) > 0) != $moe)::INTEGER
+            + 0.3 * abs(log2(j.layers / $layers)) + 0.9 * abs(log2(j.hidden / $hidden))
+            + abs(log2(p.devices / $devices)) + 0.25 * abs(log2(greatest(j.seq_len, 1) / $seq_len)),
+            p.job_id, p.cluster, p.context
+        LIMIT $limit
+        """,
+        {
+            "serving": job.task == "serve",
+            "id": job.id,
+            "target": job.target,
+            "moe": m.experts > 0,
+            "layers": m.layers,
+            "hidden": m.hidden,
+            "devices": max(job.devices, 1),
+            "seq_len": max(job.traffic.seq_len, 1),
+            "limit": _LOOKED_AT,
+        },
+    ).fetchall()
+
+
+def _alike(
+    here: dict[str, Number], environment: dict[str, str] | None, memory_of: MemoryOf, row: tuple[Any, ...]
+) -> Alike:
+    text, cluster, context, versions, sessions = row
+    job = msgspec.json.decode(text, type=Job)
+    theirs = msgspec.json.decode(versions)
+    differing = compare(here, features(job, memory_of))
+    if other := _versions(environment, theirs):
+        differing.append(other)
+    return Alike(
+        job=job,
+        cluster=cluster,
+        context=context,
+        environment=theirs,
+        sessions=sessions,
+        distance=sum(f.distance for f in differing),
+        features=sorted(differing, key=lambda f: -f.distance),
+        measurements=0,
+        ok=0,
+    )
+
+
+def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
+    """Other versions, as far as both sides know them; whatever else is in an environment counts as one, too."""
+    if not here:
+        return None
+    changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
+    unknown = [] if any(k in there for k in here) else ["unknown"]
+    if not changed and not unknown:
+        return None
+    mine = ", ".join(f"{k} {here[k]}" for k in changed) or "known"
+    other = ", ".join(f"{k} {there[k]}" for k in changed) or "unknown"
+    weight = WEIGHTS["versions"]
+    return Feature("versions", mine, other, weight.weight * min(max(len(changed), 1), 3), weight.why)
+
+
+def _counts(
+    con: "DuckDBPyConnection", nearest: list[Alike], up_to: int | None
+) -> dict[tuple[str, str, str], tuple[int, int]]:
+    found = con.execute(
+        """
+        WITH wanted AS (
+            SELECT o.key, o.job_id, s.cluster, o.context FROM origin AS o INNER JOIN session AS s ON s.id = o.session
+            WHERE o.job_id IN (FROM unnest($jobs)) AND o.context IN (FROM unnest($contexts))
+        )
+
+        SELECT w.job_id, w.cluster, w.context, count(*), count(*) FILTER (WHERE m.status = 'ok')
+        FROM measurement AS m INNER JOIN wanted AS w ON w.key = m.origin
+        WHERE $up_to IS NULL OR m.added <= $up_to
+        GROUP BY ALL
+        """,
+        {
+            "jobs": list({a.job.id for a in nearest}),
+            "contexts": list({a.context for a in nearest}),
+            "up_to": up_to,
+        },
+    ).fetchall()
+    return {(job, cluster, context): (n, ok) for job, cluster, context, n, ok in found}
+
+
+def _apart(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:
+    a, b, weight = here.get(name), there.get(name), WEIGHTS[name].weight
+    if a == b:
+        return 0.0
+    if isinstance(a, float) and isinstance(b, float):
+        # One more of both: a prefix of 0 tokens has a ratio to one of 1000.
+        return weight * min(abs(math.log2((a + 1) / (b + 1))) if min(a, b) == 0 else abs(math.log2(a / b)), _DOUBLINGS)
+    if name in ("experts", "load per device", "memory per device", "samples per device", "input_len", "output_len"):
+        return 0.0  # not comparable, and what makes them so has a feature of its own
+    return weight
+
+
+def _mean(lengths: int | list[int]) -> Number:
+    values = lengths if isinstance(lengths, list) else [lengths]
+    return sum(values) / len(values) if values and sum(values) else None

@@ -1,0 +1,43 @@
+"""Reads tables of other people's measurements: CSV (plain or gzip) and Parquet, with a predicate in SQL."""
+
+from pathlib import Path
+from typing import Any
+
+from kb.query import Table
+from kb.records import AutoscoutError
+
+_FORMATS = {".parquet": "read_parquet(?)", ".csv": "read_csv(?, sample_size = -1)", ".tsv": "read_csv(?, delim = '\t')"}
+
+
+def read_table(path: Path, where: str = "") -> Table:
+    """All rows of the file for which the predicate `where` holds.
+
+    The file is read first; the predicate runs in a database in memory that can open nothing else. Errors:
+    AutoscoutError, exit code 2, for a file that is no table and for a predicate that does not work.
+    """
+    import duckdb
+
+    if not path.is_file():
+        raise AutoscoutError(f"{path}: there is no such table", 2)
+    suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
+    if suffix.lower() not in _FORMATS:
+        raise AutoscoutError(f"{path} is not a table that can be read: give .csv, .csv.gz, .tsv or .parquet", 2)
+    with duckdb.connect(":memory:") as con:
+        try:
+            con.execute(f"CREATE TABLE measured AS FROM {_FORMATS[suffix.lower()]}", [str(path)])
+        except duckdb.Error as error:
+            raise AutoscoutError(f"{path} cannot be read as a table ({_first_line(error)})", 2) from error
+        con.execute("SET enable_external_access = false; SET lock_configuration = true")
+        sql = f"SELECT * FROM measured WHERE ({where}\n)" if where else "FROM measured"
+        try:
+            if len(con.extract_statements(sql)) != 1:
+                raise AutoscoutError(f"--where {where}: give one predicate, without ';'", 2)
+            cursor = con.execute(sql)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        except duckdb.Error as error:
+            raise AutoscoutError(f"--where {where}: {_first_line(error)}", 2) from error
+        return Table([c[0] for c in cursor.description], [str(c[1]) for c in cursor.description], rows, False)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).partition("\n\nLINE ")[0].split())

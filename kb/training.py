@@ -1,0 +1,119 @@
+"""What is known of a job's configurations, one row each: what simulators learn from and a new job starts with."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kb import rows
+from kb.connect import reader
+from kb.records import Status, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """All measurements of one configuration. `status`: wrong if one run was, else ok if one run was, else that of the
+    last failure. `metrics`: medians over the runs that were ok."""
+
+    name: str
+    knobs: dict[str, Value]
+    status: Status
+    metrics: dict[str, float]
+    evidence: str
+    runs: int
+
+
+def outcomes(
+    kb: Path,
+    job_id: str,
+    metrics: list[str],
+    *,
+    contexts: list[str] | None = None,
+    sessions: list[str] | None = None,
+    up_to: int | None = None,
+    most: int = 2000,
+    maximize: bool = False,
+) -> list[Outcome]:
+    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark).
+
+    Of more than `most` configurations: half the best by the first of `metrics`, half at random, always the same ones.
+    """
+    columns = [name if name in rows.METRICS else _other(name) for name in metrics]
+    medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))
+    rank = ("-m0" if maximize else "m0") if metrics else "first"
+    with reader(kb) as con:
+        found = con.execute(
+            f"""
+            WITH done AS (
+                SELECT
+                    m.configuration, bool_or(m.status = 'wrong') AS wrong, bool_or(m.status = 'ok') AS ok,
+                    arg_max(m.status, m.added) AS last, arg_max(m.evidence, m.added) AS evidence,
+                    count(*) AS runs, min(m.added) AS first {medians}
+                FROM measurement AS m
+                WHERE
+                    m.origin IN (
+                        SELECT key FROM origin
+                        WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                        AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
+                    )
+                    AND m.fidelity = 'profiled' AND ($up_to IS NULL OR m.added <= $up_to)
+                GROUP BY m.configuration
+            )
+
+            SELECT
+                c.name, c.knobs, if(d.wrong, 'wrong', if(d.ok, 'ok', d.last)), d.evidence, d.runs,
+                {", ".join(f"d.m{i}" for i in range(len(metrics))) or "NULL"}
+            FROM (
+                FROM done
+                QUALIFY
+                    row_number() OVER (ORDER BY {rank} NULLS LAST, first) <= $most // 2
+                    OR row_number() OVER (ORDER BY hash(configuration)) <= $most // 2
+                    OR count(*) OVER () <= $most
+            ) AS d
+            INNER JOIN configuration AS c ON c.key = d.configuration
+            ORDER BY d.first
+            """,
+            {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to, "most": most},
+        ).fetchall()
+    return [_outcome(metrics, row) for row in found]
+
+
+def columns(
+    kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
+) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
+    """Every run of a job that was ok and has the metric, as columns of n values: the knobs (masked where inactive), the
+    metric, and `configuration`, a number that is the same for runs of the same configuration; in no order."""
+    chosen = [
+        f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
+    ]
+    value = f"m.{metric}" if metric in rows.METRICS else _other(metric)
+    with reader(kb) as con:
+        return con.execute(
+            f"""
+            SELECT {"".join(f'{column} AS "{knob}", ' for column, knob in zip(chosen, knobs, strict=True))}
+                {value} AS "{metric}", m.configuration
+            FROM measurement AS m INNER JOIN configuration AS c ON c.key = m.configuration
+            WHERE
+                m.origin IN (
+                    SELECT key FROM origin
+                    WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                )
+                AND m.status = 'ok' AND m.fidelity = 'profiled' AND {value} IS NOT NULL
+            """,
+            {"job": job_id, "contexts": contexts},
+        ).fetchnumpy()
+
+
+def _outcome(metrics: list[str], row: tuple[Any, ...]) -> Outcome:
+    name, knobs, status, evidence, runs, *values = row
+    known = {metric: x for metric, x in zip(metrics, values, strict=False) if x is not None} if status == "ok" else {}
+    return Outcome(
+        name=name, knobs=msgspec.json.decode(knobs), status=status, metrics=known, evidence=evidence, runs=runs
+    )
+
+
+def _other(metric: str) -> str:
+    name = metric.replace("'", "''")
+    return f"try_cast(m.other_metrics ->> '{name}' AS DOUBLE)"

@@ -1,0 +1,84 @@
+"""Asks Megatron-core itself, in one process: one JSON question a line in, one JSON answer a line out.
+
+A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are
+made for real over torch's fake process group (collectives return at once, whatever they are given), so that any number
+of ranks can be asked. A deep question also builds the model and takes one training step as that rank: errors of shapes
+and schedules show, numbers mean nothing. The answer: {"refused": "" or the error, "phase": …}.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import contextlib
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).parents[3] / "autoscout" / "profile" / "worker"
+
+
+def answer(question: dict[str, Any]) -> dict[str, str]:
+    import building
+    import torch
+    from megatron.core import parallel_state, tensor_parallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    config, phase = question["config"], "groups"
+    try:
+        torch.distributed.init_process_group(
+            "fake", store=FakeStore(), rank=question["rank"], world_size=question["world"]
+        )
+        parallel_state.initialize_model_parallel(**config["groups"])
+        phase = "config"
+        shape = building.transformer_config(config)
+        building.DistributedDataParallelConfig(**config["ddp"])
+        building.OptimizerConfig(**config["optimizer"], bf16=shape.bf16)
+        if question["deep"]:
+            phase = "build"
+            tensor_parallel.model_parallel_cuda_manual_seed(1234)
+            device = torch.device("cpu")
+            chunks, optimizer = building.build(config, shape, device)
+            phase = "step"
+            _step(config, chunks, optimizer, device)
+    except Exception as error:
+        return {"refused": f"{type(error).__name__}: {error}"[:400], "phase": phase}
+    finally:
+        parallel_state.destroy_model_parallel()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    return {"refused": "", "phase": phase}
+
+
+def _step(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any) -> None:
+    import train
+
+    train._iteration(config, chunks, optimizer, device, 0)
+
+
+def _fake_every_group() -> None:
+    """Megatron asks for gloo by name for some groups, which would wait for ranks that do not exist."""
+    import torch
+
+    new_group = torch.distributed.new_group
+    torch.distributed.new_group = lambda *args, **kwargs: new_group(*args, **{**kwargs, "backend": "fake"})
+
+
+def main() -> None:
+    sys.path.insert(0, str(WORKER))
+    warnings.simplefilter("ignore")
+    with contextlib.redirect_stdout(io.StringIO()):
+        import train
+
+        train.load("cpu")
+        _fake_every_group()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        with contextlib.redirect_stdout(sys.stderr):
+            said = answer(json.loads(line))
+        print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()

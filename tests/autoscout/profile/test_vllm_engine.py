@@ -1,0 +1,184 @@
+"""The real vLLM on this machine's CPU: both ways to run it, what it refuses, and that nothing of it stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from serving_bench import PYTHON, needs_vllm, serving_job
+
+from autoscout import export
+from autoscout.profile import guard, processes, serving_keeper, serving_server
+from autoscout.profile.results import collect
+from autoscout.profile.serving_profiler import VllmProfiler, random_model
+from kb.records import Configuration, Measurement
+
+pytestmark = [pytest.mark.engine, needs_vllm, pytest.mark.timeout(400)]
+
+BASE: dict[str, Any] = {
+    "block_size": 32,
+    "kv_cache_mib": 16,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 256,
+    "eager": True,
+}
+OWNER = """
+import sys
+from pathlib import Path
+import msgspec
+from autoscout.profile.runner import profiler_for
+from kb.records import Configuration, Job
+job = msgspec.json.decode(sys.argv[1], type=Job)
+print("begun", flush=True)
+profiler_for(job).run(Configuration(msgspec.json.decode(sys.argv[3])), "tiny", Path(sys.argv[2]))
+"""
+
+
+class Bench:
+    def __init__(self, root: Path) -> None:
+        self.root, self.runs = root, 0
+        self.profiler = VllmProfiler(serving_job(launcher="warm"))
+
+    def run(self, **knobs: Any) -> Measurement:
+        self.runs += 1
+        return self.profiler.run(Configuration(BASE | knobs), "tiny", self.root / f"{self.runs:04d}")
+
+    @property
+    def folder(self) -> Path:
+        return self.root / f"{self.runs:04d}"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("experiments"))
+    yield bench
+    bench.profiler.close()
+
+
+def test_an_experiment_measures_what_users_feel(bench: Bench) -> None:
+    measured = bench.run()
+    assert measured.status == "ok", measured.evidence
+    assert len(measured.iterations_s) == 2
+    metrics = measured.metrics
+    assert 0 < metrics["ttft_p50_ms"] < metrics["e2el_p50_ms"]
+    assert metrics["output_tokens_per_s"] == pytest.approx(6 * metrics["requests_per_s"])
+    assert metrics["total_tokens_per_s"] == pytest.approx(30 * metrics["requests_per_s"])
+    assert metrics["goodput_rps"] == metrics["requests_per_s"]
+    assert metrics["kv_cache_tokens"] >= 4 * 32
+    assert len(measured.losses) == 4 * 6
+    assert (measured.environment["driver"], measured.environment["clock"]) == ("in process", "processor")
+    adopted = collect(bench.folder)
+    assert adopted is not None
+    assert adopted.metrics == metrics
+
+
+def test_configurations_that_compute_the_same_answer_the_same(bench: Bench) -> None:
+    reference, other = bench.run(), bench.run(block_size=64, max_num_seqs=1, spec="ngram", spec_tokens=2)
+    assert guard.compare(reference, other, guard.ANSWERS) == ""
+
+
+def test_the_same_engine_is_not_run_twice(bench: Bench) -> None:
+    """cudagraph_mode means nothing where nothing is compiled."""
+    first = bench.run(max_num_seqs=2)
+    again = bench.run(max_num_seqs=2, cudagraph_mode="PIECEWISE")
+    assert "the same engine" in again.evidence
+    assert again.metrics == first.metrics
+    assert again.configuration.knobs["cudagraph_mode"] == "PIECEWISE"
+    assert "the same engine" not in bench.run(max_num_seqs=2).evidence  # a repeat is measured
+
+
+def test_refusals_are_classes_and_sentences(bench: Bench) -> None:
+    refused = bench.run(max_num_seqs=64, max_num_batched_tokens=32)
+    assert refused.status == "invalid"
+    assert "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)" in refused.evidence
+    later = bench.run(block_size=16)
+    assert later.status == "invalid"
+    assert "when the engine started: No common block size for 16" in later.evidence
+
+
+def test_interrupting_ends_the_next_experiment_only(bench: Bench) -> None:
+    bench.profiler.interrupt()
+    assert bench.run().status == "killed"
+    assert bench.run().status == "ok"
+
+
+def left_in_shared_memory(before: set[Path]) -> set[Path]:
+    """New files there that no process uses: others on this machine have theirs."""
+    deadline = time.monotonic() + 20
+    while True:
+        used = processes.shared_memory({int(p.name): "" for p in Path("/proc").iterdir() if p.name.isdigit()})
+        left = set(Path("/dev/shm").iterdir()) - before - used
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.5)
+
+
+def test_a_server_measures_the_same_things_and_leaves_nothing(tmp_path: Path) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    profiler = VllmProfiler(serving_job(launcher="serve"))
+    measured = profiler.run(Configuration(BASE), "tiny", tmp_path / "0001")
+    assert measured.status == "ok", measured.evidence
+    assert (measured.environment["driver"], measured.environment["clock"]) == ("http", "wall")
+    assert len(measured.losses) == 4 * 6
+    assert measured.metrics["output_tokens_per_s"] == pytest.approx(6 * measured.metrics["requests_per_s"])
+    assert json.loads((tmp_path / "0001" / "effective.json").read_bytes())["values"]["scheduler.max_num_seqs"] == 4
+    assert left_in_shared_memory(before) == set()
+    refused = profiler.run(Configuration(BASE | {"max_num_batched_tokens": 2}), "tiny", tmp_path / "0002")
+    assert refused.status == "invalid", refused.evidence
+    assert "must be greater than or equal to max_num_seqs" in refused.evidence
+
+
+@pytest.mark.parametrize("form", ["command", "yaml"])
+def test_what_is_exported_starts(form: export.Format, tmp_path: Path) -> None:
+    job = serving_job()
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, model_path=random_model(job)))
+    said = export.render(export.launch(job, Configuration(BASE), "tiny", "measured"), form)
+    (tmp_path / "exported.yaml").write_text(said)
+    port = serving_server.free_port()
+    line = f"{said.rstrip()} --port {port}" if form == "command" else f"vllm serve --config exported.yaml --port {port}"
+    environ = serving_server.variables(
+        {"PATH": f"{PYTHON.absolute().parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    )
+    server = subprocess.Popen(
+        [sys.executable, serving_keeper.__file__, "bash", "-c", line],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environ,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while not serving_server.healthy(port):
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(60)
+
+
+@pytest.mark.parametrize("launcher", ["warm", "serve"])
+def test_nothing_survives_its_owner(launcher: str, tmp_path: Path) -> None:
+    job = msgspec.json.encode(serving_job(launcher=launcher, measure_s=60.0, iterations=1000)).decode()
+    command = [sys.executable, "-c", OWNER, job, str(tmp_path / "0001"), json.dumps(BASE)]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    log = tmp_path / "0001" / ("rank-0.log" if launcher == "warm" else "launcher.log")
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not (log.is_file() and b"Loading safetensors" in log.read_bytes()):
+        time.sleep(0.2)
+    family = [psutil.Process(pid) for pid in processes.family(owner.pid)]
+    family += psutil.Process(owner.pid).children(recursive=True)
+    assert len({p.pid for p in family}) >= 3, log.read_text() if log.is_file() else "never started"
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    _, alive = psutil.wait_procs([p for p in set(family) if p.pid != owner.pid], timeout=30)
+    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []

@@ -1,0 +1,182 @@
+"""`autoscout calibrate`: it measures, ends when asked to, and what it wrote is what predictions use."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscout import calibrate as cal
+from autoscout.simulate import serving_operators as op
+from autoscout.simulate.hardware import all_hardware
+from autoscout.simulate.roofline import flash, gemm
+from autoscout.simulate.serving_device import device
+
+COMMAND = [sys.executable, "-m", "tui.cli", "calibrate", "--quick"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if k != "AUTOSCOUT_KB"}
+    return {**clean, "XDG_DATA_HOME": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("data")
+    done = subprocess.run([*COMMAND, "--json"], capture_output=True, text=True, timeout=110, env=environment(folder))
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_measures_this_machine(measured):
+    folder, document = measured
+    assert document["device"] == "cpu"
+    assert Path(document["file"]) == folder / "autoscout" / "hardware" / "cpu.toml"
+    hw = document["hardware"]
+    assert hw["peak_tflops"]["fp32"] > 0
+    assert hw["memory_gb_s"] > 0
+    assert hw["cores"] == len(os.sched_getaffinity(0))
+    assert all(0 <= error < 1 for error in document["errors"].values())
+    if hw["cores"] > 1:
+        assert hw["island"]["all_reduce"]["latency_us"][0] > 0
+
+
+def test_predictions_use_it(measured):
+    """Both models know the device by its name from now on; the serving model knew no CPU before."""
+    folder, document = measured
+    script = (
+        "import json, numpy as np\n"
+        "from autoscout.simulate.hardware import hardware\n"
+        "from autoscout.simulate.serving import ServingSimulator\n"
+        "columns = dict(layers=4, hidden=256, heads=4, head_dim=64, ffn=1024, vocab=2048, gpu='cpu', batch=8)\n"
+        "columns |= dict(input_len=96, output_len=24)\n"
+        "member = ServingSimulator('tpot_mean_ms')\n"
+        "why_not = member.applies(columns)\n"
+        "value = None if why_not else float(member.predict(columns).value[0])\n"
+        "found = hardware('cpu')\n"
+        "print(json.dumps([found and found.memory_gb_s, why_not, value]))"
+    )
+    answers = []
+    for where in (folder, folder / "empty"):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment(where)
+        )
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    (rate, why_not, value), (_, without, nothing) = answers
+    assert rate == pytest.approx(document["hardware"]["memory_gb_s"], rel=1e-4)
+    assert why_not == ""
+    assert value > 0
+    assert "no constants for cpu" in without
+    assert nothing is None
+
+
+@pytest.mark.parametrize(
+    ("python", "sentence"),
+    [(f"{sys.executable} -S", "has no torch"), ("/nowhere/python", "there is no such interpreter")],
+)
+def test_without_torch_it_says_so(tmp_path, python, sentence):
+    done = subprocess.run(
+        [*COMMAND, "--python", python], capture_output=True, text=True, timeout=60, env=environment(tmp_path)
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("*.toml"))
+
+
+def test_a_name_that_is_no_file_name_is_refused(tmp_path):
+    done = subprocess.run(
+        [*COMMAND, "--name", "../etc"], capture_output=True, text=True, timeout=60, env=environment(tmp_path)
+    )
+    assert done.returncode == 2
+    assert "becomes a file" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupting_it_leaves_no_process(tmp_path, number):
+    running = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
+    assert running.stderr is not None
+    assert "measured: device" in running.stderr.readline()
+    family = psutil.Process(running.pid).children(recursive=True)
+    assert family
+    running.send_signal(number)
+    code = running.wait(timeout=20)
+    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not list(tmp_path.rglob("*.toml"))
+
+
+def benchmarks_of(name: str) -> cal.Groups:
+    """What the micro-benchmarks would find on a device that is exactly as its constants say."""
+    hw, d = all_hardware()[name], device(name)
+    shapes = [(m, n, k) for m in (1, 16, 128, 1024, 4096) for n, k in ((4096, 4096), (12288, 4096), (4096, 12288))]
+
+    def product(dtype: str, m: int, n: int, k: int) -> float:
+        return float(1e6 * gemm(hw, np.array([float(m)]), np.array([float(n)]), np.array([float(k)]), dtype)[0])
+
+    def attention(batch: int, length: int) -> list[float]:
+        b, h, t, d = (np.array([float(x)]) for x in (batch, 32, length, 128))
+        us = float(1e6 * flash(hw, b, h, t, t, d, "bf16")[0])
+        return [batch, 32, length, 128, us, us * (1 + 2.5 / 0.85)]
+
+    decode = [
+        [b, 32, c, 128, float(op.decode_us(d.decode, float(b), float(b * c), 32 * 128 * 4, 1.0))]
+        for b in (1, 8, 32)
+        for c in (512, 2048, 8192)
+    ]
+    curve = hw.island.all_reduce
+    sizes = (2**12, 2**16, 2**20, 2**24)
+    return {
+        "device": [
+            {"name": "like " + name, "multiprocessors": hw.multiprocessors, "memory_gib": hw.memory_gib, "count": 2}
+            | {"context_gib": 0.5, "kind": "cuda", "torch": "2"}
+        ],
+        "gemm": [[t, m, n, k, product(t, m, n, k)] for t in ("bf16", "fp32") for m, n, k in shapes],
+        "memory": [
+            ["copy", 2**28, 2**28 / hw.memory_gb_s * 1e-3],
+            ["norm", 2**28, 2**28 / hw.memory_gb_s * 2e-3],
+            ["launch", 0, 3.0],
+        ],
+        "prefill": [attention(b, length) for b in (1, 4) for length in (256, 1024, 4096)],
+        "decode": decode,
+        "host": [["forward", 5.0]],
+        "collectives": [["all_reduce", 2, s, curve.latency_us[0] + 1e-3 * s / curve.bus_gb_s[0]] for s in sizes],
+    }
+
+
+def test_the_fits_find_the_device_behind_the_benchmarks():
+    groups = benchmarks_of("a100-80-sxm")
+    hardware, errors = cal.fit_hardware(groups, "mine")
+    serving, more = cal.fit_serving(groups, hardware)
+    assert errors["gemm"] < 0.10
+    assert errors["attention"] < 0.05
+    assert more["serving decode"] < 0.02
+    assert hardware["elementwise"]["norm_bandwidth"] == pytest.approx(0.5)
+    assert hardware["attention"]["backward"] == pytest.approx(0.85, rel=0.01)
+    curve = all_hardware()["a100-80-sxm"].island.all_reduce
+    assert hardware["island"]["all_reduce"]["bus_gb_s"][0] == pytest.approx(curve.bus_gb_s[0], rel=0.05)
+    assert serving["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
+        st.one_of(st.booleans(), st.integers(-9, 9), st.text(max_size=9), st.lists(st.integers(0, 9))),
+    )
+)
+def test_what_it_writes_is_toml(content):
+    assert tomllib.loads(cal.toml({**content, "table": content})) == {**content, "table": content}

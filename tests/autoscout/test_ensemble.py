@@ -1,0 +1,222 @@
+"""Weights, rules and intervals of the ensemble; and that a member which would mislead loses its weight by itself."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscout.simulate import weights as weighing
+from autoscout.simulate.encode import take
+from autoscout.simulate.linear import table_2
+from autoscout.simulate.member import Prediction
+from autoscout.simulate.members import with_learned
+from autoscout.simulate.stack import Ensemble
+from autoscout.simulate.trees import Trees
+
+
+class Analytic:
+    """The truth times a constant and its own noise; says how wrong it believes to be."""
+
+    def __init__(self, name, scale=1.0, noise=0.0, claims=0.1, gives_up=None):
+        self.name, self.scale, self.noise, self.claims, self.gives_up = name, scale, noise, claims, gives_up
+
+    def applies(self, columns):
+        return ""
+
+    def fit(self, columns, values):
+        pass
+
+    def predict(self, columns):
+        # the noise is a function of the row, as a wrong model's is
+        wave = np.sin(37.0 * columns["a"] + 11.0 * columns["b"] + 5.0 * columns["mbs"])
+        value = self.scale * truth(columns) * np.exp(self.noise * wave)
+        if self.gives_up is not None:
+            value = np.where(columns["a"] == self.gives_up, np.nan, value)
+        return Prediction(value=value, error=np.full(len(value), self.claims))
+
+
+def truth(columns):
+    return (1 + columns["a"]) * columns["b"] ** 0.7 * (1 + 0.2 * (columns["mbs"] > 2))
+
+
+def rows(n, seed=0, noise=0.03, a=(0, 1, 2, 3)):
+    rng = np.random.default_rng(seed)
+    columns = {
+        "a": rng.choice(np.array(a), n).astype(float),
+        "b": rng.choice([1.0, 2.0, 4.0, 8.0], n),
+        "mbs": rng.choice([1.0, 2.0, 4.0], n),
+        "layers": 24,
+    }
+    return columns, truth(columns) * np.exp(noise * rng.standard_normal(n))
+
+
+def misses(ensemble, columns, values):
+    prediction = ensemble.predict(columns)
+    return np.abs(np.log(prediction.value / values)), prediction.error
+
+
+def covered(ensemble, columns, values):
+    miss, error = misses(ensemble, columns, values)
+    return float((miss <= weighing.SPAN * error).mean())
+
+
+def test_before_any_row_analytic_members_are_weighed_by_what_they_claim():
+    ensemble = Ensemble(with_learned([Analytic("sure", claims=0.1), Analytic("unsure", claims=0.3)]))
+    columns, values = rows(100)
+    ensemble.begin(columns)
+    assert ensemble.weights == pytest.approx({"sure": 0.9, "unsure": 0.1})
+    assert ensemble.expected_error == pytest.approx(0.12 * np.sqrt(2 / np.pi))
+    assert misses(ensemble, columns, values)[0].mean() < 0.05
+
+
+def test_without_rows_and_without_physics_nobody_has_a_say():
+    ensemble = Ensemble(table_2())
+    columns, _ = rows(10)
+    ensemble.begin(columns)
+    assert ensemble.weights == {}
+    assert np.isnan(ensemble.predict(columns).value).all()
+    assert "needs 8 measured rows" in ensemble.applies(columns)
+
+
+def test_a_member_that_is_wrong_loses_its_weight_to_one_that_is_right():
+    ensemble = Ensemble([Analytic("right", noise=0.05), Analytic("sure of itself", scale=2.0, claims=0.01)])
+    columns, values = rows(60)
+    ensemble.begin(columns)
+    assert ensemble.weights["sure of itself"] > 0.9
+    ensemble.fit(columns, values)
+    assert ensemble.weights.get("right", 0.0) > 0.9
+
+
+def test_members_that_err_in_opposite_ways_share():
+    ensemble = Ensemble([Analytic("low", 0.8), Analytic("high", 1.25)], rule="stacked")
+    columns, values = rows(60)
+    ensemble.fit(columns, values)
+    assert ensemble.weights == pytest.approx({"low": 0.5, "high": 0.5}, abs=0.05)
+    assert misses(ensemble, columns, values)[0].mean() < 0.05
+
+
+def test_stacking_beats_the_published_weights_where_members_differ_in_level():
+    found = {}
+    for rule in ("published", "stacked", "best"):
+        ensemble = Ensemble(with_learned([Analytic("analytic", 1.3, 0.1)]), rule=rule)
+        ensemble.fit(*rows(150))
+        found[rule] = misses(ensemble, *rows(300, seed=1))[0].mean()
+    assert found["stacked"] < found["published"]
+    assert found["best"] == pytest.approx(found["stacked"])
+
+
+def test_a_member_that_cannot_say_leaves_the_others_to_speak():
+    ensemble = Ensemble([Analytic("knows all", 1.2), Analytic("gives up", gives_up=3.0)])
+    columns, values = rows(100)
+    ensemble.fit(columns, values)
+    assert set(ensemble.weights) == {"knows all", "gives up"}
+    assert np.isfinite(ensemble.predict(columns).value).all()
+
+
+def test_learned_members_lose_their_weight_outside_of_what_they_were_fitted_on_and_say_so():
+    ensemble = Ensemble(with_learned([Analytic("analytic", 1.3, 0.05, claims=0.2)]))
+    ensemble.fit(*rows(300, a=(0, 1)))
+    inside, far = rows(1, a=(1,))[0], rows(1, a=(30,))[0]
+
+    def without_physics(columns):
+        return sum(s.weight for s in ensemble.explain(columns)[1] if "analytic" not in s.member)
+
+    assert without_physics(inside) > 0.2
+    assert without_physics(far) < 0.05
+    trees = next(s for s in ensemble.explain(far)[1] if s.member == "trees")
+    assert trees.why == "outside of what it was fitted on: a 30 (seen 0 to 1)"
+    assert ensemble.predict(far).error[0] > 3 * ensemble.predict(inside).error[0]
+
+
+def test_another_device_is_outside_too():
+    columns, values = rows(100)
+    columns["gpu"] = np.full(100, "a100")
+    trees = Trees()
+    trees.fit(columns, values)
+    assert trees.why_outside({**take(columns, np.array([0])), "gpu": "h100"}) == "gpu h100 (seen a100)"
+
+
+@pytest.mark.parametrize("n", [6, 12, 40, 200])
+def test_intervals_of_nine_in_ten_hold_nine_in_ten(n):
+    """Held-out rows of the same job; with few rows they are wider, never narrower."""
+    found = []
+    for seed in range(12 if n < 100 else 4):
+        ensemble = Ensemble(with_learned([Analytic("analytic", 1.2, 0.1)]))
+        ensemble.fit(*rows(n, seed))
+        found.append(covered(ensemble, *rows(200, seed=100 + seed)))
+    assert 0.85 <= np.mean(found) <= (0.95 if n >= 40 else 0.985)
+
+
+def test_whole_jobs_are_held_out_where_there_are_several():
+    """Four jobs whose level differs by 30 %, which no column tells: the interval for a fifth has to hold that."""
+    rng = np.random.default_rng(0)
+    columns, values = rows(240, noise=0.01)
+    job = np.arange(240) % 6
+    values = values * np.exp(0.3 * rng.standard_normal(6))[job]
+    apart, together = Ensemble(with_learned([Analytic("analytic")])), Ensemble(with_learned([Analytic("analytic")]))
+    apart.fit(columns, values, job)
+    together.fit(columns, values)
+    assert np.median(apart.predict(columns).error) >= np.median(together.predict(columns).error)
+    assert len(apart.held_out) == 240
+
+
+def test_the_same_rows_give_the_same_ensemble():
+    def fitted():
+        ensemble = Ensemble(with_learned([Analytic("analytic", 1.2, 0.1)]))
+        ensemble.fit(*rows(100))
+        return ensemble
+
+    a, b = fitted(), fitted()
+    assert a.weights == b.weights
+    assert (a.predict(rows(50, 1)[0]).value == b.predict(rows(50, 1)[0]).value).all()
+
+
+def test_fitting_again_forgets_what_was_fitted_before():
+    ensemble = Ensemble(with_learned([Analytic("analytic", 1.2, 0.1)]))
+    ensemble.fit(*rows(200, seed=3))
+    ensemble.fit(*rows(100))
+    fresh = Ensemble(with_learned([Analytic("analytic", 1.2, 0.1)]))
+    fresh.fit(*rows(100))
+    assert ensemble.weights == fresh.weights
+
+
+def test_ten_thousand_rows_refit_within_a_few_fits_of_their_trees():
+    """Measured against scikit-learn's own time for the two boosted members, which is most of it."""
+    columns, values = rows(10_000)
+    columns["c"] = np.random.default_rng(1).integers(0, 9, 10_000).astype(float)
+    bases: list = [Analytic("analytic", 1.2, 0.1)]
+    began = time.process_time()
+    for member in (Trees(), Trees(bases[0])):
+        member.fit(columns, values)
+    trees = time.process_time() - began
+    ensemble = Ensemble(with_learned(bases))
+    began = time.process_time()
+    ensemble.fit(columns, values)
+    assert time.process_time() - began < 8 * trees
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 10_000))
+def test_stacked_weights_are_a_share_each(n, m, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=n)
+    L = y[:, None] + rng.normal(0, rng.uniform(0.01, 2, m), (n, m))
+    L[rng.random((n, m)) < 0.1] = np.nan
+    s = weighing.usual_errors(y, L, np.full(m, 0.3))
+    w = weighing.stacked(y, L, s)
+    assert (w >= 0).all()
+    assert w.sum() == pytest.approx(1)
+    on_rows = weighing.on_rows(w, s, L, np.full((n, m), 0.3))
+    assert (on_rows >= -1e-12).all()
+    assert on_rows.sum(1) == pytest.approx(np.isfinite(L).any(1).astype(float))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 200), st.integers(0, 10_000))
+def test_the_stretch_grows_with_the_misses(n, seed):
+    rng = np.random.default_rng(seed)
+    z = np.abs(rng.standard_normal(n))
+    spread = np.ones(n)
+    assert weighing.stretch(z, np.zeros(n), spread) <= weighing.stretch(2 * z, np.zeros(n), spread)

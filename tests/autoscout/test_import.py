@@ -1,0 +1,434 @@
+"""Results of other tools become measurements: mapped, converted, listed when they cannot be used, and undone."""
+
+import gzip
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autoscout.importing import deepspeed, mapping, megatron, vllm
+from autoscout.importing.bring_in import Done, bring_in, open_source
+from autoscout.importing.mapping import Use
+from autoscout.job import load_job
+from autoscout.space.graph import Space
+from autoscout.space.knob import Knob
+from kb import forget, query, store
+from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
+
+JOB = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+SERVING = Job(
+    name="chat",
+    target="vllm",
+    task="serve",
+    model=Model(layers=2, hidden=8, heads=2, vocab=32),
+    traffic=Traffic(concurrency=16, input_len=128, output_len=32),
+    cluster=Cluster(nodes=[Node(device="a100", count=1)]),
+    objective=Objective(maximize="output_tokens_per_s"),
+)
+
+
+def knob(name: str, sets: str, *values: bool | int | str, unit: str = "") -> Knob:
+    return Knob(name=name, kind="dense", layer="", values=values, meaning="", sets=sets, unit=unit)
+
+
+SPACE = Space(
+    [
+        knob("max_num_seqs", "max_num_seqs", 16, 32, 64),
+        knob("prefix_caching", "enable_prefix_caching", False, True),
+        knob("kv_cache_mib", "kv_cache_memory_bytes", 64, 128, unit="MiB"),
+        knob("stage", "zero_optimization.stage", 0, 1, 2, 3),
+        knob("mbs", "train_micro_batch_size_per_gpu", 1, 2, 4),
+    ],
+    [],
+    {},
+)
+
+
+@pytest.fixture
+def kb(tmp_path: Path) -> Path:
+    return tmp_path / "kb" / "kb.duckdb"
+
+
+def table(tmp_path: Path, text: str, name: str = "table.csv", encoding: str = "utf-8") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def brought(kb: Path, path: Path, *maps: str, sets: tuple[str, ...] = (), units: tuple[str, ...] = ()) -> Done:
+    return bring_in(kb, path, JOB, maps, sets, units)
+
+
+def test_a_csv_with_a_mapping_units_failures_and_columns_of_its_own(kb, tmp_path):
+    path = table(
+        tmp_path,
+        "tensor_model_parallel_size,pp,micro,iteration_time_ms,peak_mb,result,gpu,seed\n"
+        "2,2,1,120.5,2048,ok,A100,1\n"
+        "1,4,2,,,oom,A100,2\n",
+    )
+    done = brought(
+        kb,
+        path,
+        *("micro=mbs", "iteration_time_ms=step_time_s", "peak_mb=peak_memory_gib", "result=status"),
+        sets=("dp=1",),
+    )
+    assert (done.rows, done.good, done.new, done.bad) == (2, 2, 2, [])
+    assert done.columns["iteration_time_ms"] == "metric step_time_s (ms → s)"
+    assert done.columns["tensor_model_parallel_size"] == "knob tp"
+    assert done.columns["gpu"] == "kept"
+    ok, oom = [m for _, m in store.measurements(kb)]
+    assert ok.configuration.knobs == {"pp": 2, "tp": 2, "dp": 1, "mbs": 1}
+    assert ok.metrics == {"step_time_s": 0.1205, "peak_memory_gib": 2048e6 / 2**30, "seed": 1.0}
+    assert ok.environment == {"gpu": "A100"}
+    assert (oom.status, oom.configuration.knobs["pp"]) == ("oom", 4)
+    assert query.run(kb, "SELECT job, measurements, failed, reader, file FROM imports").rows == [
+        ("tiny-gpt-cpu", 2, 1, "csv", "table.csv")
+    ]
+
+
+def test_importing_again_changes_nothing_and_forgetting_undoes_it(kb, tmp_path):
+    path = table(tmp_path, "tp,mbs,step_time_s\n1,1,0.5\n2,1,0.4\n")
+    first, again = brought(kb, path), brought(kb, path)
+    assert (first.id, first.new, again.new, again.known) == (again.id, 2, 0, 2)
+    [name] = [p for p in (kb.parent / "imports").iterdir() if p.suffix == ".parquet"]
+    gone = forget.forget(kb, [first.id])
+    assert (gone.measurements, gone.files) == (2, [str(name)])
+    assert store.measurements(kb) == []
+    assert list((kb.parent / "imports").iterdir()) == []
+    assert store.ingest_all(kb) == (0, [])
+    assert brought(kb, path).new == 2  # who imports it again wants it again
+
+
+def test_a_lost_knowledge_base_gets_its_imports_back(kb, tmp_path):
+    brought(kb, table(tmp_path, "tp,mbs,step_time_s\n1,1,0.5\n2,1,0.4\n"))
+    before = store.measurements(kb)
+    kb.unlink()
+    assert store.ingest_all(kb) == (2, [])
+    assert store.measurements(kb) == before
+
+
+def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_path):
+    path = table(
+        tmp_path,
+        "tp,mbs,step_time_s,status\n"
+        "1,1,0.5,ok\n"
+        "2,1\n"
+        "two,1,0.4,ok\n"
+        "2,1.5,0.4,ok\n"
+        "2,1,nan,ok\n"
+        "2,1,-3,ok\n"
+        "2,1,,ok\n"
+        ",,0.4,ok\n"
+        "4,1,0.4,splendid\n"
+        '4,1,0.4,"ok\n',
+    )
+    done = brought(kb, path)
+    assert (done.rows, done.good, done.new) == (10, 1, 1)
+    assert [(bad.where, bad.reason) for bad in done.bad] == [
+        ("line 3", "has 2 fields, the header 4"),
+        ("line 4", "tp is 'two', which is no number"),
+        ("line 5", "mbs is 1.5, which is no whole number"),
+        ("line 6", "step_time_s is 'nan', which is no number"),
+        ("line 7", "step_time_s is -3, which cannot be"),
+        ("line 8", "has no metric"),
+        ("line 9", "has no knob of the job"),
+        ("line 10", "its status 'splendid' is not understood"),
+        ("line 11", "is no CSV (unexpected end of data)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        ("tp,tp,step_time_s\n1,1,1\n", (), "the column tp is there 2 times"),
+        ("tp,time\n1,1\n", ("time=step_time_s",), "column time does not say its unit"),
+        ("tp,t\n1,1\n", ("t=step_tim_s",), "did you mean 'step_time_s'?"),
+        ("tp,t\n1,1\n", ("tt=step_time_s",), "there is no column 'tt'"),
+        ("tp,t\n1,1\n", ("t",), "write COLUMN="),
+        ("tp,tensor_model_parallel_size,step_time_s\n1,1,1\n", (), "would both be tp"),
+        ("", (), "is empty"),
+        ("tp,step_time_s\n1,x\n", (), "not one of its 1 rows can be imported; line 2"),
+    ],
+)
+def test_tables_that_cannot_be_understood_are_refused(kb, tmp_path, text, options, sentence):
+    with pytest.raises(AutoscoutError, match=sentence.replace("?", r"\?")) as refused:
+        brought(kb, table(tmp_path, text), *options)
+    assert refused.value.exit_code == 2
+    assert not kb.exists() or store.mark(kb) == 0
+
+
+def test_mixed_units_are_read_where_each_cell_says_its_own(kb, tmp_path):
+    path = table(tmp_path, "tp,t\n1,120 ms\n2,0.25 s\n4,300\n")
+    brought(kb, path, "t=step_time_s", units=("t=ms",))
+    assert [m.metrics["step_time_s"] for _, m in store.measurements(kb)] == [0.12, 0.25, 0.3]
+
+
+def test_encodings(kb, tmp_path):
+    text = "tp,step_time_s,gpu\n1,0.5,Größe\n"
+    for i, encoding in enumerate(("utf-8-sig", "utf-16")):
+        assert brought(kb, table(tmp_path, text.replace("0.5", f"0.{i + 1}"), f"{i}.csv", encoding)).new == 1
+    zipped = tmp_path / "z.csv.gz"
+    zipped.write_bytes(gzip.compress(b"tp;step_time_s\n1;0.7\n"))
+    assert brought(kb, zipped).new == 1
+    with pytest.raises(AutoscoutError, match="line 2 is not UTF-8; convert it first"):
+        brought(kb, table(tmp_path, text, "l.csv", "latin-1"))
+    zipped.write_bytes(zipped.read_bytes()[:-9])
+    with pytest.raises(AutoscoutError, match="ends or breaks"):
+        brought(kb, zipped)
+    assert store.mark(kb) == 3
+
+
+def test_prompts_and_paths_are_not_stored(kb, tmp_path):
+    path = table(tmp_path, "tp,step_time_s,prompt,log_path,note\n1,0.5,hello there,/home/ann/x.log,/home/ann/y\n")
+    done = brought(kb, path)
+    assert done.columns["prompt"].startswith("left out")
+    assert done.notes == ["1 values of note look like paths and were left out"]
+    [everything] = query.run(kb, "SELECT to_json(r) FROM runs AS r").rows
+    assert "ann" not in everything[0]
+    assert "hello" not in everything[0]
+
+
+def test_a_dry_run_stores_nothing(kb, tmp_path):
+    done = bring_in(kb, table(tmp_path, "tp,step_time_s\n1,0.5\n"), JOB, [], [], [], dry_run=True)
+    assert (done.good, done.valid, kb.exists()) == (1, 0, False)
+
+
+def test_parquet(kb, tmp_path):
+    brought(kb, table(tmp_path, "tp,mbs,step_time_s\n1,1,0.5\n2,1,0.4\n"))
+    out = tmp_path / "out.parquet"
+    rendered = query.render(query.run(kb, "SELECT tp, mbs, step_time_s * 1000 AS t_ms FROM runs"), "parquet")
+    assert isinstance(rendered, bytes)
+    out.write_bytes(rendered)
+    other = tmp_path / "other" / "kb.duckdb"
+    assert bring_in(other, out, JOB, ["t_ms=step_time_s"], [], []).new == 2
+    assert [m.metrics for _, m in store.measurements(other)] == [m.metrics for _, m in store.measurements(kb)]
+    out.write_bytes(b"PAR1 nothing")
+    with pytest.raises(AutoscoutError, match="cannot be read as Parquet"):
+        bring_in(other, out, JOB, [], [], [])
+
+
+# What vllm bench serve --save-result writes, shortened.
+RESULT = {
+    "date": "20261120-120000",
+    "backend": "vllm",
+    "model_id": "tiny",
+    "num_prompts": 48,
+    "request_rate": "inf",
+    "max_concurrency": 16,
+    "duration": 1.5,
+    "completed": 48,
+    "request_throughput": 32.0,
+    "output_throughput": 1024.0,
+    "total_token_throughput": 5120.0,
+    "mean_ttft_ms": 150.0,
+    "median_ttft_ms": 140.0,
+    "p99_ttft_ms": 300.0,
+    "mean_tpot_ms": 9.0,
+    "ttfts": [0.15, 0.14],
+    "generated_texts": ["secret"],
+}
+
+
+def test_vllm_results_of_a_sweep(tmp_path):
+    folder = tmp_path / "SERVE--max_num_seqs=32"
+    folder.mkdir()
+    for n in range(2):
+        result = {**RESULT, "run_number": n, "max_num_seqs": 32, "kv_cache_memory_bytes": 128 * 2**20}
+        (folder / f"run={n}.json").write_text(json.dumps(result))
+    (folder / "summary.json").write_text(json.dumps([RESULT, RESULT]))
+    (folder / "run=2.failure.json").write_text(
+        json.dumps({"error_type": "E", "error": "server died", "serve_overrides": {"max_num_seqs": 64}})
+    )
+    (folder / "run=3.json").write_text(json.dumps({**RESULT, "max_concurrency": 4}))
+    (folder / "run=4.json").write_text('{"request_thr')
+    assert vllm.recognizes(tmp_path)
+    source = vllm.read(tmp_path, SERVING)
+    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
+    assert meant["max_num_seqs"] == Use("knob", "max_num_seqs")
+    assert meant["kv_cache_memory_bytes"].factor == 2**-20
+    assert meant["median_ttft_ms"] == Use("metric", "ttft_p50_ms")
+    assert meant["output_throughput"] == Use("metric", "output_tokens_per_s")
+    assert meant["model_id"].kind == "kept"
+    assert "generated_texts" not in meant
+    rows = list(source.rows)
+    assert [row.problem for row in rows] == [
+        "",
+        "",
+        "",
+        "was measured with max_concurrency 4, the job has 16",
+        "is no JSON, or half of one",
+    ]
+    assert rows[2].cells["status"] == "error"
+
+
+def test_vllm_throughput(tmp_path):
+    path = tmp_path / "throughput.json"
+    found = {"elapsed_time": 2.0, "num_requests": 64, "total_num_tokens": 9, "requests_per_second": 32.0}
+    path.write_text(json.dumps({**found, "tokens_per_second": 4.5}))
+    assert vllm.recognizes(path)
+    source = vllm.read(path, SERVING)
+    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
+    assert (meant["tokens_per_second"].name, meant["elapsed_time"].kind) == ("total_tokens_per_s", "cost_s")
+
+
+def test_deepspeed_autotuning_results(tmp_path):
+    def experiment(name: str, stage: int, mbs: int, **files: str) -> None:
+        folder = tmp_path / "autotuning_results" / name
+        folder.mkdir(parents=True)
+        config = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": mbs, "zero_optimization": {"stage": stage}}
+        (folder / "ds_config.json").write_text(json.dumps({**config, "autotuning": {"enabled": True}}))
+        for file, text in files.items():
+            (folder / file.replace("__", ".")).write_text(text)
+
+    experiment("z1_mbs2", 1, 2, metrics__json=json.dumps({"throughput": 40.0, "latency": 200.0}))
+    experiment("z3_mbs4", 3, 4, stderr__log="torch.OutOfMemoryError: CUDA out of memory. Tried")
+    experiment("z2_mbs1", 2, 1, stderr__log="x\nValueError: fp16 is not supported\n")
+    experiment("z0_mbs1", 0, 1, metrics__json='{"throug')
+    job = Job(
+        name="ds",
+        target="deepspeed",
+        model=Model(layers=2, hidden=8, heads=2, vocab=32),
+        traffic=Traffic(seq_len=16, global_batch=8),
+        cluster=Cluster(nodes=[Node(device="cpu", count=2)]),
+        objective=Objective(minimize="step_time_s"),
+    )
+    assert deepspeed.recognizes(tmp_path)
+    source = deepspeed.read(tmp_path, job)
+    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
+    assert (meant["zero_optimization.stage"].name, meant["train_micro_batch_size_per_gpu"].name) == ("stage", "mbs")
+    rows = {Path(row.where).name: row for row in source.rows}
+    assert rows["z1_mbs2"].cells["step_time_s"] == 0.2
+    assert rows["z1_mbs2"].cells["tokens_per_s"] == 640.0
+    assert rows["z3_mbs4"].cells["status"] == "oom"
+    assert rows["z2_mbs1"].cells["evidence"] == "ValueError: fp16 is not supported"
+    assert rows["z0_mbs1"].problem.startswith("metrics.json cannot be read")
+
+
+def optuna_database(path: Path) -> None:
+    """The tables of Optuna 4's SQLite storage, as far as they matter here."""
+    choices = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": [1, 2]}})
+    steps = json.dumps({"name": "IntDistribution", "attributes": {"low": 1, "high": 8, "log": True, "step": 1}})
+    with sqlite3.connect(path) as con:
+        con.executescript(
+            """
+            CREATE TABLE studies (study_id INTEGER, study_name VARCHAR);
+            CREATE TABLE trials (trial_id INTEGER, number INTEGER, study_id INTEGER, state VARCHAR);
+            CREATE TABLE trial_params (trial_id INTEGER, param_name VARCHAR, param_value FLOAT, distribution_json TEXT);
+            CREATE TABLE trial_values (trial_id INTEGER, objective INTEGER, value FLOAT);
+            CREATE TABLE trial_user_attributes (trial_id INTEGER, key VARCHAR, value_json TEXT);
+            INSERT INTO studies VALUES (1, 'mine');
+            INSERT INTO trials VALUES (1, 0, 1, 'COMPLETE'), (2, 1, 1, 'FAIL'), (3, 2, 1, 'PRUNED');
+            INSERT INTO trial_values VALUES (1, 0, 250.0);
+            INSERT INTO trial_user_attributes VALUES (1, 'gpu', '"A100"');
+            """
+        )
+        for trial in (1, 2, 3):
+            con.execute("INSERT INTO trial_params VALUES (?, 'tp', 1.0, ?)", [trial, choices])
+            con.execute("INSERT INTO trial_params VALUES (?, 'mbs', 4.0, ?)", [trial, steps])
+
+
+def test_an_optuna_study_in_sqlite(kb, tmp_path):
+    path = tmp_path / "study.db"
+    optuna_database(path)
+    done = bring_in(kb, path, JOB, ["value=step_time_s"], [], ["value=ms"])
+    assert (done.reader, done.good) == ("optuna", 2)
+    assert [(bad.where, bad.reason) for bad in done.bad] == [("trial 2", "is pruned, not complete")]
+    ok, failed = [m for _, m in store.measurements(kb)]
+    assert ok.configuration.knobs == {"tp": 2, "mbs": 4}
+    assert (ok.metrics, ok.environment) == ({"step_time_s": 0.25}, {"user_gpu": "A100"})
+    assert (failed.status, failed.evidence) == ("error", "the trial failed")
+    with sqlite3.connect(path) as con:
+        con.execute("INSERT INTO studies VALUES (2, 'other')")
+    with pytest.raises(AutoscoutError, match="say which study with --reader optuna:NAME; it has mine, other"):
+        bring_in(kb, path, JOB, [], [], [])
+
+
+def test_an_optuna_study_in_a_journal(tmp_path):
+    distribution = json.dumps({"name": "IntDistribution", "attributes": {"low": 1, "high": 8}})
+    path = tmp_path / "study.log"
+    lines = [
+        {"op_code": 0, "study_name": "mine", "directions": [1]},
+        {"op_code": 4, "study_id": 0},
+        {"op_code": 5, "trial_id": 0, "param_name": "mbs", "param_value_internal": 2.0, "distribution": distribution},
+        {"op_code": 6, "trial_id": 0, "state": 1, "values": [0.5]},
+        {"op_code": 4, "study_id": 0},
+    ]
+    path.write_text("".join(json.dumps({**line, "worker_id": "w"}) + "\n" for line in lines) + '{"op_code": 6, "tri')
+    rows = list(open_source(path, JOB, Space.of_job(JOB)).rows)
+    assert [(row.cells, row.problem) for row in rows] == [
+        ({"mbs": 2, "value": 0.5}, ""),
+        ({}, "is running, not complete"),
+    ]
+
+
+LOG = """\
+------------------------ arguments ------------------------
+  data_path ....................................... ['/home/ann/data']
+  global_batch_size ............................... 16
+  hidden_size ..................................... 128
+  micro_batch_size ................................ 2
+  pipeline_model_parallel_size .................... 2
+  tensor_model_parallel_size ...................... 1
+  sequence_parallel ............................... False
+  virtual_pipeline_model_parallel_size ............ None
+  world_size ...................................... 4
+-------------------- end of arguments ---------------------
+"""
+ITERATION = (
+    " [2026-11-20 12:00:00] iteration {:8d}/     100 | consumed samples:  80 | elapsed time per iteration (ms): {} | "
+    "throughput per GPU (TFLOP/s/GPU): 68.2 | learning rate: 1E-04 | lm loss: 1.0E+01 |\n"
+)
+
+
+def test_megatron_logs(kb, tmp_path):
+    ran = LOG + ITERATION.format(5, 900.0) + ITERATION.format(10, 100.0) + ITERATION.format(15, 120.0)
+    memory = "[Rank 0] (after 5 iterations) memory (MB) | allocated: 1.0 | max allocated: 2048.0 | reserved: 1 | x\n"
+    for name, text in {
+        "a.log": ran + memory,
+        "b.log": LOG + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
+        "c.log": LOG.replace(" 128\n", " 256\n") + ITERATION.format(5, 1.0),
+        "d.log": LOG + ITERATION.format(5, 1.0),
+        "e.log": LOG + "[rank0]: AssertionError: heads must divide\n",
+        "notes.txt": "nothing",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert megatron.recognizes(tmp_path)
+    done = bring_in(kb, tmp_path, JOB, [], [], [])
+    assert (done.reader, done.rows, done.good) == ("megatron", 5, 3)
+    assert [(bad.where, bad.reason) for bad in done.bad] == [
+        ("c.log", "is of another job: hidden_size 256, not 128"),
+        ("d.log", "logs 1 iterations; at least 2 are needed"),
+    ]
+    ok, oom, error = [m for _, m in store.measurements(kb)]
+    assert ok.configuration.knobs == {"pp": 2, "tp": 1, "sp": False, "mbs": 2}
+    assert ok.metrics["step_time_s"] == pytest.approx(0.11)
+    assert ok.metrics["peak_memory_gib"] == 2.0
+    assert "data_path" not in ok.environment
+    assert (oom.status, error.status, error.evidence) == ("oom", "error", "AssertionError: heads must divide")
+
+
+def test_aiconfigurator_tables_are_estimates(tmp_path):
+    path = table(
+        tmp_path,
+        "model,bs,ttft,tpot,tokens/s,tokens/s/gpu,tokens/s/user,request_latency,memory,tp,pp\n"
+        "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,4,1\n",
+        "pareto.csv",
+    )
+    source = open_source(path, SERVING, SPACE)
+    assert (source.reader, source.simulated) == ("aiconfigurator", True)
+    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
+    assert meant["bs"] == Use("knob", "max_num_seqs")
+    assert meant["ttft"] == Use("metric", "ttft_mean_ms")
+    assert meant["tokens/s"] == Use("metric", "output_tokens_per_s")
+    assert meant["tokens/s/gpu"].kind == "kept"
+
+
+def test_what_no_reader_knows(kb, tmp_path):
+    path = table(tmp_path, "hello", "x.doc")
+    with pytest.raises(AutoscoutError, match="no reader recognizes it"):
+        brought(kb, path)
+    with pytest.raises(AutoscoutError, match="there is no such file"):
+        brought(kb, tmp_path / "none.csv")
+    with pytest.raises(AutoscoutError, match="--reader yaml: choose csv"):
+        bring_in(kb, path, JOB, [], [], [], "yaml")

@@ -1,0 +1,143 @@
+"""The analytic memory model: what must hold for any job, and how far it is from measured peaks where they are."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscout.job import load_job
+from autoscout.rivals.expert import expert_default
+from autoscout.simulate.memory import PARTS, Memory, estimate_gib
+from autoscout.simulate.tables import columns_of, peak_gib
+from autoscout.space.graph import Space
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
+PARAMETERS = 32 * 12 * 4096**2 + 2 * 51200 * 4096
+powers = st.sampled_from([1, 2, 4, 8])
+
+
+def parts(**columns: object) -> dict[str, float]:
+    return {name: float(v[0]) for name, v in Memory().predict({**GPT, **columns}).parts.items()}
+
+
+def gib(**columns: object) -> float:
+    return sum(parts(**columns).values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(tp=powers, pp=powers, mbs=powers, sp=st.booleans(), ar=st.sampled_from(["none", "selective", "full"]))
+def test_parts_are_not_negative_and_sum_to_the_value(tp: int, pp: int, mbs: int, sp: bool, ar: str):
+    p = Memory().predict({**GPT, "gpus": 64, "tp": tp, "pp": pp, "mbs": mbs, "sp": sp, "ar": ar})
+    assert set(p.parts) == set(PARTS)
+    assert all((part >= 0).all() for part in p.parts.values())
+    assert sum(p.parts.values()) == pytest.approx(p.value)
+
+
+def test_a_parameter_takes_eighteen_bytes_and_the_distributed_optimizer_shards_twelve_of_them():
+    plain, sharded = parts(), parts(distopt=1)
+    states = ("weights", "gradients", "optimizer")
+    assert sum(plain[s] for s in states) == pytest.approx(18 * PARAMETERS / 2**30, rel=0.01)
+    assert sum(sharded[s] for s in states) == pytest.approx((6 + 12 / 8) * PARAMETERS / 2**30, rel=0.01)
+    fsdp = parts(zero=3)
+    assert sum(fsdp[s] for s in states) == pytest.approx(16 / 8 * PARAMETERS / 2**30, rel=0.01)
+
+
+def test_what_saves_memory_saves_it():
+    assert gib(ar="full") < gib(ar="selective", te=0) < gib(te=0)
+    assert gib(tp=2, sp=1) < gib(tp=2) < gib()
+    assert gib(pp=2) < gib()
+    assert gib(cp=2) < gib()
+    assert gib(mbs=1) < gib(mbs=2)
+    assert parts(ar="full", ar_layers=4)["activations"] != parts(ar="full", ar_layers=1)["activations"]
+
+
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages():
+    one, four = parts(pp=4, global_batch=2, dp=2), parts(pp=4, global_batch=8, dp=2)
+    assert four["activations"] == pytest.approx(4 * one["activations"])
+    assert parts(pp=4, global_batch=64, dp=2)["activations"] == pytest.approx(four["activations"])
+
+
+def test_fewer_experts_on_a_rank_need_less():
+    moe = {"experts": 64, "topk": 8, "expert_ffn": 1024}
+    assert parts(**moe, ep=8)["weights"] < parts(**moe, ep=1)["weights"] / 4
+
+
+def test_the_probability_of_running_out_rises_with_the_micro_batch():
+    memory = Memory()
+    probability = memory.oom_probability(
+        {**GPT, "gpu": "a100-40g", "tp": 2, "distopt": 1, "mbs": np.array([1, 2, 4, 8, 16])}
+    )
+    assert (np.diff(probability) >= 0).all()
+    assert probability[0] < 0.5 < probability[-1]
+    assert (memory.fits({**GPT, "gpu": "a100-40g", "tp": 2, "mbs": 16}) == [False]).all()
+
+
+def test_on_a_mixed_cluster_only_the_devices_that_are_used_count():
+    model = {k: v for k, v in GPT.items() if k not in ("gpu", "gpus")} | {"memory_gib": 48.0, "distopt": 1, "mbs": 2}
+    large, both = ({"a100": 8, "a40": 0, "gpus": 8, "pp": 2}, {"a100": 8, "a40": 4, "gpus": 12, "pp": 3})
+    odds = [Memory("a100").oom_probability({**model, **used})[0] for used in (large, both)]
+    assert odds[0] < 0.5
+    alone = Memory().oom_probability({**model, "gpu": "a40", "gpus": 12, "pp": 3})[0]
+    assert odds[1] <= alone  # the first stages, which hold most micro batches, lie on the larger devices
+
+
+def test_a_measured_peak_corrects_the_level_and_a_death_raises_it():
+    columns = {**GPT, "distopt": 1, "mbs": np.array([1, 2, 4])}
+    memory = Memory()
+    before = memory.predict(columns).value
+    memory.fit(columns, 1.1 * before)
+    assert memory.predict(columns).value == pytest.approx(1.1 * before, rel=0.03)
+    fitting = {**GPT, "gpu": "a100-40g", "tp": 2, "distopt": 1, "mbs": np.array([1])}
+    careless = Memory()
+    odds = careless.oom_probability(fitting)
+    careless.fit(fitting, np.array([np.inf]))
+    assert careless.oom_probability(fitting) > odds
+
+
+def test_without_the_batch_or_the_device_it_still_says_a_size():
+    columns = {k: v for k, v in GPT.items() if k not in ("global_batch", "gpu")}
+    assert Memory().applies(columns) == ""
+    assert np.isfinite(Memory().predict(columns).value).all()
+    assert "hidden" in Memory().applies({"layers": 2})
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "tiny-gpt-cpu"])
+def test_one_configuration_is_the_model_on_the_spaces_attributes(name: str):
+    job = load_job(Path(f"fixtures/jobs/{name}.toml"))
+    space = Space.of_job(job)
+    default = expert_default(space)
+    columns = {k: v for k, v in space.attributes.items() if k != "degrees"} | default.knobs
+    assert estimate_gib(space.attributes, default) == pytest.approx(Memory.of_job(job).predict(columns).value[0])
+    assert Memory.of_job(job).fits(columns).all()
+
+
+# ---- measured
+
+
+def measured(path: str) -> list[dict[str, str]]:
+    file = DATA / path
+    if not file.exists():
+        pytest.skip(f"{file} is not here")
+    with gzip.open(file, "rt") if path.endswith("gz") else file.open() as f:
+        return list(csv.DictReader(f))
+
+
+def mape(rows: list[dict[str, str]]) -> float:
+    rows = [r for r, y in zip(rows, peak_gib(rows), strict=True) if np.isfinite(y)]
+    assert len(rows) > 10
+    return float(np.abs(Memory().predict(columns_of(rows)).value / peak_gib(rows) - 1).mean())
+
+
+def test_peaks_of_megatrons_own_regression_runs():
+    rows = measured("validation/megatron_ci_golden_large_models.csv")
+    assert mape([r for r in rows if r["n_gpus"] and r["case"].startswith("gpt3_7b")]) <= 0.05
+
+
+def test_peaks_of_mists_runs_with_equal_stages():
+    rows = measured("validation/train_end_to_end.csv.gz")
+    assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and r["tp"]]) <= 0.05

@@ -1,0 +1,86 @@
+"""A team's catalog in a real Postgres, started by the test. Skipped where Postgres or the extensions are missing."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kb_samples import ended, measured, write
+
+from kb import forget, shared, store
+from kb.records import AutoscoutError
+
+BINARIES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), Path("/nowhere"))
+EXTENSIONS = ("duckdb_extensions", "duckdb_extension_ducklake", "duckdb_extension_postgres_scanner")
+MISSING = [name.replace("_", "-") for name in EXTENSIONS if importlib.util.find_spec(name) is None]
+USER = "postgres"
+
+
+def as_user(*command: str) -> list[str]:
+    """Postgres refuses to run as root."""
+    return ["runuser", "-u", USER, "--", *command] if os.geteuid() == 0 else list(command)
+
+
+@pytest.fixture
+def catalog() -> Iterator[str]:
+    if not (BINARIES / "initdb").exists():
+        pytest.skip("there is no Postgres here (Debian: apt-get install postgresql)")
+    if MISSING:
+        pytest.skip(f"DuckDB's extensions are not installed: pip install {' '.join(MISSING)} (of DuckDB's version)")
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, USER)
+    subprocess.run(
+        as_user(str(BINARIES / "initdb"), "-D", f"{folder}/db", "-A", "trust", "--no-sync"),
+        check=True,
+        capture_output=True,
+    )
+    server = subprocess.Popen(
+        as_user(str(BINARIES / "postgres"), "-D", f"{folder}/db", "-k", str(folder), "-c", "listen_addresses="),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ready = as_user(str(BINARIES / "pg_isready"), "-q", "-h", str(folder))
+        for _ in range(200):
+            if subprocess.run(ready, check=False).returncode == 0:
+                break
+            time.sleep(0.05)
+        user = USER if os.geteuid() == 0 else os.environ.get("USER", USER)
+        yield f"ducklake:postgres:dbname=postgres host={folder} user={user}"
+    finally:
+        server.terminate()
+        server.wait(20)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_two_knowledge_bases_meet_in_a_catalog(catalog: str, tmp_path: Path):
+    ann, bob, data = tmp_path / "ann" / "kb.duckdb", tmp_path / "bob" / "kb.duckdb", tmp_path / "data"
+    store.ingest(ann, write(ann, "a", *(ended(measured(1.0 + i, tp=i), i) for i in range(5))))
+    store.ingest(bob, write(bob, "b", ended(measured(None, tp=9)), ended(measured(1.0, tp=0))))
+    assert shared.push(ann, catalog, data)[:2] == (1, 5)
+    assert shared.push(ann, catalog)[:2] == (0, 0)
+    assert shared.push(bob, catalog)[:2] == (1, 2)
+    assert shared.pull(bob, catalog)[:2] == (1, 4)
+    assert shared.pull(ann, catalog)[:2] == (1, 1)
+    assert shared.pull(ann, catalog)[:2] == (0, 0)
+    assert {m.id for _, m in store.measurements(ann)} == {m.id for _, m in store.measurements(bob)}
+    forget.forget(ann, ["a"])
+    shared.push(ann, catalog)
+    carol = tmp_path / "carol" / "kb.duckdb"
+    shared.pull(carol, catalog)
+    assert {session for session, _ in store.measurements(carol)} == {"b"}
+
+
+def test_a_catalog_that_is_not_there(tmp_path: Path):
+    kb = tmp_path / "kb.duckdb"
+    store.mark(kb)
+    with pytest.raises(AutoscoutError) as refused:
+        shared.push(kb, "postgres://ann:secret@127.0.0.1:1/none")
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)

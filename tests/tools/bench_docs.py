@@ -1,0 +1,112 @@
+"""Runs every comparison of docs/search.md and docs/bench-paper.md again and writes its output into the page.
+
+    python tests/tools/bench_docs.py [--seeds 20] [--landscapes ../shared/data/landscapes] [--only NAME,NAME]
+
+A block of the page begins with `<!-- bench NAME -->` and ends with `<!-- end -->`; what is between them is replaced by
+the command and what it printed. Finished runs are kept in build/bench, so that it may be killed and run again.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path("docs/search.md")
+PAPER = Path("docs/bench-paper.md")
+COLD = "--noise 0.02"
+FEW = "autoscout,paper,gp-ei,optuna-tpe,deepspeed,cherrypick,udo,metis,random"
+
+TABLES = {
+    "storm": "--table $LANDSCAPES/moot_SS-J.csv.gz --metric Throughput+ --goal max",
+    "postgres": "--table $LANDSCAPES/moot_PostgreSQL.csv.gz --metric Performance- --goal min",
+    "convolution": "--table $LANDSCAPES/kt_convolution_milo_A100.csv.gz --metric time_ms --goal min --status status",
+    "gemm": "--table $LANDSCAPES/kt_gemm_RTX_3060_laptop.csv.gz --metric time_ms --goal min --status status",
+    "vtrain": "--table $LANDSCAPES/vtrain_a100_single_node.csv.gz --metric s_per_sample --goal min "
+    "--knobs global_batch,micro_batch,tp,pp,dp --group-by layers,hidden,n_gpus",
+}
+JOBS = {
+    "llama-3b": "--job fixtures/jobs/llama-3.2-3b.toml",
+    "llama-8b": "--job fixtures/jobs/llama-3.1-nemotron-nano-8b.toml",
+}
+
+
+def comparisons() -> dict[str, str]:
+    """Block → the arguments of `autoscout bench`."""
+    found = {name: f"{table} {COLD} --svg docs/bench-{name}.svg" for name, table in TABLES.items()}
+    found |= {name: f"{job} {COLD} --strategies {FEW} --svg docs/bench-{name}.svg" for name, job in JOBS.items()}
+    for simulator in ("good", "biased", "good+80"):
+        found[f"llama-3b {simulator}"] = (
+            f"{JOBS['llama-3b']} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
+        )
+    found["vtrain cold"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout"
+    found["vtrain transfer"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout --transfer"
+    parts = [
+        "autoscout",
+        *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects")),
+        "autoscout:remeasure=0",
+    ]
+    for name in ("convolution", "llama-3b"):
+        where = {**TABLES, **JOBS}[name]
+        found[f"{name} ablation"] = f"{where} {COLD} --strategies {','.join(parts)}"
+    found["paper"] = f"--paper {COLD}"
+    return found
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seeds", type=int, default=20)
+    options.add_argument("--landscapes", default="../shared/data/landscapes")
+    options.add_argument("--only", default="")
+    chosen = options.parse_args()
+    only = [name for name in chosen.only.split(",") if name]
+    for name, arguments in comparisons().items():
+        if only and name not in only:
+            continue
+        if "$LANDSCAPES" in arguments and not Path(chosen.landscapes).is_dir():
+            print(f"{name}: left as it is, {chosen.landscapes} is not there", file=sys.stderr)
+            continue
+        command = f"autoscout bench {arguments} --seeds {chosen.seeds}"
+        print(command, file=sys.stderr)
+        output = printed(arguments, chosen.seeds, chosen.landscapes)
+        page = PAPER if name == "paper" else PAGE
+        page.write_text(replaced(page.read_text(), name, block(name, command, output)))
+
+
+def printed(arguments: str, seeds: int, landscapes: str) -> str:
+    words = shlex.split(arguments.replace("$LANDSCAPES", landscapes))
+    markdown = [] if "--paper" in words else ["--markdown"]
+    command = [
+        sys.executable,
+        "-m",
+        "tui.cli",
+        "bench",
+        *words,
+        "--seeds",
+        str(seeds),
+        "--out",
+        "build/bench",
+        *markdown,
+    ]
+    environment = {**os.environ, "PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return done.stdout.strip("\n")
+
+
+def block(name: str, command: str, output: str) -> str:
+    if name == "paper":
+        return output
+    return f"    {command.replace(' --svg docs/bench-' + name + '.svg', '')}\n\n{output}"
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    pattern = re.compile(rf"(<!-- bench {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"the page has no block '{name}'")
+    return pattern.sub(lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text)
+
+
+if __name__ == "__main__":
+    main()

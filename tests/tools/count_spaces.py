@@ -1,0 +1,52 @@
+"""How many configurations the jobs have: as shipped, with Transformer Engine, and with the paper's Table 1 alone.
+
+PYTHONPATH=. python tests/tools/count_spaces.py
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job import load_job
+from autoscout.space.graph import Space
+from kb.records import Job, SpaceLimits
+
+PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3-8b-serve")
+# Table 1: pp tp dp ep cp sp ar mbs ddp tp_comm ddp_bucket; `ar` on or off, buckets of 1 to 8 MiB. What else there is
+# stays as it is without being asked.
+TABLE_1 = SpaceLimits(
+    fix={
+        "vpp": 1,
+        "etp": 1,
+        "dispatcher": "alltoall",
+        "overlap_grad": True,
+        "overlap_param": False,
+        "ar_method": "uniform",
+        "ar_layers": 1,
+        "ar_modules": "core_attn",
+        "cp_comm": "p2p",
+        "permute_fusion": False,
+        "ce_fusion": False,
+    },
+    limit={"ar": ["none", "full"], "ddp_bucket": [1, 2, 4, 8]},
+)
+
+
+def main() -> None:
+    print("| job | as shipped | with Transformer Engine | the knobs of Table 1 |\n|---|---|---|---|")
+    for path in sorted(Path("fixtures/jobs").glob("*.toml"), key=lambda path: path.stem not in PAPER):
+        job = load_job(path)
+        cells = [Space.of_job(job).count]
+        if job.name in PAPER and job.target == "megatron":
+            te = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, transformer_engine=True))
+            cells += [Space.of_job(te).count, Space.of_job(_limited(te)).count]
+        shown = [f"{count:,}" for count in cells] + [""] * (3 - len(cells))
+        print(f"| {job.name} | {' | '.join(shown)} |")
+
+
+def _limited(job: Job) -> Job:
+    return msgspec.structs.replace(job, space=TABLE_1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Fits the constants of autoscout/simulate/serving_devices.toml to the measured kernels of ../shared/data/calibration.
+
+    PYTHONPATH=. .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration > serving_devices.toml
+
+Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0). Prints
+TOML with, beside each group, the median error of the fit and the rows it used. It takes about three minutes.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+from scipy.optimize import least_squares
+
+from autoscout.simulate import serving_operators as op
+from autoscout.simulate.hardware import all_hardware
+
+# Hardware file → its name in the tables, and the device that lends what the tables lack.
+DEVICES = {
+    "a100-80-sxm": ("A100-SXM-80GB", ""),
+    "a40": ("A40", "a100-80-sxm"),
+    "h100": ("H100-SXM-80GB", "a100-80-sxm"),
+    "l40s": ("L40S", "a40"),
+}
+RELATIVES = {
+    "a100-40-sxm": "a100-80-sxm",
+    "a100-80-pcie": "a100-80-sxm",
+    "h200": "h100",
+    "v100": "a100-80-sxm",
+    "a10g": "a40",
+}
+HEADER = """\
+# What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.
+# The devices are the files of fixtures/hardware, which have the data sheets. The groups are fitted from kernels
+# measured by others (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), of which the comments say how many
+# and how well. What a device lacks is taken from the one it is `like`, scaled by the data sheets' peaks."""
+_MIN_DIM = 512
+
+
+class Tables:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def rows(self, columns: str, table: str, where: str) -> np.ndarray:
+        source = f"read_csv('{self.folder / table}.csv.gz', sample_size=-1)"
+        return np.array(duckdb.sql(f"SELECT {columns} FROM {source} WHERE {where}").fetchall(), dtype=float)
+
+
+def fit(model: Any, start: list[float], measured: np.ndarray, low: list[float], high: list[float]) -> tuple[Any, float]:
+    """Constants that minimise the robust log error, and the median relative error."""
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        return np.log(model(np.exp(logs))) - np.log(measured)
+
+    found = least_squares(
+        residuals, np.log(start), bounds=(np.log(low), np.log(high)), loss="soft_l1", f_scale=0.1, x_scale="jac"
+    )
+    return np.exp(found.x), float(np.median(np.abs(np.expm1(residuals(found.x)))))
+
+
+def gemm(tables: Tables, name: str, sms: int, tflops: float, gb_s: float) -> dict[str, Any]:
+    """cuBLAS under vLLM 0.14 (aiconfigurator) and the linear layers of eight models (Vidur)."""
+    m, n, k, us = _gemm_rows(tables, name).T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return op.gemm_us(op.Gemm(*x), sms, m, n, k, 2.0)
+
+    high = [30, tflops, gb_s, 8, 3]
+    x, error = fit(model, [4, tflops * 0.8, gb_s * 0.8, 3, 1.4], us, [0.5, tflops / 4, gb_s / 4, 1, 1], high)
+    return {**_named(op.Gemm, x), "_error": error, "_rows": len(us)}
+
+
+def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
+    where = f"gpu = '{name}' AND gemm_dtype = 'bfloat16' AND framework = 'VLLM' AND n BETWEEN {_MIN_DIM} AND 32768"
+    found = [tables.rows("m, n, k, latency * 1000", "op_aiconfigurator_gemm_perf", f"{where} AND k >= {_MIN_DIM}")]
+    head = "hidden / heads"
+    for n, k, time in (
+        (f"(heads + 2 * kv_heads) * {head} / tp", "hidden", "attn_pre_proj_ms"),
+        ("hidden", "hidden / tp", "attn_post_proj_ms"),
+        ("ffn * (CASE WHEN use_gated_mlp THEN 2 ELSE 1 END) / tp", "hidden", "mlp_up_proj_ms"),
+        ("hidden", "ffn / tp", "mlp_down_proj_ms"),
+    ):
+        # One token in sixteen counts: the table is dense in tokens, and the engine runs at few or at many.
+        some = f"gpu = '{name}' AND {time} > 0 AND num_tokens <= 8192 AND (num_tokens <= 64 OR num_tokens % 256 = 0)"
+        found.append(tables.rows(f"num_tokens, {n}, {k}, {time} * 1000", "op_vidur_mlp", some))
+    return np.vstack([f for f in found if len(f)])
+
+
+def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
+    """Two norms, rotary positions, activation and two adds of one layer (Vidur)."""
+    parts = "input_layernorm_ms + post_attention_layernorm_ms + attn_rope_ms + mlp_act_ms + 2 * add_ms"
+    columns = f"num_tokens, hidden, hidden * (1 + 2.0 * kv_heads / heads) / tp, ffn / tp, 1000 * ({parts})"
+    rows = tables.rows(columns, "op_vidur_mlp", f"gpu = '{name}' AND use_gated_mlp AND num_tokens <= 8192")
+    if not len(rows):
+        return None
+    tokens, hidden, qkv, ffn, us = rows.T
+    moved = elementwise_bytes(tokens, hidden, qkv, ffn)
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return op.elementwise_us(op.Elementwise(*x), moved, 6.0)
+
+    x, error = fit(model, [4, 1000], us, [0.5, 50], [20, 20000])
+    return {**_named(op.Elementwise, x), "_error": error, "_rows": len(us)}
+
+
+def elementwise_bytes(tokens: Any, hidden: Any, qkv: Any, ffn: Any) -> Any:
+    """Read and written by the six kernels with 2-byte values; see `Engine.elementwise_bytes`."""
+    return 2 * tokens * (10 * hidden + 2 * qkv + 3 * ffn)
+
+
+def decode(tables: Tables, name: str, gb_s: float) -> dict[str, Any] | None:
+    where = (
+        f"gpu = '{name}' AND framework = 'VLLM' AND kv_cache_dtype = 'bfloat16' AND num_key_value_heads >= 4 "
+        "AND step BETWEEN 63 AND 16384 AND batch_size <= 256"
+    )
+    columns = "batch_size, step, num_heads, num_key_value_heads, latency * 1000"
+    found = [tables.rows(columns, "op_aiconfigurator_generation_attention_perf", where)]
+    if name.startswith("A100"):
+        vidur = "NOT is_prefill AND kv_cache_size > 63 AND batch_size % 16 = 0"
+        found.append(
+            tables.rows("batch_size, kv_cache_size, 32, 4, attn_decode_ms * 1000", "op_vidur_attention_a100", vidur)
+        )
+    rows = np.vstack([f for f in found if len(f)]) if any(map(len, found)) else np.zeros((0, 5))
+    if not len(rows):
+        return None
+    seqs, context, heads, kv_heads, us = rows.T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return op.decode_us(op.Decode(*x), seqs, seqs * context, kv_heads * 128 * 4, heads / kv_heads)
+
+    x, error = fit(model, [15, gb_s * 0.8, 0.05, 0.05], us, [1, gb_s / 4, 1e-4, 1e-4], [60, gb_s * 1.5, 0.5, 2])
+    return {**_named(op.Decode, x), "_error": error, "_rows": len(us)}
+
+
+def prefill(tables: Tables, name: str, sms: int, tflops: float, gb_s: float) -> dict[str, Any] | None:
+    where = (
+        f"gpu = '{name}' AND framework = 'VLLM' AND kv_cache_dtype = 'bfloat16' AND isl BETWEEN 64 AND 8192 "
+        "AND num_heads >= 8 AND num_key_value_heads >= 2"
+    )
+    columns = "batch_size, isl, num_heads, num_key_value_heads, latency * 1000"
+    rows = tables.rows(columns, "op_aiconfigurator_context_attention_perf", where)
+    if not len(rows):
+        return None
+    seqs, length, heads, kv_heads, us = rows.T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        c = op.Prefill(*x)
+        pairs = seqs * length * (length + 1) / 2
+        return op.prefill_us(c, sms, seqs, seqs * length, pairs, heads, 128.0, kv_heads * 128 * 4)
+
+    start, low = [12, tflops / 2, 1, 0.5, gb_s * 0.7], [2, tflops / 8, 1e-3, 1e-3, gb_s / 4]
+    x, error = fit(model, start, us, low, [40, tflops, 6, 1, gb_s])
+    return {**_named(op.Prefill, x), "_error": error, "_rows": len(us)}
+
+
+def experts(tables: Tables, name: str, tflops: float, gb_s: float) -> dict[str, Any] | None:
+    where = (
+        f"gpu = '{name}' AND kernel_source = 'vllm_fused_moe' AND moe_dtype = 'bfloat16' AND num_tokens <= 16384 "
+        "AND distribution = 'power_law_1.01' AND moe_ep_size = 1 AND inter_size / moe_tp_size >= 192 "
+        "AND num_experts <= 256"
+    )
+    columns = "num_tokens, hidden_size, inter_size / moe_tp_size, topk, num_experts, latency * 1000"
+    rows = tables.rows(columns, "op_aiconfigurator_moe_perf", where)
+    if not len(rows):
+        return None
+    tokens, hidden, ffn, topk, count, us = rows.T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return op.experts_us(op.Experts(*x), tokens, hidden, ffn, topk, count, 2.0, 1.0)
+
+    start, low = [20, tflops / 2, gb_s * 0.8, 1.5, 32, 0.15], [1, tflops / 8, gb_s / 4, 1, 1, 1e-3]
+    x, error = fit(model, start, us, low, [200, tflops, gb_s, 6, 200, 1])
+    return {**_named(op.Experts, x), "_error": error, "_rows": len(us)}
+
+
+def all_reduce(tables: Tables, name: str) -> dict[str, Any] | None:
+    """Median microseconds by message size and devices: vLLM's own kernel in a CUDA graph where it has one."""
+    knots = [2**e for e in range(12, 28, 2)]
+    columns = "num_gpus, message_size, 1000 * latency"
+    rows = tables.rows(columns, "op_aiconfigurator_custom_allreduce_perf", f"gpu = '{name}' AND backend = 'vllm_graph'")
+    if name == "A40":
+        vidur = "collective = 'all_reduce' AND source_ref LIKE 'data/profiling/a40%081347e9b9'"  # with NVLink pairs
+        rows = tables.rows("num_workers, size_bytes, 1000 * median_ms", "comm_vidur", vidur)
+    if not len(rows):
+        return None
+    found: dict[str, Any] = {"bytes": knots}
+    for world in sorted({int(w) for w in rows[:, 0]}):
+        _, size, us = rows[rows[:, 0] == world].T
+        at = [np.abs(np.log2(size / knot)) <= 0.5 for knot in knots]
+        known = [(k, float(np.median(us[a]))) for k, a in zip(knots, at, strict=True) if a.any()]
+        sizes, times = zip(*known, strict=True)
+        found[f"gpus_{world}_us"] = np.interp(np.log(knots), np.log(sizes), times)
+    return {**found, "_error": 0.0, "_rows": len(rows)}
+
+
+def host(tables: Tables, ours: str) -> dict[str, Any] | None:
+    """Milliseconds of CPU per step and per running sequence: schedule, prepare, sample, process (Vidur, medians).
+
+    Ray's share is left out: vLLM's workers talk through shared memory.
+    """
+    path = f"cpu_overheads/{ours}__cpu_overheads"
+    if not (tables.folder / f"{path}.csv.gz").exists():
+        return None
+    total = "schedule_median + prepare_inputs_e2e_median + sampler_e2e_median + process_model_outputs_median"
+    rows = tables.rows(f"batch_size, {total}", path, "model_name NOT LIKE '%34b%'")
+    seqs, ms = rows.T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return x[0] + x[1] * seqs
+
+    x, error = fit(model, [1.5, 0.1], ms, [0.01, 1e-3], [10, 1])
+    launch = _launch_us(tables)
+    return {"step_ms": x[0], "sequence_ms": x[1], "launch_us": launch, "_error": error, "_rows": len(ms)}
+
+
+def _launch_us(tables: Tables) -> float:
+    """One operator of vLLM outside a CUDA graph, on the A100's host: small all-reduces, eager against recorded."""
+    small = "gpu = 'A100-SXM-80GB' AND message_size <= 65536 AND backend = "
+    eager, graph = (
+        np.median(tables.rows("1000 * latency", "op_aiconfigurator_custom_allreduce_perf", f"{small}'{how}'"))
+        for how in ("vllm_eager", "vllm_graph")
+    )
+    return float(eager - graph)
+
+
+def _named(kind: type, values: np.ndarray) -> dict[str, float]:
+    return dict(zip(kind.__struct_fields__, map(float, values), strict=True))
+
+
+def _print(table: str, constants: dict[str, Any] | None) -> None:
+    if constants is None:
+        return
+    error = constants.pop("_error")
+    rows = constants.pop("_rows")
+    print(f"\n[{table}] # {rows} rows" + (f", median error {error:.1%}" if error else ""))
+    for name, value in constants.items():
+        if isinstance(value, (list, np.ndarray)):
+            print(f"{name} = [{', '.join(f'{v:.4g}' if v < 1e4 else str(int(v)) for v in value)}]")
+        else:
+            print(f"{name} = {value:.4g}")
+
+
+def memory_share(tables: Tables) -> float:
+    """Of the data sheet's bandwidth that a plain kernel reaches: large additions on the A100-80GB (Vidur).
+
+    On the A100-40GB, whose memory is slower and whose kernels nobody published, it bounds cuBLAS and attention too: on
+    the 80 GB device those are held back by latency at 1.55 TB/s, which is all that the 40 GB one's memory has.
+    """
+    where = "gpu = 'A100-SXM-80GB' AND num_tokens BETWEEN 4096 AND 8192 AND hidden >= 4096"
+    rows = tables.rows("num_tokens * hidden * 6, add_ms", "op_vidur_mlp", where)
+    return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / all_hardware()["a100-80-sxm"].memory_gb_s
+
+
+def main() -> None:
+    tables = Tables(Path(sys.argv[1]))
+    print(HEADER)
+    for ours, (name, like) in DEVICES.items():
+        hw = all_hardware()[ours]
+        sms, tflops, gb_s = hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s
+        print(f"\n[{ours}]" + (f'\nlike = "{like}"' if like else ""))
+        _print(f"{ours}.gemm", gemm(tables, name, sms, tflops, gb_s))
+        _print(f"{ours}.elementwise", elementwise(tables, name))
+        _print(f"{ours}.decode", decode(tables, name, gb_s))
+        _print(f"{ours}.prefill", prefill(tables, name, sms, tflops, gb_s))
+        _print(f"{ours}.experts", experts(tables, name, tflops, gb_s))
+        _print(f"{ours}.all_reduce", all_reduce(tables, name))
+        _print(f"{ours}.host", host(tables, name.split("-")[0].lower()))
+    for ours, like in RELATIVES.items():
+        print(f'\n[{ours}]\nlike = "{like}"')
+        if ours == "a100-40-sxm":
+            print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
+
+
+if __name__ == "__main__":
+    main()

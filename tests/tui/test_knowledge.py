@@ -1,0 +1,118 @@
+"""The verbs about the knowledge base, as an operator types them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOB = "fixtures/jobs/smallest-cpu-replay.toml"
+
+
+def autoscout(*arguments: str, kb: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tui.cli", *arguments, "--kb", str(kb)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin, env=env)
+
+
+@pytest.fixture(scope="module")
+def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One import of four rows, one of them bad."""
+    folder = tmp_path_factory.mktemp("kb")
+    table = folder / "table.csv"
+    table.write_text("tp,pp,dp,mbs,t_ms\n2,1,1,4,61.5\n1,1,2,8,40\n1,2,1,8,55\n1,x,1,1,1\n")
+    done = autoscout("import", str(table), "--job", JOB, "--map", "t_ms=step_time_s", kb=folder / "kb.duckdb")
+    assert done.returncode == 0, done.stderr
+    assert "3 of 4 rows imported by the reader csv as import-" in done.stdout
+    assert "t_ms → metric step_time_s (ms → s)" in done.stdout
+    assert "line 5: pp is 'x', which is no number" in done.stdout
+    return folder / "kb.duckdb"
+
+
+def test_info_and_check(kb):
+    assert "3 measurements (3 ok) of 3 configurations" in autoscout("kb", "info", kb=kb).stdout
+    done = autoscout("kb", "check", "--json", kb=kb)
+    assert (done.returncode, all(f["ok"] for f in json.loads(done.stdout))) == (0, True)
+
+
+def test_similar_says_by_what_and_what_would_be_taken_over(kb, tmp_path):
+    bigger = tmp_path / "bigger.toml"
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    bigger.write_text(text.replace('name = "smallest-cpu"', 'name = "bigger"').replace("hidden = 64", "hidden = 128"))
+    shown = autoscout("similar", str(bigger), kb=kb).stdout
+    assert "smallest-cpu-replay on 2×cpu differs by" in shown
+    assert "parameters per device" in shown
+    assert "first to try here" in shown
+    document = json.loads(autoscout("similar", str(bigger), "--json", kb=kb).stdout)
+    [past] = document["similar"]
+    assert past["distance"] == pytest.approx(sum(f["distance"] for f in past["features"]))
+    assert document["carried"]["favourites"][0]["job"] == "smallest-cpu-replay"
+
+
+def test_pushed_here_pulled_there_backed_up_and_forgotten(kb, tmp_path):
+    lake, other = tmp_path / "lake", tmp_path / "other" / "kb.duckdb"
+    assert "1 sessions with 3 measurements put into" in autoscout("kb", "push", str(lake), kb=kb).stdout
+    assert "1 sessions with 3 measurements taken from" in autoscout("kb", "pull", str(lake), kb=other).stdout
+    copy = tmp_path / "copy.duckdb"
+    assert json.loads(autoscout("kb", "backup", str(copy), "--json", kb=other).stdout)["bytes"] == copy.stat().st_size
+    [row] = json.loads(autoscout("sql", "FROM imports", "--json", kb=other).stdout)
+    gone = json.loads(autoscout("kb", "forget", "--import", row["import"], "--yes", "--json", kb=other).stdout)
+    assert gone["measurements"] == 3
+    assert "0 measurements" in autoscout("kb", "info", kb=other).stdout
+    assert autoscout("kb", "restore", str(copy), kb=other).returncode == 0
+    assert "3 measurements" in autoscout("kb", "info", kb=other).stdout
+
+
+def test_sql_times_itself_and_points_at_the_place(kb):
+    done = autoscout("sql", "SELECT name FROM runs", "--format", "csv", kb=kb)
+    assert done.stdout.count("\n") == 5
+    assert re.search(r"3 rows in \d+\.\d{3} s", done.stderr)
+    wrong = autoscout("sql", "SELECT nam FROM runs", kb=kb)
+    assert wrong.returncode == 2
+    assert wrong.stderr.rstrip().endswith("^")
+    assert "LINE 1: SELECT nam FROM runs" in wrong.stderr
+    assert autoscout("sql", kb=kb).returncode == 2  # no terminal
+
+
+def test_the_console(kb, tmp_path):
+    """On a terminal of its own (script), with a query over two lines, a mistake and a command."""
+    typed = (
+        "SELECT count(*) AS n\nFROM runs;\nSELECT oops;\n.format csv\n.columns best\n.nonsense\nSELECT 7 AS seven;\n"
+    )
+    command = f"{sys.executable} -m tui.cli sql --kb {kb}"
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        input=typed + "\x04",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"},
+    )
+    shown = done.stdout
+    assert "1 row in" in shown
+    assert "confirmed,BOOLEAN" in shown
+    assert "the query does not work" in shown
+    assert "seven\n7\n" in shown.replace("\r", "")
+    assert "there is no command .nonsense; .help lists them" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["kb", "forget"], 2, "give a session"),
+        (["kb", "forget", "nobody", "--yes"], 2, "nothing is known of nobody"),
+        (["kb", "pull", "/nowhere/at/all"], 2, "is not a folder"),
+        (["kb", "push", "s3://bucket/lake"], 2, "s3 is not written directly; push to a folder"),
+        (["kb", "restore", "none.duckdb"], 2, "there is no such file"),
+        (["import", "none.csv", "--job", JOB], 2, "there is no such file"),
+        (["tune", JOB, "--no-tui", "--warm-start", "auto:luck"], 2, "'luck' is not carried over"),
+    ],
+)
+def test_mistakes_are_one_sentence(kb, arguments, code, sentence):
+    done = autoscout(*arguments, kb=kb)
+    assert done.returncode == code, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

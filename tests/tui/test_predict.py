@@ -1,0 +1,203 @@
+"""`autoscout predict`: a configuration's prediction with its error, and scores on measured tables."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscout.simulate import tables
+from autoscout.simulate.training import Training
+from kb import store
+
+RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl")
+LLAMA = "fixtures/jobs/llama-3.2-3b.toml"
+VTRAIN = Path("../shared/data/landscapes/vtrain_a100_single_node.csv.gz")
+
+
+def autoscout(*arguments, **environment) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tui.cli", *map(str, arguments)]
+    nobody_elses = {"AUTOSCOUT_KB": "/nonexistent/kb.duckdb"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **nobody_elses, **environment}
+    )
+
+
+def answer(*arguments):
+    done = autoscout(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def measured_kb(tmp_path_factory) -> Path:
+    kb = tmp_path_factory.mktemp("kb") / "kb.duckdb"
+    store.ingest(kb, RECORDED)
+    return kb
+
+
+def layouts(factor=1.0, models=("mpt-1b", "mpt-3b", "mpt-7b")):
+    """Rows of a table whose times are the analytic model's, times a factor."""
+    rows = [
+        {
+            "gpu": "A100-SXM-80GB",
+            "n_gpus": 8,
+            "model": model,
+            "seq_len": 2048,
+            "global_batch": 64,
+            "micro_batch": mbs,
+        }
+        | {"tp": tp, "pp": 1, "dp": 8 // tp, "colour": "blue"}
+        for model in models
+        for tp in (1, 2, 4)
+        for mbs in (1, 2, 4)
+    ]
+    seconds = factor * Training().predict(tables.columns_of(rows)).value
+    return [{**row, "iteration_time_s": t} for row, t in zip(rows, seconds.tolist(), strict=True)]
+
+
+def written(path: Path, rows) -> Path:
+    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_job_without_rows_is_predicted_by_physics_with_its_error():
+    found = answer("predict", LLAMA, "a40=0", "tp=2")
+    assert found["configuration"]["tp"] == 2
+    assert found["rows"] == 0
+    assert found["low"] < found["value"] < found["high"]
+    assert {m["member"]: round(m["weight"], 2) for m in found["members"] if m["weight"] > 0} == {"analytic": 1.0}
+    assert sum(found["parts"].values()) == pytest.approx(found["value"], rel=1e-6)
+    assert found["memory"]["device_gib"] == 80
+    assert sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["gib"], rel=1e-6)
+    assert all(m["why"] for m in found["members"] if m["value"] is None)
+
+
+def test_it_reads_as_text():
+    done = autoscout("predict", LLAMA, "a40=0", "tp=2")
+    assert done.returncode == 0, done.stderr
+    assert "90 % interval" in done.stdout
+    assert "no measured row of this job" in done.stdout
+    assert "█ compute" in done.stdout
+    assert "runs out of memory with" in done.stdout
+
+
+def test_rows_of_the_knowledge_base_are_used_and_said(measured_kb):
+    found = answer("predict", "fixtures/jobs/smallest-cpu.toml", "dp=2", "--kb", measured_kb)
+    assert found["rows"] == 330
+    assert found["environment"]["megatron-core"]
+    assert found["measured"] is not None
+    assert found["low"] < found["measured"] < found["high"]
+    assert 0 < found["expected_error"] < 0.25
+    assert any("trees" in m["member"] and m["weight"] > 0 for m in found["members"])
+    assert all(0 <= m["weight"] <= 1 for m in found["members"])
+
+
+def test_a_table_is_scored_member_by_member_and_group_by_group(tmp_path):
+    report = answer("predict", "--against", written(tmp_path / "wide.csv.gz", layouts(1.1)))
+    assert report["metric"] == "step_time_s"
+    assert report["mape"]["analytic"]["all"] == pytest.approx(1 - 1 / 1.1)
+    assert set(report["mape"]["analytic"]) == {"all", "source", "gpu", "model"}
+    assert set(report["mape"]["analytic"]["model"]) == {"mpt-1b", "mpt-3b", "mpt-7b"}
+    assert report["mape"]["ensemble"]["all"] < 0.05  # the other models say that it is 10 % more
+    scores = report["metrics"]["step_time_s"]
+    assert scores["held_out"] == "one model"
+    assert scores["members"]["analytic"]["rank"] == pytest.approx(1.0)
+    assert scores["rows"] == 27
+    assert report["unknown_columns"] == ["colour"]
+    assert report["skipped"] == {}
+
+
+def test_long_tables_have_one_row_a_metric(tmp_path):
+    rows = []
+    for row in layouts():
+        plain = {k: v for k, v in row.items() if k != "iteration_time_s"}
+        rows.append(
+            {**plain, "status": "ok", "metric": "iteration_time", "value": row["iteration_time_s"], "unit": "s"}
+        )
+        rows.append({**plain, "status": "ok", "metric": "mfu", "value": 40, "unit": "%"})
+    report = answer("predict", "--against", written(tmp_path / "long.csv", rows))
+    assert report["metrics"]["step_time_s"]["rows"] == 27
+    assert report["mape"]["analytic"]["all"] == pytest.approx(0, abs=1e-9)
+
+
+def test_rows_that_cannot_be_predicted_are_counted_with_the_reason(tmp_path):
+    rows = layouts()
+    rows[0]["gpu"], rows[1]["model"], rows[2]["seq_len"] = "TPU-v5", "unheard-of-9b", ""
+    report = answer("predict", "--against", written(tmp_path / "some.csv", rows))
+    assert report["metrics"]["step_time_s"]["rows"] == 24
+    assert report["skipped"] == {
+        "no constants for device TPU-v5": 1,
+        "the shape of unheard-of-9b is not known": 1,
+        "no seq_len": 1,
+    }
+
+
+def test_memory_is_scored_with_its_decisions(tmp_path):
+    rows = [{**row, "peak_memory_gib": 20.0, "status": "ok"} for row in layouts()]
+    for row in rows[:3]:
+        row |= {"status": "oom", "peak_memory_gib": "", "iteration_time_s": ""}
+    report = answer("predict", "--against", written(tmp_path / "memory.csv", rows))
+    memory = report["metrics"]["peak_memory_gib"]
+    assert memory["rows"] == 24
+    assert (memory["memory"]["runs"], memory["memory"]["died"]) == (27, 3)
+
+
+def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(measured_kb, tmp_path):
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    path = tmp_path / "wider.toml"
+    path.write_text(text.replace("hidden = 64", "hidden = 128").replace("smallest-cpu", "wider-cpu"))
+    found = answer("predict", path, "dp=2", "--kb", measured_kb)
+    assert found["rows"] == 0
+    assert found["past"] == {"smallest-cpu": 338}
+    assert any(m["member"] == "past jobs" and m["value"] is not None for m in found["members"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["predict"], "give a job file, or --against TABLE"),
+        (["predict", LLAMA, "--against", "table.csv"], "give no job file"),
+        (["predict", "--against", "none.csv"], "none.csv: there is no such table"),
+        (["predict", LLAMA, "tq=2"], "did you mean 'tp'?"),
+        (["predict", LLAMA, "a40=0", "tp=8", "pp=2"], "is not a valid configuration"),
+        (["predict", LLAMA, "--kb", "none.duckdb"], "there is no knowledge base"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, sentence):
+    done = autoscout(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_table_that_measures_nothing_known_is_one_sentence(tmp_path):
+    rows = [{k: v for k, v in row.items() if k != "iteration_time_s"} for row in layouts()]
+    done = autoscout("predict", "--against", written(tmp_path / "t.csv", rows))
+    assert done.returncode == 2
+    assert "measures nothing that is predicted" in done.stderr
+    lacking = [{k: v for k, v in row.items() if k not in ("model", "seq_len")} for row in layouts()]
+    done = autoscout("predict", "--against", written(tmp_path / "u.csv", lacking))
+    assert done.returncode == 2
+    assert "no layers, hidden, heads" in done.stderr
+
+
+@pytest.mark.skipif(not VTRAIN.exists(), reason="../shared/data is not there")
+def test_the_numbers_on_the_vtrain_table():
+    """Zero rows of the job: ≤ 10 %; learned on other models only: better; 90 % intervals hold 85 % or more."""
+    report = answer("predict", "--against", VTRAIN)
+    members = report["metrics"]["step_time_s"]["members"]
+    assert members["analytic"]["mape"] <= 0.10
+    assert members["ensemble"]["mape"] <= 0.06
+    assert members["ensemble"]["mape"] <= members["analytic"]["mape"]
+    assert members["ensemble"]["coverage"] >= 0.85
+    assert members["ensemble"]["rank"] >= 0.93
+    assert np.isclose(report["mape"]["ensemble"]["all"], members["ensemble"]["mape"])

@@ -1,0 +1,82 @@
+"""The fold of a journal into a state: what operators read from the screens, without any screen."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tui_samples import JOB, ended, running, session
+
+from kb.journal import SessionResumed
+from tui.state import best_so_far, fold, remaining_s
+from tui.tree import grow
+
+
+def test_a_running_session():
+    state = fold(running())
+    assert (state.session, state.phase, state.strategy) == ("gpt-1", "search", "autoscout")
+    assert (state.searched, state.known, state.simulated) == (9, 1, 3)
+    assert [run.name for run in state.running.values()] == ["pp4_tp2_arnone_mbs2"]
+    assert state.failures == {"oom": 1, "error": 1, "limit": 1}
+    assert state.default_value == 1.0
+    assert state.gain == pytest.approx(1 / 0.72)
+    assert state.fidelity == "profiled"
+    assert "22 %" in state.fidelity_why
+    assert state.arms["SPARSE"].pulls == 7
+    assert state.arms["SPARSE"].ucb[-1] == 0.2
+    assert state.grid is not None
+    assert state.grid.costs == [1.0, 0.9, None, 0.8]
+
+
+def test_a_run_that_breaks_a_constraint_is_no_best_and_says_why():
+    run = next(r for r in fold(session()).runs if r.status == "limit")
+    assert run.value is None
+    assert "peak_memory_gib <= 78" in run.note
+
+
+def test_the_verdict_replaces_the_single_run():
+    state = fold(ended())
+    assert (state.best_value, state.gain, state.phase) == (0.73, 1.356, "ended")
+    assert not state.running
+
+
+def test_predictions_stand_beside_what_was_measured():
+    run = next(r for r in fold(session()).runs if r.predicted is not None)
+    assert run.value is not None
+    assert run.predicted == pytest.approx(1.05 * run.value)
+
+
+def test_best_so_far_counts_measured_points_only():
+    steps = best_so_far(fold(session()))
+    assert [value for _, value in steps] == [1.0, 0.9, 0.8, 0.75, 0.72]
+    assert [at for at, _ in steps] == sorted(at for at, _ in steps)
+
+
+def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
+    left = remaining_s(fold(running()))
+    assert left == pytest.approx((JOB.budget.profiles - 9) * 10.0)
+    assert remaining_s(fold(ended())) is None
+
+
+def test_what_ran_when_the_session_was_killed_is_not_running_any_more():
+    state = fold([*running(), SessionResumed(pid=1, at=1_700_000_200.0)])
+    assert not state.running
+    assert state.runs[-1].status == "killed"
+
+
+def test_the_tree_follows_the_winning_ordering_and_knows_where_the_best_is():
+    root = grow(fold(session()))
+    assert root.visits == 10
+    assert root.children[0].path[0].startswith("ar ")
+    assert sum(child.visits for child in root.children) == root.visits
+    node = root
+    while node.children:
+        node = next(child for child in node.children if child.holds_best)
+    assert node.best == 0.72
+
+
+@given(st.integers(0, len(ended())))
+def test_folding_in_two_parts_is_folding_at_once(cut: int):
+    events = ended()
+    state = fold(events[:cut])
+    for event in events[cut:]:
+        state.apply(event)
+    assert state == fold(events)

@@ -1,0 +1,135 @@
+"""A real terminal, through tmux: a whole live session of recorded experiments, watched, left, found again, ended."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+ROOT = Path(__file__).parents[2]
+
+
+class Terminal:
+    def __init__(self, folder: Path, width: int = 80, height: int = 24) -> None:
+        self.socket = str(folder / "tmux")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "screen-256color", "LANG": "C.UTF-8"}
+        self._tmux("new-session", "-d", "-s", "t", "-x", str(width), "-y", str(height), "bash --norc", env=environment)
+
+    def type(self, *keys: str) -> None:
+        self._tmux("send-keys", "-t", "t", *keys)
+
+    def run(self, *arguments: str) -> None:
+        self.type(f"cd {ROOT}; clear; {sys.executable} -m tui.cli {' '.join(arguments)}", "Enter")
+
+    def resize(self, width: int, height: int) -> None:
+        self._tmux("resize-window", "-t", "t", "-x", str(width), "-y", str(height))
+
+    @property
+    def text(self) -> str:
+        return self._tmux("capture-pane", "-p", "-t", "t")
+
+    def shows(self, *words: str, within_s: float = 60.0) -> str:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            text = self.text
+            if all(word in text for word in words):
+                return text
+            time.sleep(0.1)
+        raise AssertionError(f"{words} did not appear in:\n{self.text}")
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+    def _tmux(self, *arguments: str, env: dict[str, str] | None = None) -> str:
+        command = ["tmux", "-S", self.socket, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=30).stdout
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    opened = Terminal(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def job(tmp_path) -> Path:
+    """Recorded experiments that take their time, so that there is something to watch."""
+    text = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text().replace("profiles = 8", "profiles = 60")
+    recorded = ROOT / "fixtures/recorded/smallest-cpu.jsonl"
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{recorded}"'))
+    return path
+
+
+def sessions(tmp_path: Path) -> list[str]:
+    return sorted(p.name for p in (tmp_path / "sessions").iterdir())
+
+
+def test_a_whole_session(terminal, job, tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    terminal.run("tune", str(job), "--kb", str(kb))
+    terminal.shows("best so far", "experiments")
+    terminal.type("p")
+    terminal.shows("paused")
+    (session,) = sessions(tmp_path)
+
+    terminal.type("q")  # closing stops nothing
+    terminal.shows("goes on without its screens")
+    other = Terminal(tmp_path / "sessions")
+    try:
+        other.run("watch", "--kb", str(kb))
+        other.shows("paused")
+        other.resize(120, 40)
+        other.shows("2×2 grid", "failures")
+        other.type("5")
+        other.shows("experiments, page 1 of 1")
+        other.type("p")
+        other.type("1")
+        other.shows("ended:", within_s=120)
+        other.type("8")
+        other.shows("torchrun --nproc-per-node")
+        other.type("q")
+        other.shows("bash-")
+    finally:
+        other.close()
+    terminal.run("sessions", "--kb", str(kb))
+    terminal.shows(session, "ended")
+
+
+def test_stopping_asks_once_and_still_ends_on_a_result(terminal, job, tmp_path):
+    terminal.run("tune", str(job), "--kb", str(tmp_path / "kb.duckdb"))
+    terminal.shows("experiments")
+    terminal.type("p")
+    terminal.shows("paused")
+    terminal.type("S")
+    terminal.shows("Stop this session?", "are kept")
+    terminal.type("y")
+    terminal.type("p")
+    terminal.shows("ended: a person stopped it")
+
+
+def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    terminal.run("tune", str(job), "--kb", str(kb))
+    terminal.shows("experiments")
+    terminal.type("p")
+    terminal.shows("paused")
+    (session,) = sessions(tmp_path)
+    pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
+    os.kill(pid, 9)
+    terminal.shows("its process is gone")
+    terminal.type("q")
+    terminal.shows("did not end by itself")
+    terminal.run("tune", "--resume", session, "--kb", str(kb))
+    terminal.shows("ended:", within_s=120)
+
+
+def test_without_a_terminal_that_can_place_text_there_are_lines(terminal, job, tmp_path):
+    terminal.type("export TERM=dumb", "Enter")
+    terminal.run("tune", str(job), "--profiles", "3", "--kb", str(tmp_path / "kb.duckdb"))
+    terminal.shows("best measured configuration", "experiments, re-measurements included")

@@ -1,0 +1,197 @@
+"""Journals for the screens: a session with every kind of event, and states that operators meet."""
+
+from kb import journal as j
+from kb.records import (
+    Budget,
+    Cluster,
+    Configuration,
+    Job,
+    Measurement,
+    Model,
+    Node,
+    Objective,
+    Status,
+    Traffic,
+)
+
+JOB = Job(
+    name="gpt",
+    target="megatron",
+    model=Model(layers=8, hidden=64, heads=4, vocab=256),
+    traffic=Traffic(seq_len=64, global_batch=16),
+    cluster=Cluster(nodes=[Node(device="a100", count=8)]),
+    objective=Objective(minimize="step_time_s", constraints=["peak_memory_gib <= 78"]),
+    budget=Budget(profiles=20, wall="20m"),
+)
+START = 1_700_000_000.0
+ORDERINGS = [["pp", "tp", "ar"], ["tp", "ar", "pp"], ["ar", "pp", "tp"], ["ar", "tp", "pp"]]
+
+
+def configuration(pp: int = 1, tp: int = 1, mbs: int = 1, ar: str = "none") -> Configuration:
+    return Configuration({"pp": pp, "tp": tp, "ar": ar, "mbs": mbs})
+
+
+def name(c: Configuration) -> str:
+    return "_".join(f"{k}{v}" for k, v in c.knobs.items())
+
+
+def measured(
+    c: Configuration, value: float, status: Status = "ok", memory: float = 40.0, evidence: str = ""
+) -> Measurement:
+    metrics = {"step_time_s": value, "peak_memory_gib": memory} if status == "ok" else {}
+    return Measurement(
+        configuration=c,
+        name=name(c),
+        context="c0",
+        status=status,
+        metrics=metrics,
+        iterations_s=[value, value] if status == "ok" else [],
+        evidence=evidence,
+        cost_s=10.0,
+        device_s=80.0,
+    )
+
+
+def started() -> j.SessionStarted:
+    return j.SessionStarted(
+        session="gpt-1",
+        job=JOB,
+        context="c0",
+        strategy="autoscout",
+        seed=0,
+        fidelity="adaptive",
+        warm_start="auto",
+        hyper={},
+        environment={"torch": "2.13.0", "device": "A100"},
+        kb_mark=0,
+        default=configuration(tp=2),
+        orderings=[],
+        at=START,
+    )
+
+
+def decided(step: int, arm: str, c: Configuration, at: float, phase: str = "search", **values: float) -> j.Decided:
+    why = "the expert default, to compare with" if arm == "DEFAULT" else "tree search"
+    return j.Decided(
+        step=step, phase=phase, arm=arm, configurations=[c], names=[name(c)], why=why, values=values, at=at
+    )
+
+
+def experiment(number: int, m: Measurement, at: float, purpose: str = "search") -> list[j.AnyEvent]:
+    return [
+        j.ExperimentStarted(
+            number=number,
+            purpose=purpose,
+            configuration=m.configuration,
+            name=m.name,
+            folder=f"experiments/{number:04d}",
+            at=at,
+        ),
+        j.ExperimentEnded(number=number, purpose=purpose, measurement=m, at=at + 10),
+    ]
+
+
+def session() -> list[j.AnyEvent]:
+    """Twelve experiments, predictions, three checks, the switch, a failure of each kind, and the verdict."""
+    default = configuration(tp=2)
+    events: list[j.AnyEvent] = [started(), decided(1, "DEFAULT", default, START, "default")]
+    events += experiment(1, measured(default, 1.0), START + 1)
+    events.append(j.BestFound(configuration=default, name=name(default), value=1.0, experiments=1, at=START + 11))
+    for number, kept in ((0, [0, 2]), (1, [2])):
+        rewards = [0.51, 0.42, 0.55, 0.31]
+        events.append(j.TournamentRanked(round=number, orderings=ORDERINGS, rewards=rewards, kept=kept, at=START + 12))
+    answer = measured(configuration(pp=8, mbs=2), 1.4)
+    events.append(j.Answered(measurement=answer, measured_by="gpt-0", at=START + 12))
+    tried = [
+        measured(configuration(pp=2), 0.9),
+        measured(configuration(pp=4), 0.0, "oom", evidence="rank 3 ran out of memory: 79.1 of 80 GiB"),
+        measured(configuration(pp=2, mbs=2), 0.8),
+        measured(configuration(pp=2, mbs=4), 0.7, memory=79.0),
+        measured(configuration(pp=2, tp=2, mbs=2), 0.75),
+        measured(configuration(pp=1, tp=4), 0.0, "error", evidence="NCCL error: unhandled system error"),
+        measured(configuration(pp=1, tp=4, ar="full"), 1.2),
+        measured(configuration(pp=2, tp=2, mbs=2, ar="selective"), 0.72),
+    ]
+    best = 1.0
+    for i, m in enumerate(tried):
+        at = START + 20 + 15 * i
+        arm = "SPARSE" if i % 3 else "DENSE"
+        events.append(decided(i + 2, arm, m.configuration, at, ucb_SPARSE=0.3 - 0.02 * i, ucb_DENSE=0.2 + 0.01 * i))
+        if i in (2, 4, 6):
+            predicted = m.metrics.get("step_time_s", 1.0) * (1.05 if i < 6 else 1.4)
+            c = m.configuration
+            events.append(
+                j.Simulated(configuration=c, name=name(c), predicted=predicted, members={"roofline": predicted}, at=at)
+            )
+            weights = {"3D-Parallelism": 0.4, "analytic": 0.6}
+            mape = 0.05 if i < 6 else 0.22
+            value = m.metrics.get("step_time_s")
+            events.append(
+                j.Checked(
+                    step=i,
+                    name=m.name,
+                    predicted=predicted,
+                    measured=value,
+                    mape=mape,
+                    epsilon=0.15,
+                    weights=weights,
+                    at=at,
+                )
+            )
+        events += experiment(i + 2, m, at + 1)
+        value = m.metrics.get("step_time_s")
+        if value and m.metrics["peak_memory_gib"] <= 78 and value < best:
+            best = value
+            events.append(
+                j.BestFound(configuration=m.configuration, name=m.name, value=value, experiments=i + 2, at=at + 11)
+            )
+        events.append(
+            j.Rewarded(
+                step=i + 2,
+                costs=[1.0, 0.9, None, 0.8],
+                delta_sparse=0.05,
+                delta_dense=0.08,
+                interaction=0.01,
+                arms={"SPARSE": [i, 0.04], "DENSE": [1 + i // 3, 0.06]},
+                at=at + 12,
+            )
+        )
+    events.append(
+        j.FidelitySwitched(step=9, to="profiled", why="the simulators err by 22 %, more than ε = 15 %", at=START + 140)
+    )
+    return events
+
+
+def ended() -> list[j.AnyEvent]:
+    """The session to its end: the finalists re-measured, the verdict."""
+    winner = configuration(pp=2, tp=2, mbs=2, ar="selective")
+    events = [*session(), j.SearchEnded(reason="budget", at=START + 150)]
+    for i in range(3):
+        for c, value in ((winner, 0.72 + 0.01 * i), (configuration(tp=2), 1.0 - 0.01 * i)):
+            events += experiment(10 + len(events), measured(c, value), START + 151 + 20 * i, "confirm")
+    verdict = j.Confirmed(
+        winner=winner,
+        name=name(winner),
+        value=0.73,
+        default_name=name(configuration(tp=2)),
+        default_value=0.99,
+        gain=1.356,
+        low=1.31,
+        high=1.41,
+        pairs=3,
+        at=START + 215,
+    )
+    over = j.SessionEnded(reason="budget", experiments=15, engine_ms_mean=4.0, engine_ms_max=11.0, at=START + 216)
+    return [*events, verdict, over]
+
+
+def running() -> list[j.AnyEvent]:
+    """In the middle of an experiment."""
+    c = configuration(pp=4, tp=2, mbs=2)
+    return [
+        *session(),
+        decided(10, "SPARSE", c, START + 145, ucb_SPARSE=0.2, ucb_DENSE=0.3),
+        j.ExperimentStarted(
+            number=10, purpose="search", configuration=c, name=name(c), folder="experiments/0010", at=START + 146
+        ),
+    ]

@@ -1,0 +1,29 @@
+"""What things look like everywhere: glyph and word for each state, so that colour is never all there is."""
+
+GLYPHS = {
+    "running": ("●", "*", "cyan"),
+    "ok": ("✓", "+", "green"),
+    "oom": ("✗", "x", "red"),
+    "invalid": ("✗", "x", "red"),
+    "error": ("✗", "x", "red"),
+    "timeout": ("✗", "x", "red"),
+    "wrong": ("!", "!", "magenta"),
+    "killed": ("✗", "x", "red"),
+    "limit": ("≠", "/", "yellow"),
+}
+
+
+def glyph(status: str, ascii_only: bool) -> str:
+    fancy, plain, _ = GLYPHS.get(status, ("?", "?", ""))
+    return plain if ascii_only else fancy
+
+
+def style(status: str) -> str:
+    return GLYPHS.get(status, ("", "", ""))[2]
+
+
+def fidelity_mark(kind: str, ascii_only: bool) -> str:
+    """Profiled, simulated, answered from memory: told apart by shape."""
+    fancy = {"profiled": "●", "simulated": "○", "known": "◆"}
+    plain = {"profiled": "*", "simulated": "o", "known": "#"}
+    return (plain if ascii_only else fancy)[kind]

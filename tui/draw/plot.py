@@ -1,0 +1,166 @@
+"""Plots of characters: a braille line with marks over it, bars, sparklines. Plain functions from numbers to text."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from rich.text import Text
+
+from tui.text import number
+
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille bits by column and row of a cell
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-=+*%#"
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """Points drawn as one character each; `y` None marks the bottom edge (something failed there)."""
+
+    points: Sequence[tuple[float, float | None]]
+    mark: str
+    style: str = ""
+
+
+def plot(
+    width: int,
+    height: int,
+    steps: Sequence[tuple[float, float]],
+    marks: Sequence[Marks],
+    level: float | None = None,
+    level_name: str = "",
+    last_x: float = 1.0,
+    ascii_only: bool = False,
+) -> Text:
+    """A staircase through `steps`, `marks` around it and a dashed line at `level`, with a scale on the left.
+
+    The scale covers the staircase and the level and nine tenths of the marks: what lies outside is drawn at the edge.
+    """
+    ys = [y for _, y in steps] + ([level] if level is not None else [])
+    spread = sorted(y for m in marks for _, y in m.points if y is not None)
+    if spread:
+        ys += [spread[len(spread) // 20], spread[(len(spread) - 1) * 9 // 10]]
+    if not ys or height < 2:
+        return Text("no measurement yet", style="dim")
+    low, high = min(ys), max(ys)
+    pad = (high - low or abs(high) or 1.0) * 0.04
+    low, high = low - pad, high + pad
+    labels = {0: number(high), height - 1: number(low)}
+    if level is not None:
+        labels.setdefault(_row(level, low, high, height), number(level))
+    if steps:
+        labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
+    margin = max(len(label) for label in labels.values())
+    columns = max(4, width - margin - 1)
+
+    cells = [[" "] * columns for _ in range(height)]
+    styles = [[""] * columns for _ in range(height)]
+
+    def column(x: float) -> int:
+        return min(columns - 1, max(0, round((x - 1) / max(1.0, last_x - 1) * (columns - 1))))
+
+    if level is not None:
+        row = _row(level, low, high, height)
+        line = ("- " * columns)[: max(0, columns - len(level_name) - 1)] + f" {level_name}"
+        cells[row], styles[row] = list(line[:columns].ljust(columns)), ["dim"] * columns
+    for group in marks:
+        for x, y in group.points:
+            row = height - 1 if y is None else _row(y, low, high, height)
+            cells[row][column(x)], styles[row][column(x)] = group.mark, group.style
+    for row, line in enumerate(_staircase(steps, low, high, columns, height, last_x, ascii_only)):
+        for c, character in enumerate(line):
+            if character != " " and cells[row][c] in " -":
+                cells[row][c], styles[row][c] = character, "bold"
+    text = Text()
+    for row in range(height):
+        text.append(labels.get(row, "").rjust(margin), style="dim")
+        text.append("|" if ascii_only else "┤" if row in labels else "│", style="dim")
+        for character, style in zip(cells[row], styles[row], strict=True):
+            text.append(character, style=style)
+        if row < height - 1:
+            text.append("\n")
+    return text
+
+
+def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
+    """The last `width` values as blocks between their least and largest."""
+    shown = [v for v in values if math.isfinite(v)][-width:]
+    if not shown:
+        return ""
+    blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
+    low, high = min(shown), max(shown)
+    return "".join(blocks[int((v - low) / (high - low or 1.0) * (len(blocks) - 1))] for v in shown)
+
+
+def bar(share: float, width: int, ascii_only: bool = False) -> str:
+    """A share in [0, 1] as a bar of `width` characters."""
+    full = round(max(0.0, min(1.0, share)) * width)
+    return ("#" if ascii_only else "█") * full + ("." if ascii_only else "░") * (width - full)
+
+
+def scatter(width: int, height: int, points: Sequence[tuple[float, float, str, str]], ascii_only: bool = False) -> Text:
+    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against measured."""
+    values = [v for x, y, _, _ in points for v in (x, y) if v > 0]
+    if not values:
+        return Text("no check yet", style="dim")
+    low, high = math.log(min(values)) - 0.02, math.log(max(values)) + 0.02
+    margin = max(len(number(math.exp(low))), len(number(math.exp(high))))
+    columns = max(4, width - margin - 1)
+    rows = max(2, height - 1)
+    cells = [[(" ", "")] * columns for _ in range(rows)]
+
+    def at(v: float, size: int) -> int:
+        return min(size - 1, max(0, round((math.log(v) - low) / (high - low) * (size - 1))))
+
+    for c in range(columns):
+        r = rows - 1 - round(c / (columns - 1) * (rows - 1))
+        cells[r][c] = ("." if ascii_only else "·", "dim")
+    for x, y, mark, style in points:
+        if x > 0 and y > 0:
+            cells[rows - 1 - at(y, rows)][at(x, columns)] = (mark, style)
+    text = Text()
+    for r, line in enumerate(cells):
+        label = number(math.exp(high)) if r == 0 else number(math.exp(low)) if r == rows - 1 else ""
+        text.append(label.rjust(margin) + ("|" if ascii_only else "│"), style="dim")
+        for character, style in line:
+            text.append(character, style=style)
+        text.append("\n")
+    text.append(" " * (margin + 1) + "measured ↑  predicted →"[:columns], style="dim")
+    return text
+
+
+def _row(y: float, low: float, high: float, height: int) -> int:
+    share = (y - low) / (high - low) if high > low else 0.5
+    return min(height - 1, max(0, round((1 - share) * (height - 1))))
+
+
+def _staircase(
+    steps: Sequence[tuple[float, float]],
+    low: float,
+    high: float,
+    columns: int,
+    height: int,
+    last_x: float,
+    ascii_only: bool,
+) -> list[str]:
+    dots = [[0] * columns for _ in range(height)]
+
+    def put(dx: int, dy: int) -> None:
+        dots[dy // 4][dx // 2] |= _DOTS[dx % 2][dy % 4]
+
+    def across(x: float) -> int:
+        return min(columns * 2 - 1, max(0, round((x - 1) / max(1.0, last_x - 1) * (columns * 2 - 1))))
+
+    def down(y: float) -> int:
+        return min(height * 4 - 1, max(0, round((high - y) / (high - low) * (height * 4 - 1))))
+
+    for i, (x, y) in enumerate(steps):
+        end = across(steps[i + 1][0]) if i + 1 < len(steps) else across(last_x)
+        for dx in range(across(x), end + 1):
+            put(dx, down(y))
+        if i + 1 < len(steps):
+            a, b = sorted((down(y), down(steps[i + 1][1])))
+            for dy in range(a, b + 1):
+                put(end, dy)
+    if ascii_only:
+        return ["".join("_" if d else " " for d in row) for row in dots]
+    return ["".join(chr(0x2800 + d) if d else " " for d in row) for row in dots]

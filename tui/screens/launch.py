@@ -1,0 +1,45 @@
+"""Launch: the winning configuration, what it changes, and the command that runs it."""
+
+from rich.text import Text
+from textual.app import ComposeResult
+
+from autoscout.export import launch, render
+from kb.records import AutoscoutError
+from tui.draw import panels
+from tui.screens.pane import Pane
+from tui.state import State
+from tui.widgets.panel import Panel
+
+
+class LaunchPane(Pane):
+    help = "y copies the command (also over SSH) and writes it beside the journal"
+
+    def compose(self) -> ComposeResult:
+        yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")
+        yield Panel("evidence", lambda w, h: evidence(self.state), "launch-evidence")
+        yield Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
+
+
+def evidence(state: State) -> Text:
+    if state.job is None or state.best_value is None:
+        return Text("nothing measured yet", style="dim")
+    text = Text(panels.gain(state))
+    c = state.confirmed
+    if c is not None and c.behind is not None and c.rival_name:
+        sure = c.behind_low is not None and c.behind_low > 1
+        text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
+    if c is None:
+        text.append("\nnot re-measured yet: the session does that at its end", style="dim")
+    return text
+
+
+def command(state: State) -> str:
+    """The winner so far as a command of its target; "" where there is none yet."""
+    winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
+    if state.job is None or winner is None:
+        return ""
+    name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
+    try:
+        return render(launch(state.job, winner, name, panels.gain(state)), "command")
+    except AutoscoutError as error:
+        return str(error)

@@ -1,0 +1,67 @@
+"""The verb predict: what simulators say of a configuration, and how right they are on measured rows."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tui.options import common, existing_kb, load_job, note
+
+
+@click.command()
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
+@click.option(
+    "--against", metavar="TABLE", type=click.Path(path_type=Path), help="Score every member on measured rows."
+)
+@common
+def predict(
+    job_file: Path | None, assignments: tuple[str, ...], against: Path | None, kb: Path | None, as_json: bool
+) -> None:
+    """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
+
+    Knobs not given follow the expert default. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators instead.
+    """
+    if against is not None:
+        if job_file is not None:
+            raise click.UsageError("--against scores rows of a table, which say themselves what ran; give no job file")
+        _against(against, as_json)
+        return
+    if job_file is None:
+        raise click.UsageError("give a job file, or --against TABLE")
+    from autoscout.simulate import predict as predicting
+    from autoscout.space.explain import parse
+    from autoscout.space.graph import Space
+    from tui import predictions
+
+    job = load_job(job_file)
+    found = predicting.predict(job, parse(Space.of_job(job), assignments), existing_kb(kb))
+    if as_json:
+        _json(found)
+    else:
+        predictions.predicted(job, found)
+
+
+def _against(table: Path, as_json: bool) -> None:
+    from autoscout.simulate.against import score
+    from tui import predictions
+
+    report = score(table, note)
+    if as_json:
+        main = next(iter(report.metrics.values()))
+        mape = {name: {"all": a.mape, **a.groups} for name, a in main.members.items()}
+        _json({"table": report.table, "metric": main.metric, "mape": mape, **_plain(report)})
+    else:
+        predictions.scored(report)
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def _json(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))

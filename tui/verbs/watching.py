@@ -1,0 +1,168 @@
+"""Verbs that look at a session while it runs or afterwards: watch. And the engine started in the background."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from kb.orders import MEANING, Order, give, parsed
+from kb.records import AutoscoutError
+from tui.options import common, existing_kb, note
+
+_START_S = 60.0
+
+
+@click.command()
+@click.argument("session", required=False)
+@click.option("--plain", is_flag=True, help="Lines instead of screens.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
+@common
+def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, as_json: bool) -> None:
+    """Open the screens on a session: running, finished, or a recorded journal (FILE.jsonl). Without a name: the one
+    that runs, else the newest."""
+    from tui import follow
+
+    path = existing_kb(kb)
+    journal = follow.journal_of(path, session or _newest(path))
+    if not journal.exists():
+        raise AutoscoutError(f"{journal}: no such journal; `autoscout sessions` lists the sessions", 2)
+    if as_json:
+        import msgspec
+
+        from tui import state
+
+        follower = follow.Follower(journal)
+        click.echo(msgspec.json.encode(state.fold(follower.everything())))
+    elif plain or not on_screen():
+        _plainly(journal)
+    else:
+        show(journal, path, ascii_only)
+
+
+@click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+@click.argument("session")
+@click.argument("what", type=click.Choice(list(MEANING)))
+@click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
+@common
+def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Give an order to a running session; it takes effect before its next experiment."""
+    order = parsed(what, list(values), f"verb, pid {os.getpid()}")
+    folder = _running(existing_kb(kb), session)
+    give(folder, order)
+    _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--now", is_flag=True, help="End the running experiment too, without a result; it can be resumed.")
+@common
+def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
+    """Ask a running session to end: no further search, the finalists are re-measured. What was measured is kept."""
+    from kb import lock
+
+    folder = _running(existing_kb(kb), session)
+    if now:
+        pid = lock.holder(folder / "owner.lock")
+        if pid is None:
+            raise AutoscoutError(f"session {session} does not say which process runs it; try again in a second")
+        os.kill(pid, signal.SIGTERM)
+        _said(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
+    else:
+        give(folder, Order(what="stop", by=f"verb, pid {os.getpid()}"))
+        _said(f"{session}: ends after the running experiment, then re-measures the finalists", as_json, session, "stop")
+
+
+def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
+    click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
+
+
+def _running(kb: Path, session: str) -> Path:
+    from kb import store
+
+    folder = store.sessions_folder(kb) / session
+    if not (folder / "journal.jsonl").is_file():
+        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+    if not store.is_running(folder):
+        raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
+    return folder
+
+
+def on_screen() -> bool:
+    """Whether screens can be drawn: they are written to stderr, and TERM=dumb cannot place anything."""
+    ours = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
+    return ours and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
+    from tui.app import watch as open_screens
+    from tui.follow import Follower
+
+    unicode = "utf" in (sys.stdout.encoding or "").lower()
+    open_screens(Follower(journal), kb, ascii_only or not unicode)
+
+
+def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
+    """Starts the engine as a process of its own, which no closed terminal ends; returns its journal once it exists.
+
+    Errors: AutoscoutError with the engine's own sentence when it ends before it began.
+    """
+    from kb.store import sessions_folder
+
+    folder = sessions_folder(kb) / session
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "engine.log"
+    with open(log, "ab") as out:
+        command = [sys.executable, "-m", "tui.cli", "tune", *arguments, "--no-tui", "--kb", str(kb)]
+        engine = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    journal = folder / "journal.jsonl"
+    deadline = time.monotonic() + _START_S
+    while not (journal.exists() and journal.stat().st_size):
+        if engine.poll() is not None:
+            said = log.read_text(errors="replace").strip().removeprefix("autoscout: ")
+            raise AutoscoutError(said or f"the engine ended with exit code {engine.returncode}", engine.returncode or 1)
+        if time.monotonic() > deadline:
+            raise AutoscoutError(f"the engine (process {engine.pid}) has not begun after {_START_S:.0f} s; see {log}")
+        time.sleep(0.05)
+    return journal
+
+
+def _plainly(journal: Path) -> None:
+    """Follows until the session ends or its process is gone."""
+    from kb.journal import SessionEnded, SessionStarted
+    from tui.follow import Follower
+    from tui.plain import Progress
+
+    follower = Follower(journal)
+    progress = None
+    while True:
+        alive = follower.alive()
+        events = follower.more()
+        for event in events:
+            if isinstance(event, SessionStarted):
+                progress = Progress(event.job, event.session, click.echo)
+            if progress is not None:
+                progress.see(event)
+            if isinstance(event, SessionEnded):
+                note(f"the session ended: {event.reason}")
+        if not events:
+            if not alive:
+                return
+            time.sleep(0.5)
+
+
+def _newest(kb: Path) -> str:
+    from kb import store
+
+    folder = store.sessions_folder(kb)
+    journals = sorted(folder.glob("*/journal.jsonl"), key=lambda p: p.stat().st_mtime) if folder.is_dir() else []
+    if not journals:
+        raise AutoscoutError(f"there are no sessions beside {kb}; `autoscout tune JOB.toml` starts one", 2)
+    running = [j for j in journals if store.is_running(j.parent)]
+    return (running or journals)[-1].parent.name
