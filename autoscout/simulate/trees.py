@@ -1,6 +1,7 @@
 """Boosted trees (scikit-learn) of log(metric) on all knobs and attributes: the best interpolation of many rows, and no
 extrapolation at all. Alone, or on top of an analytic member, whose error they learn."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,14 @@ from autoscout.simulate.linear import PER_DOUBLING
 from autoscout.simulate.member import Columns, Member, Prediction
 
 MIN_ROWS = 40  # leaves of five rows: below this there are too few splits to say anything
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Where experiments keep the cores busy, threads of OpenMP wait for each other a hundred times longer than they
+    compute (a fit of 1.5 s took more than 120 s beside one busy process on two cores)."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1, user_api="openmp")
 
 
 class Trees:
@@ -52,8 +61,9 @@ class Trees:
             random_state=0,
         )
         x = seen.matrix(columns, self._inputs)[known]
-        self._model.fit(x, target[known])
-        self._spread = float(np.std(target[known] - self._model.predict(x))) or 1e-6
+        with _one_thread():
+            self._model.fit(x, target[known])
+            self._spread = float(np.std(target[known] - self._model.predict(x))) or 1e-6
 
     def predict(self, columns: Columns) -> Prediction:
         n = length(columns)
@@ -62,7 +72,8 @@ class Trees:
             return Prediction(value=nothing, error=nothing)
         outside = np.broadcast_to(self._seen.outside(columns), n)
         error = np.sqrt(self._spread**2 + (PER_DOUBLING * outside) ** 2)
-        learned = self._model.predict(self._seen.matrix(columns, self._inputs))
+        with _one_thread():
+            learned = self._model.predict(self._seen.matrix(columns, self._inputs))
         if self.base is None:
             return Prediction(value=np.exp(learned), error=error)
         base = self.base.predict(columns)

@@ -102,6 +102,13 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path):
     assert "becomes a file" in done.stderr
 
 
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupting_it_leaves_no_process(tmp_path, number):
     running = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
@@ -113,9 +120,9 @@ def test_interrupting_it_leaves_no_process(tmp_path, number):
     code = running.wait(timeout=20)
     assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family) and time.monotonic() < deadline:
+    while any(lives(p) for p in family) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in family if lives(p)]
     assert not list(tmp_path.rglob("*.toml"))
 
 

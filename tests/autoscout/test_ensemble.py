@@ -220,3 +220,16 @@ def test_the_stretch_grows_with_the_misses(n, seed):
     z = np.abs(rng.standard_normal(n))
     spread = np.ones(n)
     assert weighing.stretch(z, np.zeros(n), spread) <= weighing.stretch(2 * z, np.zeros(n), spread)
+
+
+def test_trees_are_grown_on_one_thread():
+    """Beside experiments that keep the cores busy, more threads wait for each other for minutes."""
+    import sklearn.ensemble  # noqa: F401 - loads OpenMP
+    from threadpoolctl import threadpool_info
+
+    from autoscout.simulate.trees import _one_thread
+
+    with _one_thread():
+        pools = [pool for pool in threadpool_info() if pool["user_api"] == "openmp"]
+    assert pools
+    assert all(pool["num_threads"] == 1 for pool in pools)
