@@ -8,7 +8,7 @@ Two simulators of it have the same physics with wrong constants: "good" (rank co
 import csv
 import gzip
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -349,29 +349,43 @@ def stages(seed: int) -> Landscape:
 
 # ---- sets -------------------------------------------------------------------------------------------------------
 
-
 MIXTURE = {"layers": 32, "hidden": 4096, "ffn": 14336, "experts": 16, "topk": 2, "expert_ffn": 4096, "preset": ""}
 
-
-def design() -> Iterator[Landscape]:
-    """What the search is developed on."""
-    yield from vtrain()
-    yield postgresql()
-    yield job("llama-3.2-3b")
-    yield job("llama-3.2-3b", a40=[0])
-    yield job("llama-3.2-3b", a100=[0])
-    yield from (kernel(1), kernel(2), kernel(3))
-    yield from (serving(1), serving(2))
-    yield from (stages(1), stages(2), stages(3))
-    yield job("llama-3.2-3b", {"seq_len": 16384, "global_batch": 32}, a40=[0])
-    yield job("qwen3-30b-a3b", MIXTURE, a40=[0], vpp=[1, 2], tp_comm=[12, 16, 20])
+Make = Callable[[list[str]], list[Landscape]]
 
 
-def held_out() -> Iterator[Landscape]:
-    """What it is judged on."""
-    yield convolution()
-    yield gemm()
-    yield storm()
-    yield job("llama-3.1-nemotron-nano-8b")
-    yield job("qwen3-30b-a3b", a40=[0])
-    yield from vtrain(("layers", "hidden", "n_gpus"))
+def _named(title: str, make: Callable[[], Landscape | list[Landscape]]) -> Make:
+    """Made only where one of the wanted names is in its title (or none is wanted)."""
+
+    def made(wanted: list[str]) -> list[Landscape]:
+        if wanted and not any(part in title for part in wanted):
+            return []
+        found = make()
+        if isinstance(found, list):
+            return found
+        found.name = title
+        return [found]
+
+    return made
+
+
+DESIGN: list[Make] = [
+    _named("vtrain", lambda: vtrain()),
+    _named("PostgreSQL", postgresql),
+    _named("llama both", lambda: job("llama-3.2-3b")),
+    _named("llama a100", lambda: job("llama-3.2-3b", a40=[0])),
+    _named("llama a40", lambda: job("llama-3.2-3b", a100=[0])),
+    _named("llama long", lambda: job("llama-3.2-3b", {"seq_len": 16384, "global_batch": 32}, a40=[0])),
+    _named("mixture", lambda: job("qwen3-30b-a3b", MIXTURE, a40=[0], vpp=[1, 2], tp_comm=[12, 16, 20])),
+    *(_named(f"kernel {seed}", lambda seed=seed: kernel(seed)) for seed in (1, 2, 3)),
+    *(_named(f"serving {seed}", lambda seed=seed: serving(seed)) for seed in (1, 2)),
+    *(_named(f"stages {seed}", lambda seed=seed: stages(seed)) for seed in (1, 2, 3)),
+]
+HELD_OUT: list[Make] = [
+    _named("convolution", convolution),
+    _named("gemm", gemm),
+    _named("storm", storm),
+    _named("nemotron", lambda: job("llama-3.1-nemotron-nano-8b")),
+    _named("qwen", lambda: job("qwen3-30b-a3b", a40=[0])),
+    _named("vtrain", lambda: vtrain(("layers", "hidden", "n_gpus"))),
+]
