@@ -111,7 +111,10 @@ def lives(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupting_it_leaves_no_process(tmp_path, number):
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     running = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
+    signal.signal(signal.SIGINT, heard)
     assert running.stderr is not None
     assert "measured: device" in running.stderr.readline()
     family = psutil.Process(running.pid).children(recursive=True)

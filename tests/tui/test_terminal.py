@@ -130,6 +130,7 @@ def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path
 
 
 def test_without_a_terminal_that_can_place_text_there_are_lines(terminal, job, tmp_path):
+    terminal.resize(120, 60)
     terminal.type("export TERM=dumb", "Enter")
     terminal.run("tune", str(job), "--profiles", "3", "--kb", str(tmp_path / "kb.duckdb"))
     terminal.shows("best measured configuration", "experiments, re-measurements included")
