@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.objective import constraint
+from autoscout.objective import constraint, others
 from autoscout.presets import device_memory_gib, devices, models
 from autoscout.strict import converted, read_toml
 from autoscout.words import nearest_name
@@ -130,13 +130,17 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
     known_metrics = SERVING_METRICS if job.task == "serve" else TRAINING_METRICS
-    if objective.maximize in known_metrics and not objective.maximize.endswith(("_per_s", "_rps")):
-        yield f"objective.maximize = '{objective.maximize}': less of it is better; write minimize"
-    if objective.minimize in known_metrics and objective.minimize.endswith(("_per_s", "_rps")):
-        yield f"objective.minimize = '{objective.minimize}': more of it is better; write maximize"
-    for metric in [objective.metric, *(constraint(text)[0] for text in objective.constraints)]:
+    further = others(objective)
+    if len({objective.metric, *(o.metric for o in further)}) <= len(further):
+        yield "objective names one metric twice"
+    for metric in [objective.metric, *(o.metric for o in further), *(constraint(t)[0] for t in objective.constraints)]:
         if metric not in known_metrics:
             yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
+    for one in (objective, *further):
+        if one.maximize in known_metrics and not one.maximize.endswith(("_per_s", "_rps")):
+            yield f"maximize '{one.maximize}' in the objective: less of it is better; write minimize"
+        if one.minimize in known_metrics and one.minimize.endswith(("_per_s", "_rps")):
+            yield f"minimize '{one.minimize}' in the objective: more of it is better; write maximize"
     if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
         yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
     if job.target == "command" and not job.space.catalog:

@@ -38,6 +38,25 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     return from_metric(objective, value)
 
 
+def others(objective: Objective) -> list[Objective]:
+    """The further objectives, each as one by itself. Errors: AutoscoutError (exit 2) for one that is not one."""
+    found = []
+    for text in objective.also:
+        goal, _, metric = text.strip().partition(" ")
+        if goal not in ("minimize", "maximize") or not metric.strip().isidentifier():
+            raise AutoscoutError(f"objective.also: '{text}' is none; write for example minimize ttft_p99_ms", 2)
+        metric = metric.strip()
+        found.append(Objective(minimize=metric) if goal == "minimize" else Objective(maximize=metric))
+    return found
+
+
+def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
+    """The cost by each objective, the first and `also`; None where the measurement does not qualify by one of them."""
+    found = [cost(objective, measurement), *(cost(other, measurement) for other in others(objective))]
+    known = [c for c in found if c is not None]
+    return known if len(known) == len(found) else None
+
+
 def broken(objective: Objective, measurement: Measurement) -> str:
     """ "" or which constraint a run that was ok breaks, in words."""
     for text in objective.constraints:

@@ -88,11 +88,13 @@ class Cluster(Strict, frozen=True):
 
 
 class Objective(Strict, frozen=True):
-    """Exactly one of `minimize` and `maximize`; constraints such as "peak_memory_gib <= 78"."""
+    """Exactly one of `minimize` and `maximize`; constraints such as "peak_memory_gib <= 78". `also`: further objectives
+    such as "minimize ttft_p99_ms"; the search looks for the best by the first one and for the front of all."""
 
     minimize: str = ""
     maximize: str = ""
     constraints: list[str] = []
+    also: list[str] = []
 
     @property
     def metric(self) -> str:

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.objective import cost
+from autoscout.objective import cost, costs
 from autoscout.search.arms import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.bandit import UCB1
 from autoscout.search.encoding import Encoding
@@ -30,6 +30,7 @@ from autoscout.search.means import Mean, Predictor, of_past, of_simulator
 from autoscout.search.model import Model
 from autoscout.search.past import Past
 from autoscout.search.pool import Pool
+from autoscout.search.trade import Trade
 from autoscout.space.graph import Space
 from kb.journal import Decided, Event, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
@@ -55,17 +56,19 @@ class AutoScout:
         self.pool = Pool(space, self.rng)
         self.encoding = Encoding(space.knobs, self.pool.codes)
         self.past = [of_past(p, self.pool, self.encoding) for p in past if p.rows] if hyper.simulators else []
-        self.model = Model(self.pool, self.encoding, [*self._means(simulators or {}), *self.past], hyper, self.rng)
         self.default = None if default is None else self.pool.row(default)
+        self.model = Model(self.pool, self.encoding, [*self._means(simulators or {}), *self.past], hyper, self.rng)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.repeats: frozenset[str] = frozenset()
+        self.trade = Trade(space.objective, self.rng) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
         self._step = 0
         self._rounds = 0
+        self._worthwhile = True  # to search on by the first objective
 
     def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
         if not self.hyper.simulators:
@@ -94,14 +97,17 @@ class AutoScout:
             return self._decide(
                 "default", Proposal(self.default, "DEFAULT", 0.0, "the expert default, to compare with")
             )
-        if known < (1 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
+        if known < (2 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
             return self._decide("opening", self._opening(informed))
         self.bandit.age()
+        self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
+        if self.trade is None or self.trade.first:
+            self._worthwhile = max(gains.values()) > self.hyper.explore
         at = int(np.flatnonzero(self.model.candidates == chosen.row)[0])
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
@@ -109,6 +115,12 @@ class AutoScout:
             "uncertainty": float(self.model.deviation[at]),
         }
         return self._decide("search", chosen, values)
+
+    def _weigh(self, first: bool) -> None:
+        """With several objectives: what counts as cost from now on."""
+        if self.trade is not None:
+            self.trade.turn(first)
+            self.model.see(self.trade.logs())
 
     def _proposals(self) -> list[Proposal]:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
@@ -118,7 +130,8 @@ class AutoScout:
             found.append(self._sparse(self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, self.pool.codes[best]))
-        return [replace(p, base=best) for p in found if p is not None]
+        toward = f"; {self.trade.why}" if self.trade is not None and self.trade.why else ""
+        return [replace(p, base=best, why=p.why + toward) for p in found if p is not None]
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
         """K orderings of the sparse knobs, as columns of the pool's codes: those that won earlier tournaments first,
@@ -151,6 +164,8 @@ class AutoScout:
         open_rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         if informed:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
+            run = open_rows if first.fails is None else open_rows[first.fails[open_rows] < 0.5]
+            open_rows = run if len(run) else open_rows
             row = open_rows[np.argmin(first.expected(open_rows))]
             return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
         rows = self.rng.choice(open_rows, min(_FAR, len(open_rows)), replace=False)
@@ -168,6 +183,7 @@ class AutoScout:
     def _repeat(self) -> int | None:
         if self.budget is None or self.asked >= self.budget:
             return None
+        self._weigh(first=True)
         self.model.update([])
         rows = self.model.rows
         value, deviation = self._worth()
@@ -204,10 +220,12 @@ class AutoScout:
             row = self.pool.row(measurement.configuration)
             if row is None:
                 continue
-            c = cost(self.space.objective, measurement)
+            c = cost(self.space.objective, measurement) if costs(self.space.objective, measurement) else None
             told.append((row, c if c is not None and np.isfinite(c) else None))
             proposal = self.pending.pop(row, None)
-            if proposal is not None and proposal.base is not None:
+            if self.trade is not None:
+                self.trade.tell(row, measurement)
+            if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, told[-1][1])
         for row, c in told:  # after the rewards of all: what they are held against must not know any of them
             self.model.tell(row, c)
@@ -259,6 +277,7 @@ class AutoScout:
         """Not the best seen, which is partly luck: the best as believed. None if nothing ran."""
         if not self.model.costs:
             return None
+        self._weigh(first=True)
         self.model.update([])
         return self.pool.configuration(int(self.model.rows[int(np.argmin(self._worth()[0]))]))
 

@@ -8,6 +8,7 @@ Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and i
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
+_MOST = 3.0  # times what was promised, that one experiment may count for
 
 
 class UCB1:
@@ -16,7 +17,7 @@ class UCB1:
         self.gamma = gamma
         self.q = dict.fromkeys(arms, 0.0)
         self.n = dict.fromkeys(arms, 0.0)
-        self.promised = dict.fromkeys(arms, 0.0)
+        self.kept = dict.fromkeys(arms, 0.0)
 
     def index(self, t: int) -> dict[str, float]:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
@@ -29,13 +30,13 @@ class UCB1:
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
         """The same, for arms that say what their present proposal is expected to gain: a promise counts as much as the
-        arm kept of its promises so far (Q_a over what it had promised), where `pulls` kept ones are assumed at first.
-        So no arm must be pulled to be known, and one that promises and earns little starves."""
+        arm kept of its promises so far (the mean of earned over promised), where `pulls` kept ones are assumed at
+        first. So no arm must be pulled to be known, one that promises and earns little starves, and one great promise
+        that failed weighs no more than a small one."""
         total = sum(self.n.values()) + pulls
-        usual = max(sum(gains.values()) / len(gains), 1e-12)
         index = {}
         for a, gain in gains.items():
-            kept = (self.q[a] + pulls * usual) / (self.promised[a] + pulls * usual)
+            kept = (self.kept[a] + pulls) / (self.n[a] + pulls)
             index[a] = gain * kept + self.c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
         return index
 
@@ -44,7 +45,7 @@ class UCB1:
         to nothing is promised the arms take turns."""
         for arm in self.n:
             self.q[arm] *= self.gamma
-            self.promised[arm] *= self.gamma
+            self.kept[arm] *= self.gamma
             self.n[arm] *= self.gamma
 
     def select(self, t: int) -> str:
@@ -53,7 +54,7 @@ class UCB1:
 
     def update(self, arm: str, reward: float, promised: float = 0.0) -> None:
         self.q[arm] += reward
-        self.promised[arm] += promised
+        self.kept[arm] += min(reward / promised, _MOST) if promised > 0 else 0.0
         self.n[arm] += 1
 
     def weaken(self, pulls: float) -> None:

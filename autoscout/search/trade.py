@@ -1,0 +1,53 @@
+"""Several objectives at once: one search that leaves a front behind (Knowles 2006, ParEGO).
+
+Every second experiment looks for the best by the job's first objective, every eighth once that promises next to
+nothing; the others for the best by a mixture of all, with weights that are drawn anew each time, so that all parts of
+the front are visited:
+
+    s(x) = max_j w_j u_j(x) + ρ Σ_j w_j u_j(x),    u_j: log-cost above the best seen, in units of its spread
+"""
+
+import numpy as np
+
+from autoscout.objective import costs
+from kb.records import Measurement, Objective
+
+_RHO = 0.05
+
+
+class Trade:
+    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
+        self.objective, self.rng = objective, rng
+        self.first = True  # whether the first objective alone counts now
+        self._weights = np.zeros(0)
+        self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
+
+    def tell(self, row: int, measurement: Measurement) -> None:
+        found = costs(self.objective, measurement)
+        if found is not None:
+            self._told.setdefault(row, []).append(np.log(found))
+
+    def turn(self, first: bool) -> None:
+        self.first = first
+        self._weights = self.rng.dirichlet(np.ones(1 + len(self.objective.also)))
+
+    def logs(self) -> dict[int, list[float]]:
+        """Row → what counts as its log-costs now."""
+        if self.first or not self._told:
+            return {row: [float(v[0]) for v in values] for row, values in self._told.items()}
+        means = np.array([np.mean(values, axis=0) for values in self._told.values()])
+        least, unit = means.min(axis=0), np.maximum(means.std(axis=0), 1e-3)
+
+        def mixed(logs: np.ndarray) -> float:
+            weighted = self._weights * (logs - least) / unit
+            return float(weighted.max() + _RHO * weighted.sum()) * float(unit[0])
+
+        return {row: [mixed(v) for v in values] for row, values in self._told.items()}
+
+    @property
+    def why(self) -> str:
+        """ "" or which mixture was asked for, in words."""
+        if self.first:
+            return ""
+        metrics = [self.objective.metric, *(text.split()[1] for text in self.objective.also)]
+        return "for " + ", ".join(f"{w:.0%} {m}" for w, m in zip(self._weights, metrics, strict=True))
