@@ -83,6 +83,7 @@ class SessionApp(App[None]):
         Binding("y", "copy", "copy", show=False),
         Binding("slash", "filter", "filter", show=False),
         Binding("m", "mark", "mark", show=False),
+        Binding("c", "cycle", "next view to compare", show=False),
         Binding("n", "turn(1)", "next page", show=False),
         Binding("b", "turn(-1)", "page back", show=False),
         Binding("left_square_bracket,h", "step(-1)", "step back", show=False),
@@ -296,6 +297,11 @@ class SessionApp(App[None]):
         key = run.configuration.id
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
         self.notify(f"{len(self.marked)} marked to compare; 6 shows them")
+
+    def action_cycle(self) -> None:
+        pane = self._current()
+        if isinstance(pane, ComparePane):
+            pane.cycle()
 
     def action_turn(self, pages: int) -> None:
         pane = self._current()
