@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, DataTable, Footer, Input
+from textual.widgets import ContentSwitcher, Footer, Input
 from textual.worker import get_current_worker
 
 from kb.journal import AnyEvent, FidelitySwitched, Steered
@@ -267,7 +267,7 @@ class SessionApp(App[None]):
         self.watching_devices = key == "cluster"
         pane = self._current()
         self.call_after_refresh(pane.repaint)
-        first = next((w for w in pane.query("DataTable, Tree, TextArea") if w.focusable), None)
+        first = next((w for w in pane.query("Rows, Tree, TextArea") if w.focusable), None)
         self.set_focus(first)
 
     def action_explain(self) -> None:
@@ -310,9 +310,7 @@ class SessionApp(App[None]):
 
     def action_move(self, by: int) -> None:
         focused = self.focused
-        if isinstance(focused, DataTable):
-            (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()
-        elif focused is not None and hasattr(focused, "action_cursor_down"):
+        if focused is not None and hasattr(focused, "action_cursor_down"):
             (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
 
     def action_next_theme(self) -> None:

@@ -37,6 +37,11 @@ class ComparePane(Pane):
         self._why_of: tuple[int, int] = (0, 0)
         self._why_problem = ""
         self._rows: list[dict[str, Any]] | None = None
+        self._processes: set[asyncio.subprocess.Process] = set()
+
+    def on_unmount(self) -> None:
+        for process in self._processes:
+            process.kill()
 
     def repaint(self) -> None:
         of = (id(self.state), sum(run.measurement is not None for run in self.state.runs))
@@ -106,11 +111,9 @@ class ComparePane(Pane):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        try:
-            out, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
+        self._processes.add(process)
+        out, said = await process.communicate()
+        self._processes.discard(process)
         return process.returncode or 0, out.decode(), said.decode().strip().removeprefix("autoscout: ")
 
 

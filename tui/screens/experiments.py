@@ -5,16 +5,16 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from tui.draw.look import style
 from tui.draw.runs import describe, experiment_row
 from tui.modals import Full
 from tui.screens.pane import Pane
 from tui.state import Run
+from tui.widgets.rows import Cells, Rows
 
-PAGE = 200  # rows that the table holds at once; more would make it slow to build
-_COLUMNS = {"#": 5, "status": 8, "value": 8, "GiB": 6, "s": 6, "arm": 8, "configuration": None}
+_COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
 
 
 class Tail(Message):
@@ -34,38 +34,43 @@ class ExperimentsPane(Pane):
     def compose(self) -> ComposeResult:
         yield Input(placeholder="/ filter: words that must occur, -word must not", id="filter", compact=True)
         with Horizontal():
-            yield DataTable(id="experiments", cursor_type="row", zebra_stripes=True)
+            yield Rows(_COLUMNS, self._row, id="experiments")
             with VerticalScroll(id="one"):
                 yield Static(id="one-text")
 
     def on_mount(self) -> None:
-        self.page = -1  # counted from the end: the newest stand last, as in a log
-        self._listed: list[int] = []
         self._key: tuple[object, ...] = ()
         self._matching: list[int] = []
         self._lines: list[str] = []  # what the filter looks at, by run
-        self._of: int = 0  # id of the state that they are of
-        self._taken = 0  # runs that were looked at
-        self._open: list[int] = []  # listed rows that may still change
+        self._looked_at = 0  # runs
+        self._unfinished: list[int] = []  # runs that may still change
         self._described: tuple[object, ...] = ()
-        table = self.query_one(DataTable)
-        for name, width in _COLUMNS.items():
-            table.add_column(name, width=width)
 
     def repaint(self) -> None:
         words = self.query_one(Input).value.lower().split()
-        key = (tuple(words), self.page, id(self.state))
-        if key != self._key or len(self._listed) >= 2 * PAGE:
-            self._key = key
-            self._fill(words)
-        elif self.page == -1:
-            self._follow(words)
+        runs, table = self.state.runs, self.query_one(Rows)
+        key = (tuple(words), id(self.state))
+        fresh = key != self._key
+        if fresh:
+            if not self._key or self._key[1] != key[1]:
+                self._lines = []
+            self._key, self._matching, self._looked_at, self._unfinished = key, [], 0, []
+        ended = [i for i in self._unfinished if runs[i].status != "running"]
+        if not (fresh or ended or self._looked_at < len(runs)):
+            return
+        for i in ended:
+            self._unfinished.remove(i)
+            if i < len(self._lines):
+                self._lines[i] = _line(runs[i])
+        self._matching += self._match(words, self._looked_at)
+        self._unfinished += [i for i in range(self._looked_at, len(runs)) if runs[i].status == "running"]
+        self._looked_at = len(runs)
+        table.show(self._matching, keep=not fresh)
+        self._describe()
 
     def _match(self, words: list[str], start: int) -> list[int]:
-        """Runs from `start` on that have all the words."""
+        """Runs from `start` on that have all the words, and none of those after a minus."""
         runs = self.state.runs
-        if self._of != id(self.state):
-            self._lines, self._of = [], id(self.state)
         if not words:
             return list(range(start, len(runs)))
         self._lines += [_line(run) for run in runs[len(self._lines) :]]
@@ -77,64 +82,24 @@ class ExperimentsPane(Pane):
             if all(w in line for w in has) and not any(w in line for w in lacks)
         ]
 
-    def _fill(self, words: list[str]) -> None:
-        self._matching = self._match(words, 0)
-        pages = self._pages
-        self.page = max(-pages, min(-1, self.page))
-        start = (pages + self.page) * PAGE
-        self.query_one(DataTable).clear()
-        self._listed, self._open, self._taken = [], [], len(self.state.runs)
-        self._add(self._matching[start : start + PAGE])
-        self.query_one(DataTable).move_cursor(row=len(self._listed) - 1, animate=False)
-        self._describe()
-
-    def _follow(self, words: list[str]) -> None:
-        """New runs go below, and those that ended are written anew: the table is not built again."""
-        runs, table = self.state.runs, self.query_one(DataTable)
-        ended = [i for i in self._open if runs[i].status != "running"]
-        if not ended and self._taken == len(runs):
-            return
-        at_end = table.cursor_row >= len(self._listed) - 1
-        for i in ended:
-            self._open.remove(i)
-            if i < len(self._lines):
-                self._lines[i] = _line(runs[i])
-            for column, cell in zip(table.ordered_columns, self._cells(i), strict=True):
-                table.update_cell(str(i), column.key, cell)
-        new = self._match(words, self._taken)
-        self._taken = len(runs)
-        self._matching += new
-        self._add(new)
-        if new and at_end:
-            table.move_cursor(row=len(self._listed) - 1, animate=False)
-        self._describe()
-
-    def _add(self, rows: list[int]) -> None:
-        table = self.query_one(DataTable)
-        for i in rows:
-            table.add_row(*self._cells(i), key=str(i))
-        self._listed += rows
-        self._open += [i for i in rows if self.state.runs[i].status == "running"]
-
-    def _cells(self, i: int) -> list[Text]:
+    def _row(self, i: int) -> tuple[object, Cells]:
         cells = experiment_row(self.state, i, self.ascii)
-        return [Text(c, style=style(self.state.runs[i].status) if n == 1 else "") for n, c in enumerate(cells)]
+        status = self.state.runs[i].status
+        return (status, id(self.state)), [(c, style(status) if n == 1 else "") for n, c in enumerate(cells)]
 
     def turn(self, pages: int) -> None:
-        self.page = min(-1, self.page + pages)
-        self.repaint()
+        self.query_one(Rows).action_turn(pages)
 
     def on_input_changed(self) -> None:
-        self.page = -1
         self.repaint()
 
     def on_input_submitted(self) -> None:
-        self.query_one(DataTable).focus()
+        self.query_one(Rows).focus()
 
-    def on_data_table_row_highlighted(self) -> None:
+    def on_rows_moved(self) -> None:
         self._describe()
 
-    def on_data_table_row_selected(self) -> None:
+    def on_rows_chosen(self) -> None:
         """Enter: the whole screen for one experiment."""
         if run := self.selected:
             tail = self.session.follower.tail(run.folder, lines=200) if run.folder else []
@@ -142,18 +107,17 @@ class ExperimentsPane(Pane):
 
     @property
     def selected(self) -> Run | None:
-        row = self.query_one(DataTable).cursor_row
-        return self.state.runs[self._listed[row]] if 0 <= row < len(self._listed) else None
-
-    @property
-    def _pages(self) -> int:
-        return max(1, -(-len(self._matching) // PAGE))
+        table = self.query_one(Rows)
+        return self.state.runs[table.rows[table.cursor]] if 0 <= table.cursor < len(table.rows) else None
 
     def _describe(self) -> None:
-        table, run = self.query_one(DataTable), self.selected
-        page = f", page {self._pages + 1 + self.page} of {self._pages}  n b" if self._pages > 1 else ""
-        table.border_title = f"{len(self._matching):,} of {len(self.state.runs):,} experiments{page}"
+        table, run = self.query_one(Rows), self.selected
+        at = f"{table.cursor + 1:,} of {len(self._matching):,}" if self._matching else "none"
+        filtered = f", filtered from {len(self.state.runs):,}" if len(self._matching) < len(self.state.runs) else ""
+        table.border_title = f"experiment {at}{filtered}"
         table.border_subtitle = "enter in full  r again  P pin  x exclude  m compare"
+        if not self.query_one("#one").display:
+            return
         key = (id(run), run.status if run else "")
         if key == self._described:
             return
