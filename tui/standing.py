@@ -118,7 +118,7 @@ def _silent(state: State) -> Standing | None:
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)
     wall = seconds(state.job.budget.wall) if state.job.budget.wall else 0.0
-    if silence <= allowed or (state.phase == "starting" and silence <= max(120.0, wall / 10)):
+    if silence <= allowed or (state.phase == "starting" and not state.running and silence <= max(120.0, wall / 10)):
         return None
     ran = f"the experiment should have ended after {state.job.launch.timeout_s:g} s" if state.running else (
         "no experiment runs; it may be fitting a model of a large space, or hang"

@@ -230,6 +230,8 @@ class State(msgspec.Struct, kw_only=True):
             arm = self.arms.setdefault(name, Arm())
             arm.pulls, arm.mean = pulls, mean
         earned = {"SPARSE": event.delta_sparse, "DENSE": event.delta_dense}
+        if len(event.costs) == 4 and event.costs[0] and event.costs[3]:
+            earned["MODEL"] = 1 - event.costs[3] / event.costs[0]
         if self.arm in self.arms and self.arm in earned:
             self.arms[self.arm].last = earned[self.arm]
         self.grid = Grid(

@@ -192,7 +192,7 @@ def arms(state: State, width: int, ascii_only: bool) -> Text:
         chosen = name == state.arm and state.phase == "search"
         pointer = (">" if ascii_only else "▸") if chosen else " "
         ucb = f"{arm.ucb[-1]:.3f}" if arm.ucb else "–"
-        last = "–" if arm.last is None else f"{arm.last:+.1%}"
+        last = "–" if arm.last is None else f"{arm.last:+.1%}" if abs(arm.last) < 1 else f"{arm.last:+.0%}"
         line = f"{pointer} {name:<6}{arm.pulls:>6.1f}{arm.mean:>8.2%}{ucb:>7} "
         text.append(line, style="bold" if chosen else "")
         if over_time:

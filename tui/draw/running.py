@@ -21,6 +21,8 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
         text.append(f"{run.name}\n", style="bold")
         text.append(f"  {progress(state, run, tail, width, ascii_only)}\n")
         text.append(f"  {run.why}\n", style="dim")
+    if state.confirmed is not None and not state.running:
+        return verdict(state)
     if not state.running and state.runs:
         run = state.runs[-1]
         text.append(f"{glyph(run.status, ascii_only)} #{run.number or '–'} ", style(run.status))
@@ -29,6 +31,26 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
     room = height - text.plain.count("\n")
     for line in tail[-room:] if room > 0 else []:
         text.append(f"  {line[: width - 2]}\n", style="dim")
+    return text
+
+
+def verdict(state: State) -> Text:
+    """What the re-measurements decided."""
+    c = state.confirmed
+    assert c is not None
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if c.winner == state.default:
+        text.append("keep the expert default: nothing is measurably faster\n", style="bold")
+    else:
+        text.append(f"{c.name}\n", style="bold")
+        text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")
+        text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} pairs\n" if c.low and c.high else "\n")
+    if c.rival_name and c.behind is not None:
+        sure = c.behind_low is not None and c.behind_low > 1
+        text.append(
+            f"next: {c.rival_name}, {c.behind:.3f}× its cost{'' if sure else ', within the noise'}\n", style="dim"
+        )
+    text.append("8 shows the command, 6 where the gain comes from", style="dim")
     return text
 
 

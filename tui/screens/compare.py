@@ -1,6 +1,7 @@
 """Compare: configurations, sessions or jobs side by side, where the gain comes from, the front of two objectives."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ class ComparePane(Pane):
         yield Panel("side by side", self._top, "side-by-side")
         with Horizontal(id="compare-bottom"):
             yield Panel("which knob the gain comes from", self._ablation, "ablation")
-            yield Panel("what the knobs matter", self._effects, "effects")
+            yield Panel("which knobs matter", self._effects, "effects")
 
     def on_mount(self) -> None:
         self.view = "configurations"
@@ -41,7 +42,8 @@ class ComparePane(Pane):
 
     def on_unmount(self) -> None:
         for process in self._processes:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     def repaint(self) -> None:
         of = (id(self.state), sum(run.measurement is not None for run in self.state.runs))
@@ -54,6 +56,7 @@ class ComparePane(Pane):
         self.view = _VIEWS[(_VIEWS.index(self.view) + 1) % len(_VIEWS)]
         if self.view in ("sessions", "jobs") and self._rows is None:
             self._read_sessions()
+        self.set_class(self.view == "front", "-front")
         self.repaint()
 
     def _top(self, width: int, height: int) -> Text:

@@ -4,6 +4,7 @@ A query runs as `autoscout sql` in a process of its own: this one never opens th
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -91,7 +92,7 @@ class KnowledgePane(Pane):
 
     def on_unmount(self) -> None:
         for process in self._processes:
-            if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
     def repaint(self) -> None:

@@ -30,8 +30,13 @@ class TunePane(Pane):
             yield Panel("2×2 grid", lambda w, h: grid(self.state, w, a), "grid")
             yield Panel("best against default", lambda w, h: panels.changes(self.state, w, a), "changes")
         with Horizontal(id="tune-bottom"):
-            yield Panel("running", lambda w, h: running(self.state, w, h, self.session.tail, a), "running")
+            yield Panel("running", self._running_now, "running")
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
+
+    def _running_now(self, width: int, height: int) -> Text:
+        over = self.state.confirmed is not None and not self.state.running
+        self.query_one("#running", Panel).border_title = "result" if over else "running"
+        return running(self.state, width, height, self.session.tail, self.ascii)
 
     def _curve(self, width: int, height: int) -> Text:
         """While nothing is feasible, why; the curve would be empty."""
