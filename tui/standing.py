@@ -80,7 +80,7 @@ def standing(state: State, alive: bool | None, read: float = 1.0, said: str = ""
         return Standing("paused", "paused; p goes on")
     if alive and (silent := _silent(state)):
         return silent
-    if state.phase == "starting":
+    if state.phase == "starting" and not state.runs:
         return Standing("starting", "starting: builds the space, fits the simulators, checks the machine")
     return Standing("running", f"pausing after this experiment: {phase}" if state.paused else phase)
 

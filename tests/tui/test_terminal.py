@@ -87,7 +87,7 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.resize(120, 40)
         other.shows("2×2 grid", "failures")
         other.type("5")
-        other.shows("experiments, page 1 of 1")
+        other.shows("experiment ", "r again")
         other.type("p")
         other.type("1")
         other.shows("ended:", within_s=120)
