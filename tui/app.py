@@ -1,5 +1,6 @@
 """The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -188,6 +189,8 @@ class SessionApp(App[None]):
             self.live.apply(event)
             if isinstance(event, Steered) and not at_start:
                 self._say(event)
+        if self.share < 1.0 <= read.share:
+            gc.freeze()  # a long journal's events stay: going through them again and again would stop the screen
         self.alive, self.tail, self.share = read.alive, read.tail, read.share
         self._problem, self._words = read.problem, read.words
         self._dirty = True

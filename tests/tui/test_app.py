@@ -385,7 +385,7 @@ async def test_questions_are_saved_and_answers_exported(tmp_path):
         app.query_one("#console", TextArea).focus()
         await pilot.press("ctrl+s")
         await pilot.press(*"mine", "enter")
-        await until(pilot, lambda: "saved as 'mine'" in text_of(app))
+        await until(pilot, lambda: "── mine" in text_of(app))
         await pilot.press("ctrl+e")
         await pilot.press(*str(tmp_path / "out.csv"), "enter")
         await until(pilot, lambda: (tmp_path / "out.csv").is_file())

@@ -27,7 +27,7 @@ from kb.similar import FAR
 from tui.modals import Prompt
 from tui.screens.pane import Pane
 from tui.text import number
-from tui.widgets.console import Console
+from tui.widgets.console import FIRST, Console
 
 PAGE = 200
 _AGAIN_S = 2.0  # between two tries while somebody has the file
@@ -145,7 +145,7 @@ class KnowledgePane(Pane):
                 self._questions[name.strip()] = sql
                 _remember("sql_questions.json", self._questions)
                 self._fill_questions()
-                self._say(f"saved as '{name.strip()}'")
+                self.app.notify(f"saved as '{name.strip()}'")
 
         if sql.strip():
             self.app.push_screen(Prompt("a name for this question"), named)
@@ -187,7 +187,7 @@ class KnowledgePane(Pane):
                 table.add_rows([[_cell(v) for v in row.values()] for row in rows])
             more = "--limit shows more" in problem
             turn = f"rows {offset + 1:,}–{offset + len(rows):,}  n b turn pages" if more or offset else ""
-            self._say(f"{turn or f'{len(rows)} rows'}  in {took:.2f} s")
+            self._say(f"{turn or f'{len(rows)} row' + 's' * (len(rows) != 1)}  in {took:.2f} s    {_HINT}")
 
     @work(group="export")
     async def _write(self, sql: str, file: Path) -> None:
@@ -197,7 +197,7 @@ class KnowledgePane(Pane):
             return
         everything = ("--format", form, "--out", str(file), "--limit", "1000000000")
         code, _, problem = await self._run_verb("sql", sql, *everything, on_wait=self._say)
-        self._say(problem.strip() if code else f"{file}: {problem.strip()}")
+        self.app.notify(problem.strip() if code else f"{file}: {problem.strip()}")
 
     @work(group="contents")
     async def _read_contents(self) -> None:
@@ -224,8 +224,9 @@ class KnowledgePane(Pane):
         code, out, _ = await self._sql(_FUNCTIONS, self._say, limit=5000)
         if not code:
             console.words += [row["function_name"] for row in json.loads(out)]
-        if not self._asked:
-            self._say(_HINT)
+        if not self._asked and self.query_one(Console).text == FIRST:
+            self._asked = FIRST
+            self._run()
         await self._read_similar()
 
     def _fill_questions(self) -> None:
@@ -276,9 +277,8 @@ class KnowledgePane(Pane):
 
     async def _read_similar(self) -> None:
         branch = self._branches["similar"]
-        journal = self.session.follower.path
-        what = str(journal) if journal.name != "journal.jsonl" else journal.parent.name
-        code, out, problem = await self._run_verb("similar", what, "--json", on_wait=self._say)
+        journal = str(self.session.follower.path)
+        code, out, problem = await self._run_verb("similar", journal, "--json", on_wait=self._say)
         branch.remove_children()
         if code:
             branch.add_leaf(problem.strip() or "cannot say")

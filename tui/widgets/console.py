@@ -13,6 +13,9 @@ _WORDS = (
 _WORDS += "arg_min arg_max round any_value QUALIFY PIVOT UNPIVOT SUMMARIZE DESCRIBE regexp_matches list_contains"
 
 
+FIRST = "FROM best"
+
+
 class Console(TextArea):
     """SQL in one box: ctrl+j runs, tab completes, ctrl+up and ctrl+down go through what was asked before."""
 
@@ -25,7 +28,7 @@ class Console(TextArea):
     ]
 
     def __init__(self) -> None:
-        super().__init__("FROM best", id="console", soft_wrap=True, tab_behavior="focus")
+        super().__init__(FIRST, id="console", soft_wrap=True, tab_behavior="focus")
         self.words: list[str] = [str(word) for word in _WORDS.split()]
         self._cycle: tuple[str, int] = ("", 0)
 
