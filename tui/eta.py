@@ -9,7 +9,7 @@ import msgspec
 from autoscout.job import seconds
 from tui.state import SEARCH_PURPOSES, Run, State
 
-_RECENT = 10  # experiments: later ones resemble each other more than the first
+_RECENT = 20  # experiments: later ones resemble each other more than the first
 _FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
 _SIGMAS = 1.96
 
@@ -43,7 +43,7 @@ def remaining(state: State) -> Left | None:
     cycle = mean + _gap(state)
     begun = sum(min(state.now - run.began, mean) for run in state.running.values())
     confirming = state.phase == "confirm"
-    searches = 0 if confirming else max(0, state.job.budget.profiles - state.searched)
+    searches = 0 if confirming else _to_search(state)
     search = max(0.0, searches * cycle - (0.0 if confirming else begun))
     if state.job.budget.wall and not confirming:
         search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
@@ -57,6 +57,15 @@ def remaining(state: State) -> Left | None:
     error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
     total = search + confirm
     return Left(search, confirm, max(0.0, total - error), total + error)
+
+
+def _to_search(state: State) -> int:
+    """Experiments until the budget is spent, or the search gives up because nothing better was found."""
+    assert state.job is not None
+    left = state.job.budget.profiles - state.searched
+    if state.patience and state.milestone is not None:
+        left = min(left, state.patience - (state.searched - state.milestone.experiments))
+    return max(0, left)
 
 
 def _durations(state: State) -> list[float]:

@@ -113,6 +113,8 @@ class State(msgspec.Struct, kw_only=True):
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
+    milestone: BestFound | None = None  # the last one that was better by 1 %: the search gives up `patience` after it
+    patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
     checks: list[Checked] = msgspec.field(default_factory=list)
@@ -194,6 +196,8 @@ class State(msgspec.Struct, kw_only=True):
                 self._steer(event)
             case BestFound():
                 self.best = event
+                if self.milestone is None or _better(self.job, event.value, self.milestone.value):
+                    self.milestone = event
             case SearchEnded():
                 self.search_end, self.phase = event.reason, "confirm"
             case Confirmed():
@@ -213,6 +217,7 @@ class State(msgspec.Struct, kw_only=True):
         self.fidelity_asked = event.fidelity
         self.fidelity = "simulated" if event.fidelity == "simulate" else "profiled"
         self.began = event.at
+        self.patience = int(event.hyper.get("patience", 0))
 
     def _steer(self, event: Steered) -> None:
         self.orders.append(event)
@@ -304,6 +309,12 @@ class State(msgspec.Struct, kw_only=True):
             self.default_value = run.value
         if run.purpose not in ("confirm", "profile"):
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
+
+
+def _better(job: Job | None, value: float, before: float) -> bool:
+    """By more than 1 %."""
+    minimized = job is None or bool(job.objective.minimize)
+    return value < 0.99 * before if minimized else value > before / 0.99
 
 
 def fold(events: list[AnyEvent]) -> State:

@@ -33,7 +33,7 @@ from tui_samples import (
 )
 
 from autoscout.schedule import slots
-from kb import connect, lock
+from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
 from tui.app import Read, SessionApp
 from tui.follow import Follower
@@ -424,3 +424,28 @@ async def test_comparing_configurations_sessions_jobs_and_the_front(tmp_path):
         await until(pilot, lambda: "best value" in text_of(app))
         await pilot.press("c")
         await until(pilot, lambda: "are beaten by none" in text_of(app))
+
+
+async def test_a_similar_job_is_rejected_and_accepted_as_a_warm_start(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    journal = tmp_path / "sessions" / "recorded" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes((SNAPSHOTS.parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl").read_bytes())
+    store.ingest_all(kb)
+    app = SessionApp(Follower(journal), kb)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("7")
+        await until(pilot, lambda: "✓ 0 tiny-gpt-cpu" in text_of(app))
+        tree = app.query_one("#schema", Tree)
+        branch = next(n for n in tree.root.children if "similar" in str(n.label))
+        tree.focus()
+        tree.move_cursor(branch.children[0])
+        await pilot.press("enter")
+        await until(pilot, lambda: "a accepts, x rejects" in text_of(app))
+        await pilot.press("x")
+        await until(pilot, lambda: "rejected" in text_of(app))
+        job = app.live.job
+        assert job is not None
+        assert choices.choices(kb, job.id) == {job.id: False}
+        await pilot.press("a")
+        await until(pilot, lambda: choices.choices(kb, job.id) == {job.id: True})
