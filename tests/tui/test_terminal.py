@@ -141,9 +141,10 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
     """Nothing is replayed here: Megatron-core trains."""
     job, kb = tmp_path / "job.toml", tmp_path / "kb.duckdb"
     text = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text()
-    job.write_text(text.replace("profiles = 8", "profiles = 12"))
+    text = text.replace("profiles = 8", "profiles = 6").replace("iterations = 3", "iterations = 60")
+    job.write_text(text)
     terminal.run("tune", str(job), "--kb", str(kb))
-    terminal.shows("best so far", "experiments 1/12")
+    terminal.shows("best so far", "experiments 1/6")
     terminal.close()  # the screens die with their terminal, the engine does not
     (session,) = sessions(tmp_path)
     other = Terminal(tmp_path / "sessions")
@@ -151,7 +152,7 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         other.run("watch", session, "--kb", str(kb))
         other.shows("time ", "of 5m", "left ")
         other.type("4")
-        other.shows("(this session)")
+        other.shows("held by this session")
         other.resize(120, 40)
         other.shows("queue", "process")
         other.type("C-c")  # does not end anything
@@ -161,6 +162,7 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         os.kill(pid, 9)
         other.shows("its process is gone", f"autoscout tune --resume {session}")
         other.type("q")
+        other.shows("bash-")  # what is typed before that, the closing screens would take
         other.run("tune", "--resume", session, "--kb", str(kb))
         other.shows("ended:", "result", within_s=120)
     finally:

@@ -52,8 +52,9 @@ def slots(state: State, around: Neighbours, width: int, ascii_only: bool) -> Tex
     for node in state.job.cluster.nodes:
         text.append(f"{node.count} × {node.device}\n", style="bold")
     if around.holder is not None:
-        ours = " (this session)" if around.holder.session == state.session else ""
-        text.append(f"{glyph('running', ascii_only)} held by {around.holder.session or 'an AutoScout'}{ours}\n")
+        ours = around.holder.session == state.session
+        who = "this session" if ours else around.holder.session or "an AutoScout"
+        text.append(f"{glyph('running', ascii_only)} held by {who}\n")
         held = clock(max(0.0, time.time() - around.holder.since))
         text.append(f"  process {around.holder.pid}, for {held}\n", style="dim")
     else:

@@ -113,6 +113,8 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
     steps = found["steps"]
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
+    if len(steps) == 1:
+        return Text(f"the expert default itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
     arrow = "->" if ascii_only else "→"
     text = Text(no_wrap=True, overflow="ellipsis")

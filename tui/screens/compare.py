@@ -76,7 +76,7 @@ class ComparePane(Pane):
             return Text(self._why_problem or "computing …", style="dim")
         text = Text(no_wrap=True, overflow="ellipsis")
         confirmed = self.state.confirmed
-        if confirmed is not None and confirmed.winner == self.state.default:
+        if confirmed is not None and confirmed.winner == self.state.default and len(self._why["steps"]) > 1:
             text.append("nothing is measurably faster than the default; to the fastest seen:\n", style="dim")
         return text.append(comparing.ablation(self._why, width, self.ascii))
 
