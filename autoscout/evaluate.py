@@ -12,9 +12,12 @@ each experiment is a check, and the switch says that the simulators lost the ben
 from collections.abc import Callable
 from typing import Literal
 
-from autoscout.objective import cost
+import numpy as np
+
+from autoscout.objective import cost, from_metric
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Predictor
+from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.guard import Guard
 from autoscout.space.graph import Space
@@ -52,6 +55,7 @@ class Evaluator:
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
+        self._simulated: dict[str, Measurement] = {}
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
@@ -114,7 +118,7 @@ class Evaluator:
                 configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
             )
             self.tape.emit(event)
-        return Measurement(
+        simulated = self._simulated[configuration.id] = Measurement(
             configuration=configuration,
             name=name,
             context=self.context,
@@ -122,6 +126,7 @@ class Evaluator:
             fidelity="simulated",
             metrics={self.job.objective.metric: event.predicted},
         )
+        return simulated
 
     def predictors(self) -> dict[str, Predictor]:
         """What the strategy may ask about any rows of codes, for free.
@@ -136,15 +141,17 @@ class Evaluator:
         if self._ensemble is None:
             return False
         for measurement in measurements:
-            self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration)[0], step)
+            self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration), step)
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
         return self._switch(
             step, f"{self._guard.why}: from now on as good as no prediction, until evidence says otherwise"
         )
 
-    def _judge_simulators(self, real: Measurement, predicted: float, step: int) -> None:
+    def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
+        """`said`: what the ensemble and its members predicted."""
         assert self._ensemble is not None
+        predicted, members = said
         metric = self.job.objective.metric
         measured = real.metrics.get(metric) if real.status == "ok" else None
         mape = self._guard.check(predicted, measured, real.configuration.knobs)
@@ -157,6 +164,7 @@ class Evaluator:
                 mape=mape,
                 epsilon=self.hyper.epsilon,
                 weights=self._ensemble.weights,
+                members=members,
             )
         )
 
@@ -166,8 +174,9 @@ class Evaluator:
         if not simulated or self._ensemble is None:
             return measurements, False
         chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
+        members = self._ensemble.predict(chosen.configuration)[1]
         real = self._run(chosen.configuration, "check")
-        self._judge_simulators(real, chosen.metrics[self.job.objective.metric], step)
+        self._judge_simulators(real, (chosen.metrics[self.job.objective.metric], members), step)
         measurements = [real if m is chosen else m for m in measurements]
         if not self._guard.trusted and self.mode == "adaptive":
             return measurements, self._switch(step, self._guard.why)
@@ -188,9 +197,39 @@ class Evaluator:
         """Whether that changed anything."""
         return self.fidelity == "simulated" and self._switch(step, why)
 
-    def run_now(self, configuration: Configuration) -> Measurement:
-        """An experiment that the strategy did not ask for; what is known already is not run again."""
-        return self.done.get(configuration.id) or self._answer(configuration) or self._run(configuration, "search")
+    def run_now(self, configuration: Configuration, again: bool = False) -> Measurement:
+        """An experiment that the strategy did not ask for; what is known already is run only `again`."""
+        known = None if again else self.done.get(configuration.id) or self._answer(configuration)
+        return known or self._run(configuration, "search")
+
+    def favourite(self) -> Configuration | None:
+        """Of all that was not measured yet, what the simulators predict to be best; None if they predict nothing."""
+        if self._ensemble is None:
+            return None
+        metric, objective = self.job.objective.metric, self.job.objective
+        if self.stand_in:
+            open_ones = [m for m in self._simulated.values() if m.configuration.id not in self.done]
+            best = min(open_ones, key=lambda m: from_metric(objective, m.metrics[metric]), default=None)
+            return best.configuration if best else None
+        predictors = self.predictors()
+        predict = predictors.get("ensemble") or next(iter(predictors.values()), None)
+        if predict is None:
+            return None
+        pool = Pool(self.space, np.random.default_rng(0))
+        value = np.asarray(predict(pool.codes), dtype=float)
+        value = np.where(np.isfinite(value) & (value > 0), value, np.nan)
+        costs = value if objective.minimize else 1.0 / value
+        order = np.argsort(costs)[: np.count_nonzero(np.isfinite(costs))]
+        rows = (pool.configuration(int(row)) for row in order)
+        return next((c for c in rows if c.id not in self.done), None)
+
+    def validate(self, configuration: Configuration, step: int) -> Measurement:
+        """Profiles it and holds it against what was predicted."""
+        assert self._ensemble is not None
+        predicted = self._ensemble.predict(configuration)
+        real = self.run_now(configuration)
+        self._judge_simulators(real, predicted, step)
+        return real
 
     def _switch(self, step: int, why: str) -> bool:
         self.fidelity = "profiled"

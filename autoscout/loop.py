@@ -32,6 +32,7 @@ from kb.journal import (
     SearchEnded,
     SessionEnded,
     SessionStarted,
+    Waiting,
 )
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
@@ -95,6 +96,7 @@ class Loop:
         self.stale = 0  # of those, since the best improved by 1 %
         self.experiment_s = 0.0  # wall time inside experiments, not the engine's
         self.engine_ms: list[float] = []
+        self.waited = False  # for the devices, with the experiment that comes
         self.limit = self.job.budget.profiles
         self.deadline = time.monotonic() + seconds(self.job.budget.wall) - elapsed_s
         remembered = []
@@ -113,7 +115,7 @@ class Loop:
             started.default,
             stand_in=started.strategy != "autoscout",
         )
-        self.steering = Steering(folder, tape, self.job, space, on_note)
+        self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite)
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -123,9 +125,9 @@ class Loop:
         except Interrupted:
             self._end("interrupted")
             raise
-        except AutoscoutError:
+        except AutoscoutError as error:
             with contextlib.suppress(AutoscoutError):
-                self._end("failed")
+                self._end("failed", error)
             raise
         mean, peak = self._end(reason)
         return Result(
@@ -153,7 +155,10 @@ class Loop:
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         step = 0
         while True:
-            chosen, stopped = self._steered(chosen, step)
+            try:
+                chosen, stopped = self._steered(chosen, step)
+            except _BudgetSpent as spent:
+                return spent.reason
             if stopped:
                 return self._search_ended("stopped")
             began, inside = time.perf_counter(), self.experiment_s
@@ -197,15 +202,31 @@ class Loop:
         elif order.what == "profile":
             if self.evaluator.profile_from_now_on(step, "a person asked for it"):
                 chosen.switch_to_profiling()
-        elif order.what == "try":
-            wanted = self.steering.wanted(order, self._best_configuration())
-            self._note_best(self.evaluator.run_now(wanted))
+        elif order.what in ("try", "retry", "validate"):
+            self._run_ordered(chosen, order, step)
         elif order.what in ("pin", "exclude"):
             # A new search of what is left: what it asks for again is known, and costs nothing.
             left = self.steering.narrow(order)
             default = self.started.default if left.is_valid(self.started.default) else None
             chosen = strategy(self.started.strategy, left, self.started.seed, default, hyper=self.hyper, past=self.past)
         return chosen
+
+    def _run_ordered(self, chosen: Strategy, order: Order, step: int) -> None:
+        """One experiment that a person asked for. Our own strategy learns from it like from any other; before the
+        default was measured it does not, since it begins with that."""
+        done = self.evaluator.done
+        begun, before = self.started.default.id in done, self.experiments
+        if order.what == "validate":
+            wanted = self.evaluator.favourite()
+            if wanted is None:  # everything has been measured since
+                return
+            measurement = self.evaluator.validate(wanted, step)
+        else:
+            wanted = self.steering.wanted(order, self._best_configuration())
+            measurement = self.evaluator.run_now(wanted, again=order.what == "retry")
+        self._note_best(measurement)
+        if begun and self.experiments > before and self.started.strategy == "autoscout":
+            chosen.tell([measurement])
 
     def _best_configuration(self) -> Configuration:
         measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
@@ -252,6 +273,9 @@ class Loop:
         with self._machine() as ours:
             if not ours:
                 raise Interrupted
+            if self.waited:
+                self.waited = False
+                self.tape.emit(Waiting(over=True), write=True)
             measurement = self.profiler.run(configuration, name, folder)
         self.experiment_s += time.perf_counter() - began
         if self.stop.asked >= 2 and measurement.status == "killed":
@@ -262,11 +286,14 @@ class Loop:
         if self.job.launch.launcher == "replay":
             return contextlib.nullcontext(True)
         return slots.machine(
-            on_wait=lambda: self.on_note(
-                "another AutoScout measures on this machine; waiting for its experiment to end"
-            ),
-            give_up=lambda: self.stop.asked > 0,
+            on_wait=self._wait_for_devices, give_up=lambda: self.stop.asked > 0, session=self.started.session
         )
+
+    def _wait_for_devices(self) -> None:
+        held = slots.holder()
+        self.waited = True
+        self.tape.emit(Waiting(holder=held.session if held else "", pid=held.pid if held else 0), write=True)
+        self.on_note("another AutoScout measures on this machine; waiting for its experiment to end")
 
     def _check_budget(self) -> None:
         recorded = self.tape.recorded(SearchEnded)
@@ -337,12 +364,19 @@ class Loop:
         )
         return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
-    def _end(self, reason: str) -> tuple[float, float]:
+    def _end(self, reason: str, error: AutoscoutError | None = None) -> tuple[float, float]:
         mean = sum(self.engine_ms) / len(self.engine_ms) if self.engine_ms else 0.0
         peak = max(self.engine_ms, default=0.0)
         if not self.tape.replaying:
             self.tape.emit(
-                SessionEnded(reason=reason, experiments=self.experiments, engine_ms_mean=mean, engine_ms_max=peak),
+                SessionEnded(
+                    reason=reason,
+                    experiments=self.experiments,
+                    engine_ms_mean=mean,
+                    engine_ms_max=peak,
+                    problem=str(error or ""),
+                    exit_code=error.exit_code if error else 0,
+                ),
                 sync=True,
             )
         self._ingest()

@@ -17,8 +17,17 @@ from kb.records import AutoscoutError, Configuration, Job
 class Steering:
     """The orders of one session, each taken in once."""
 
-    def __init__(self, folder: Path, tape: Tape, job: Job, space: Space, on_note: Callable[[str], None]) -> None:
-        self.path = file_of(folder)
+    def __init__(
+        self,
+        folder: Path,
+        tape: Tape,
+        job: Job,
+        space: Space,
+        on_note: Callable[[str], None],
+        favourite: Callable[[], Configuration | None],
+    ) -> None:
+        """`favourite`: what the simulators predict to be best of what was not measured."""
+        self.path, self.favourite = file_of(folder), favourite
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # what `pin` and `exclude` left of it
         self.taken = 0
@@ -66,8 +75,10 @@ class Steering:
 
     def _refusal(self, order: Order, best: Configuration) -> str:
         try:
-            if order.what == "try":
+            if order.what in ("try", "retry"):
                 self.wanted(order, best)
+            elif order.what == "validate" and self.favourite() is None:
+                return "this session has no simulators that predict anything that was not measured"
             elif order.what in ("pin", "exclude"):
                 Space.of_job(self._limited(order))
         except AutoscoutError as error:

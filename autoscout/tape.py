@@ -23,6 +23,7 @@ from kb.journal import (
     SessionEnded,
     SessionResumed,
     Simulated,
+    Waiting,
     WarmStartWorth,
 )
 from kb.records import AutoscoutError, Configuration
@@ -34,7 +35,9 @@ class Tape:
     def __init__(self, journal: Journal, past: list[AnyEvent], on_event: Callable[[Event], None]) -> None:
         """`past`: the journal's events so far; `on_event` sees every new one as soon as it happens."""
         self._journal = journal
-        self._past = deque(e for e in past if not isinstance(e, SessionResumed | SessionEnded | WarmStartWorth))
+        self._past = deque(
+            e for e in past if not isinstance(e, SessionResumed | SessionEnded | Waiting | WarmStartWorth)
+        )
         self._on_event = on_event
         self._unwritten: list[Event] = []
 

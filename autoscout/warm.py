@@ -23,8 +23,8 @@ from autoscout.presets import device_memory_gib
 from autoscout.search.past import Past
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
+from kb import choices, store, training
 from kb import similar as kb_similar
-from kb import store, training
 from kb.journal import WarmSource, WarmStarted
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 from kb.sizes import parameters
@@ -89,6 +89,7 @@ def gather(
     if choice.source == "off":
         return Warm()
     nearest = kb_similar.similar(kb, job, device_memory_gib, environment, count=4 * _JOBS, up_to=up_to)
+    rejected: list[kb_similar.Alike] = []
     if choice.source != "auto":
         nearest = [a for a in nearest if choice.source in a.sessions]
         if not nearest:
@@ -97,12 +98,15 @@ def gather(
                 f"`autoscout similar` shows which have",
                 2,
             )
-    else:
-        nearest = [a for a in nearest if a.distance < kb_similar.FAR][:_JOBS]
+    decided = choices.choices(kb, job.id) if choice.source == "auto" else {}
+    if choice.source == "auto":
+        rejected = [a for a in nearest if decided.get(a.job.id) is False]
+        nearest = [a for a in nearest if decided.get(a.job.id, a.distance < kb_similar.FAR)]
+        nearest = sorted(nearest, key=lambda a: not decided.get(a.job.id, False))[:_JOBS]  # a person's choice first
     past: list[Past] = []
     favourites: dict[str, Favourite] = {}
     sources: list[WarmSource] = []
-    notes: list[str] = []
+    notes = [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
     orderings: list[list[str]] = []
     for alike in nearest:
         found = training.outcomes(

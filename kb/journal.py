@@ -52,6 +52,7 @@ class Decided(Event, frozen=True, tag="decided"):
     names: list[str]
     why: str
     values: dict[str, float] = {}
+    coordinates: dict[str, list[int]] = {}  # of the dense optimizer: knob → [direction, step], the active one first
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
@@ -88,6 +89,14 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
     measurement: Measurement
 
 
+class Waiting(Event, frozen=True, tag="waiting"):
+    """The experiment that was started waits for the devices, which `holder` has; `over`: it has them now."""
+
+    holder: str = ""  # a session's name
+    pid: int = 0
+    over: bool = False
+
+
 class Answered(Event, frozen=True, tag="answered"):
     """A configuration that the KB already knew for this job, hardware and versions: not run again."""
 
@@ -113,6 +122,7 @@ class Checked(Event, frozen=True, tag="checked"):
     mape: float
     epsilon: float
     weights: dict[str, float]
+    members: dict[str, float] = {}  # what each simulator with a say predicted
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
@@ -122,7 +132,7 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
 
 
 class Steered(Event, frozen=True, tag="steered"):
-    """A person's order took effect: pause, go, stop, budget, profile, try, pin or exclude, or why it could not."""
+    """A person's order took effect (kb/orders.py has them), or why it could not."""
 
     what: str
     values: dict[str, Value]
@@ -200,6 +210,8 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
+    problem: str = ""  # of a failed one: the sentence, and the exit code of the verb
+    exit_code: int = 0
 
 
 AnyEvent = (
@@ -210,6 +222,7 @@ AnyEvent = (
     | TournamentRanked
     | ExperimentStarted
     | ExperimentEnded
+    | Waiting
     | Answered
     | Simulated
     | Checked

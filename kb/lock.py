@@ -96,6 +96,17 @@ def holder(path: Path) -> int | None:
     return int(first) if first.isdigit() else None
 
 
+def who(path: Path) -> str:
+    """Who holds `path` exclusively, in words; "" if nobody does."""
+    if not is_held(path):
+        return ""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return _holder(file)
+    finally:
+        os.close(file)
+
+
 def _open_to_read(path: Path) -> int | None:
     for flags in (os.O_RDONLY | os.O_CREAT, os.O_RDONLY):
         with contextlib.suppress(OSError):

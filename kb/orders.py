@@ -11,14 +11,16 @@ import msgspec
 
 from kb.records import AutoscoutError, Value
 
-What = Literal["pause", "go", "stop", "budget", "profile", "try", "pin", "exclude", "unreadable"]
+What = Literal["pause", "go", "stop", "budget", "profile", "validate", "try", "retry", "pin", "exclude", "unreadable"]
 MEANING: dict[str, str] = {
     "pause": "start no further experiment until `go`",
     "go": "go on after `pause`",
     "stop": "end the search; the finalists are still re-measured, so that there is a result",
     "budget": "profiles=N experiments of search instead of the job's",
     "profile": "believe the simulators no longer: profile everything from now on",
+    "validate": "run the configuration next that the simulators predict to be best, and check them by it",
     "try": "run this configuration next; knobs not given follow the best so far",
+    "retry": "the same, also if it was measured or failed before",
     "pin": "only configurations with these knob values from now on",
     "exclude": "no configuration with one of these knob values from now on",
 }
@@ -49,7 +51,7 @@ def give(folder: Path, order: Order) -> None:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
     if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):
         raise AutoscoutError("budget needs profiles=N with N more than 0", 2)
-    if order.what in ("try", "pin", "exclude") and not order.values:
+    if order.what in ("try", "retry", "pin", "exclude") and not order.values:
         raise AutoscoutError(f"{order.what} needs KNOB=VALUE", 2)
     try:
         file = os.open(file_of(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

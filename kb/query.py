@@ -26,8 +26,8 @@ class Table(NamedTuple):
     truncated: bool  # there are more rows than `limit`
 
 
-def run(kb: Path, sql: str, limit: int | None = 1000) -> Table:
-    """Runs one query and returns at most `limit` rows (None: all).
+def run(kb: Path, sql: str, limit: int | None = 1000, offset: int = 0) -> Table:
+    """Runs one query and returns at most `limit` rows (None: all) after the first `offset`.
 
     It can change nothing and read no files. Errors: AutoscoutError; exit code 2 with DuckDB's words on where
     the query is wrong. Raises KeyboardInterrupt when interrupted.
@@ -37,7 +37,8 @@ def run(kb: Path, sql: str, limit: int | None = 1000) -> Table:
     with reader(kb) as con:
         try:
             _refuse_all_but_queries(con, sql)
-            description, rows = _fetch(con, sql, None if limit is None else limit + 1)
+            description, rows = _fetch(con, sql, None if limit is None else offset + limit + 1)
+            rows = rows[offset:]
         except (duckdb.IOException, duckdb.InternalException, duckdb.FatalException):
             raise  # it is the file, not the query
         except duckdb.Error as error:

@@ -1,5 +1,6 @@
 """The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -9,16 +10,19 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
-from textual.screen import ModalScreen, Screen
-from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer, Input
+from textual.worker import get_current_worker
 
-from kb.journal import AnyEvent, FidelitySwitched
-from kb.orders import MEANING, give, parsed
+from kb.journal import AnyEvent, FidelitySwitched, Steered
+from kb.orders import give, parsed
 from kb.records import AutoscoutError
-from tui import telemetry
+from kb.store import default_path
 from tui.draw import panels
 from tui.follow import Follower
+from tui.modals import Choose, Help, Prompt, Sure
+from tui.neighbours import Neighbours, look, waiting_orders
 from tui.screens.arms import ArmsPane
 from tui.screens.checks import ChecksPane
 from tui.screens.cluster import ClusterPane
@@ -28,8 +32,10 @@ from tui.screens.knowledge import KnowledgePane
 from tui.screens.launch import LaunchPane, command
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
+from tui.standing import Standing, standing
 from tui.state import State, fold
-from tui.telemetry import Reading
+from tui.telemetry import Meter, Reading
+from tui.widgets.panel import Line
 
 TICK_S = 0.25
 _KEPT_READINGS = 600
@@ -45,11 +51,32 @@ _PANES = (
 )
 
 
+class Read(Message):
+    """What the follower found since the last time."""
+
+    def __init__(self, alive: bool | None) -> None:
+        super().__init__()
+        self.events: list[AnyEvent] = []
+        self.alive = alive
+        self.tail: list[str] = []
+        self.problem = ""
+        self.words = ""  # the engine's last ones, of a session that broke off
+        self.share = 1.0
+
+
+class Measured(Message):
+    """What the machine does."""
+
+    def __init__(self, readings: dict[str, Reading], neighbours: Neighbours, orders: list[str]) -> None:
+        super().__init__()
+        self.readings, self.neighbours, self.orders = readings, neighbours, orders
+
+
 class SessionApp(App[None]):
     CSS_PATH = "app.tcss"
     TITLE = "AutoScout"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-widest")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (34, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [
         *[Binding(str(i + 1), f"show('{key}')", name) for i, (key, name, _) in enumerate(_PANES)],
         Binding("question_mark", "explain", "help"),
@@ -57,6 +84,7 @@ class SessionApp(App[None]):
         Binding("y", "copy", "copy", show=False),
         Binding("slash", "filter", "filter", show=False),
         Binding("m", "mark", "mark", show=False),
+        Binding("c", "cycle", "next view to compare", show=False),
         Binding("n", "turn(1)", "next page", show=False),
         Binding("b", "turn(-1)", "page back", show=False),
         Binding("left_square_bracket,h", "step(-1)", "step back", show=False),
@@ -73,7 +101,10 @@ class SessionApp(App[None]):
         Binding("escape", "leave", show=False),
         Binding("p", "pause", "pause", show=False),
         Binding("S", "stop", "stop", show=False),
-        Binding("r", "retry", "try again", show=False),
+        Binding("v", "validate", "validate", show=False),
+        Binding("r", "retry", "run again", show=False),
+        Binding("P", "narrow('pin')", "pin", show=False),
+        Binding("x", "narrow('exclude')", "exclude", show=False),
         Binding("colon", "order", "order", show=False),
     ]
 
@@ -91,9 +122,13 @@ class SessionApp(App[None]):
         self.tail: list[str] = []
         self.marked: list[str] = []
         self.readings: dict[str, list[Reading]] = {}
-        self._counters = (0, 0)
-        self._problem = ""
-        self._reading = False
+        self.neighbours = Neighbours()
+        self.orders: list[str] = []  # given, and not taken in yet
+        self.share = 1.0  # of the journal that was read
+        self.watching_devices = False
+        self._problem = self._words = ""
+        self._dirty = True
+        self._kb_hint = "" if kb == default_path() else str(kb)
 
     @property
     def base(self) -> Screen[object]:
@@ -105,78 +140,123 @@ class SessionApp(App[None]):
         return self.live if self.past is None else self.past
 
     def compose(self) -> ComposeResult:
-        yield Static(id="headline")
-        yield Static(id="problem")
+        yield Line(id="headline")
+        yield Line(id="problem")
         with ContentSwitcher(initial="tune-pane"):
             for key, _, pane in _PANES:
                 yield pane(id=f"{key}-pane")
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.animation_level = "none"
         self.theme = os.environ.get("AUTOSCOUT_THEME", "textual-dark")
+        self._follow()
+        self._measure()
         self.set_interval(TICK_S, self._tick)
-        self.set_interval(1.0, self._measure_machine)
-        self._tick()
 
     # ---- following ---------------------------------------------------------------------------------------
 
+    @work(thread=True)
+    def _follow(self) -> None:
+        """Off the screen's thread, since files may lie on a slow disk: reads, and says what changed."""
+        worker, said = get_current_worker(), None
+        while not worker.is_cancelled:
+            read = self._look()
+            if read.events or (read.alive, read.tail, read.problem) != said:
+                said = read.alive, read.tail, read.problem
+                self.post_message(read)
+            if read.share >= 1.0 or not read.events:
+                time.sleep(TICK_S)
+
+    def _look(self) -> Read:
+        read = Read(alive=self.alive)
+        try:
+            read.events = self.follower.more()
+            read.share = self.follower.share() if read.events else 1.0
+            read.alive = self.follower.alive()
+            running = [run for run in list(self.live.running.values()) if run.folder]
+            read.tail = self.follower.tail(running[-1].folder) if running else []
+            if read.alive is False and (self.live.ended is None or self.live.ended.reason == "failed"):
+                read.words = self.follower.last_words()
+        except (AutoscoutError, OSError) as error:
+            read.problem = str(error)
+        return read
+
+    def on_read(self, read: Read) -> None:
+        at_start = not self.events or self.share < 1.0
+        self.events += read.events
+        for event in read.events:
+            self.live.apply(event)
+            if isinstance(event, Steered) and not at_start:
+                self._say(event)
+        if self.share < 1.0 <= read.share:
+            gc.freeze()  # a long journal's events stay: going through them again and again would stop the screen
+        self.alive, self.tail, self.share = read.alive, read.tail, read.share
+        self._problem, self._words = read.problem, read.words
+        self._dirty = True
+
+    def _say(self, event: Steered) -> None:
+        asked = " ".join([event.what, *(f"{n}={v}" for n, v in event.values.items())])
+        if event.refused:
+            self.notify(f"{asked} is refused: {event.refused}", severity="warning", timeout=10)
+        else:
+            self.notify(f"{asked}: done")
+
     def _tick(self) -> None:
-        if not self._reading:
-            self._reading = True
-            self._read()
+        """Draws what came since the last tick; once a second also what only the clock changes."""
         if self.playing and self.past is not None:
             self.action_step(1)
+        now = time.time()
+        runs = bool(self.alive) and self.live.ended is None
+        if runs and now - self.live.now >= 1.0:
+            self._dirty = True
+        if self._dirty:
+            self._dirty = False
+            self.repaint()
 
     @work(thread=True)
-    def _read(self) -> None:
-        """Off the screen's thread: files may lie on a slow disk."""
-        problem, found, alive, tail = "", [], self.alive, self.tail
-        try:
-            found = self.follower.more()
-            alive = self.follower.alive()
-            running = [run for run in self.live.running.values() if run.folder]
-            tail = self.follower.tail(running[-1].folder) if running else []
-            failed = self.live.ended is not None and self.live.ended.reason == "failed"
-            if failed or (alive is False and self.live.ended is None):
-                problem = self.follower.last_words()
-        except (AutoscoutError, OSError) as error:
-            problem = str(error)
-        self.call_from_thread(self._take, found, alive, tail, problem)
+    def _measure(self) -> None:
+        """The devices, once a second while their screen is open."""
+        worker = get_current_worker()
+        meter = Meter()
+        while not worker.is_cancelled:
+            if self.watching_devices:
+                orders = waiting_orders(self.follower.folder, len(self.live.orders)) if self.alive else []
+                self.post_message(Measured(meter.read(), look(self.kb), orders))
+            time.sleep(1.0)
 
-    def _take(self, found: list[AnyEvent], alive: bool | None, tail: list[str], problem: str) -> None:
-        self._reading = False
-        self.events += found
-        for event in found:
-            self.live.apply(event)
-        self.alive, self.tail, self._problem = alive, tail, problem
-        if alive and self.live.ended is None:
-            self.live.now = max(self.live.last, time.time())
-        self.repaint()
-
-    def _measure_machine(self) -> None:
-        if self.base.query_one(ContentSwitcher).current != "cluster-pane":
-            return
-        now, self._counters = telemetry.read(self._counters)
-        for name, reading in now.items():
+    def on_measured(self, measured: Measured) -> None:
+        self.neighbours, self.orders = measured.neighbours, measured.orders
+        for name, reading in measured.readings.items():
             history = self.readings.setdefault(name, [])
             history.append(reading)
             del history[:-_KEPT_READINGS]
+        if self.base.query_one(ContentSwitcher).current == "cluster-pane":
+            self._current().repaint()
+
+    @property
+    def standing(self) -> Standing:
+        alive = self.alive if self.past is None else None
+        return standing(self.state, alive, self.share, self._words, self._kb_hint)
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
         if not self.screen_stack or not self.base.query("#headline"):
             return
-        headline = self.base.query_one("#headline", Static)
-        width = self.size.width
-        text = panels.headline(self.state, width, self.alive if self.past is None else None, self.ascii_only)
+        if self.alive and self.live.ended is None:
+            self.live.now = max(self.live.last, time.time())
+        stands = self.standing
+        text = panels.headline(self.state, stands, self.ascii_only)
         if self.past is not None:
             text.append(f"\n replay: event {self.cursor} of {len(self.events)}", style="reverse")
             text.append("  [ ] step  { } 20  space play  f switch  end now", style="dim")
-        headline.update(text)
-        problem = self.base.query_one("#problem", Static)
-        problem.display = bool(self._problem)
-        problem.update(Text(self._problem))
+        if self.size.width < 80 or self.size.height < 24:
+            text.append("\n 80×24 shows more" if not self.ascii_only else "\n 80x24 shows more", style="dim")
+        self.base.query_one("#headline", Line).show(text)
+        advice = self._problem or stands.advice
+        problem = self.base.query_one("#problem", Line)
+        problem.display = bool(advice)
+        problem.show(Text(advice))
         self._current().repaint()
 
     def _current(self) -> Pane:
@@ -187,9 +267,10 @@ class SessionApp(App[None]):
 
     def action_show(self, key: str) -> None:
         self.base.query_one(ContentSwitcher).current = f"{key}-pane"
+        self.watching_devices = key == "cluster"
         pane = self._current()
         self.call_after_refresh(pane.repaint)
-        first = next((w for w in pane.query("DataTable, Tree, TextArea") if w.focusable), None)
+        first = next((w for w in pane.query("Rows, Tree, TextArea") if w.focusable), None)
         self.set_focus(first)
 
     def action_explain(self) -> None:
@@ -220,15 +301,19 @@ class SessionApp(App[None]):
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
         self.notify(f"{len(self.marked)} marked to compare; 6 shows them")
 
+    def action_cycle(self) -> None:
+        pane = self._current()
+        if isinstance(pane, ComparePane):
+            pane.cycle()
+
     def action_turn(self, pages: int) -> None:
-        if self.base.query_one(ContentSwitcher).current == "experiments-pane":
-            self.base.query_one(ExperimentsPane).turn(pages)
+        pane = self._current()
+        if isinstance(pane, ExperimentsPane | KnowledgePane):
+            pane.turn(pages)
 
     def action_move(self, by: int) -> None:
         focused = self.focused
-        if isinstance(focused, DataTable):
-            (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()
-        elif focused is not None and hasattr(focused, "action_cursor_down"):
+        if focused is not None and hasattr(focused, "action_cursor_down"):
             (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
 
     def action_next_theme(self) -> None:
@@ -251,14 +336,30 @@ class SessionApp(App[None]):
         kept = f"{self.live.searched} experiments are kept; the finalists are re-measured, then the session ends."
         self.push_screen(Sure(f"Stop this session? {kept}"), answered)
 
-    def action_retry(self) -> None:
-        """The selected experiment's configuration again, if it is not known already."""
+    def action_validate(self) -> None:
+        self._give("validate")
+
+    def _selected_knobs(self) -> list[str]:
+        """["tp=2", "sp=true", …] of the experiment under the cursor; [] where there is none."""
         run = self.base.query_one(ExperimentsPane).selected
-        if run is not None and self.base.query_one(ContentSwitcher).current == "experiments-pane":
-            self._give(
-                "try",
-                [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()],
-            )
+        if run is None or self.base.query_one(ContentSwitcher).current != "experiments-pane":
+            return []
+        return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
+
+    def action_retry(self) -> None:
+        """The experiment under the cursor again."""
+        if knobs := self._selected_knobs():
+            self._give("retry", knobs)
+
+    def action_narrow(self, what: str) -> None:
+        """Pins or excludes one knob value of the experiment under the cursor."""
+
+        def chosen(knob: str | None) -> None:
+            if knob:
+                self._give(what, [knob])
+
+        if knobs := self._selected_knobs():
+            self.push_screen(Choose(f"{what} which value for the rest of the session?", knobs), chosen)
 
     def action_order(self) -> None:
         def written(line: str | None) -> None:
@@ -269,7 +370,7 @@ class SessionApp(App[None]):
             elif words:
                 self._give(words[0], words[1:])
 
-        self.push_screen(Prompt(), written)
+        self.push_screen(Prompt.order(), written)
 
     def _give(self, what: str, words: list[str] | None = None) -> None:
         if not self.alive:
@@ -319,71 +420,6 @@ class SessionApp(App[None]):
                 self.past.apply(event)
         self.cursor = at
         self.repaint()
-
-
-class Help(ModalScreen[None]):
-    BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
-
-    def __init__(self, about: str) -> None:
-        super().__init__()
-        self.about = about
-
-    def compose(self) -> ComposeResult:
-        text = Text()
-        text.append(f"{self.about}\n\n", style="bold")
-        for keys, meaning in _KEYS:
-            text.append(f"  {keys:<12}", style="bold").append(f"{meaning}\n")
-        with Vertical(classes="box"):
-            yield Static(text)
-
-
-class Sure(ModalScreen[bool]):
-    """Asks once."""
-
-    BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q", "dismiss(False)", "no")]
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self.question = question
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Static(f"{self.question}\n\ny yes   n no")
-
-
-class Prompt(ModalScreen[str]):
-    """One line: an order with its values, or the name of a screen."""
-
-    BINDINGS = [Binding("escape", "dismiss", "back")]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Input(placeholder="try tp=2 mbs=4", id="order")
-            yield Static("\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
-
-    def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        self.dismiss(submitted.value)
-
-
-_KEYS = (
-    ("1 … 8", "screens"),
-    ("/", "filter the experiments"),
-    ("j k enter", "down, up, open"),
-    ("n b", "next page, page back"),
-    ("m", "mark an experiment to compare"),
-    ("y", "copy the best configuration's command"),
-    ("[ ] { }", "step back and on in time, by 1 or 20 events"),
-    ("space", "play the session from its beginning"),
-    ("f", "jump to the switch from simulating to profiling"),
-    ("g G", "the beginning, and now"),
-    ("p", "pause, and go on"),
-    ("S", "stop after asking: the finalists are still re-measured"),
-    ("r", "run the selected configuration (again)"),
-    (":", "any order: try, pin, exclude, budget, profile …, or a screen's name"),
-    ("t", "light or dark"),
-    ("ctrl+p", "all commands"),
-    ("q", "close; the session goes on"),
-)
 
 
 def watch(follower: Follower, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:

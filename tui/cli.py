@@ -7,7 +7,18 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import benching, calibrating, exporting, knowledge, machine, predicting, spaces, tuning, watching
+from tui.verbs import (
+    benching,
+    calibrating,
+    explaining,
+    exporting,
+    knowledge,
+    machine,
+    predicting,
+    spaces,
+    tuning,
+    watching,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,6 +35,7 @@ for verb in (
     exporting.export,
     tuning.profile,
     tuning.best,
+    explaining.why,
     tuning.sessions,
     spaces.space,
     spaces.explain,

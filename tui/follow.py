@@ -5,7 +5,7 @@ from pathlib import Path
 from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Job
 
 _AT_ONCE = 2000  # events: the screen stays alive while a long journal is read
 
@@ -34,6 +34,14 @@ class Follower:
                 raise
         return found
 
+    def share(self) -> float:
+        """How much of the journal was read, in [0, 1]."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return 1.0
+        return self.offset / size if size else 1.0
+
     def everything(self) -> list[AnyEvent]:
         found: list[AnyEvent] = []
         while more := self.more():
@@ -61,6 +69,15 @@ class Follower:
         log = self.folder / "engine.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return lines[-1].removeprefix("autoscout: ") if lines else ""
+
+
+def job_of(kb: Path, what: str) -> Job:
+    """Of a session by its name, or of a recorded journal. Errors: AutoscoutError."""
+    path = journal_of(kb, what)
+    first = next((event for event, _ in journals.read(path)), None)
+    if not isinstance(first, journals.SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session", 2)
+    return first.job
 
 
 def journal_of(kb: Path, what: str) -> Path:

@@ -12,19 +12,24 @@ from kb.care import Finding
 from kb.forget import Forgotten
 from kb.lake import Moved
 from kb.records import Job
-from kb.similar import Alike, Number
+from kb.similar import FAR, Alike, Number
 from tui.text import number, table
+
+_DECIDED = {True: "accepted", False: "rejected", None: ""}
 
 
 def say(document: Any, text: str, as_json: bool) -> None:
     click.echo(msgspec.json.encode(document).decode() if as_json else text)
 
 
-def similar(job: Job, found: list[Alike], carried: Warm, as_json: bool) -> None:
+def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
+    """`decided`: by job id, what a person said about them."""
     if as_json:
         documents = [
             {
                 "job": a.job.name,
+                "id": a.job.id,
+                "decided": _DECIDED[decided.get(a.job.id)],
                 "cluster": a.cluster,
                 "distance": a.distance,
                 "measurements": a.measurements,
@@ -50,8 +55,11 @@ def similar(job: Job, found: list[Alike], carried: Warm, as_json: bool) -> None:
         click.echo("nothing like it has been measured yet")
         return
     click.echo(f"past jobs like {job.name}, nearest first\n")
-    rows = [(a.job.name, a.cluster, f"{a.distance:.2f}", a.measurements, a.measurements - a.ok) for a in found]
-    click.echo(table(rows, ["job", "cluster", "distance", "measurements", "failed"]))
+    rows = [
+        (a.job.name, a.cluster, f"{a.distance:.2f}", a.measurements, a.measurements - a.ok, _said(a, decided))
+        for a in found
+    ]
+    click.echo(table(rows, ["job", "cluster", "distance", "measurements", "failed", "hands over"]))
     for a in found:
         if a.features:
             click.echo(f"\n{a.job.name} on {a.cluster} differs by")
@@ -72,6 +80,13 @@ def similar(job: Job, found: list[Alike], carried: Warm, as_json: bool) -> None:
         )
     for text in carried.started.notes:
         click.echo(f"  {text}")
+
+
+def _said(a: Alike, decided: dict[str, bool]) -> str:
+    chosen = decided.get(a.job.id)
+    if chosen is None:
+        return "yes, it is near" if a.distance < FAR else "no, it is too far away"
+    return "yes, accepted" if chosen else "no, rejected"
 
 
 def imported(done: Done, dry_run: bool, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.job import seconds
 from autoscout.objective import broken, cost, to_metric
 from kb.journal import (
     Answered,
@@ -28,6 +27,9 @@ from kb.journal import (
     Simulated,
     Steered,
     TournamentRanked,
+    Waiting,
+    WarmStarted,
+    WarmStartWorth,
 )
 from kb.records import Configuration, Job, Measurement
 
@@ -77,6 +79,7 @@ class Grid(msgspec.Struct, kw_only=True):
     delta_sparse: float
     delta_dense: float
     interaction: float | None
+    errors: list[float] = msgspec.field(default_factory=list)  # of the log of each cost that was predicted, else 0
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -101,6 +104,8 @@ class State(msgspec.Struct, kw_only=True):
     decision: Decided | None = None
     runs: list[Run] = msgspec.field(default_factory=list)
     running: dict[int, Run] = msgspec.field(default_factory=dict)
+    waiting: Waiting | None = None  # for the devices
+    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
     curve: list[Point] = msgspec.field(default_factory=list)
     simulated: int = 0
     known: int = 0
@@ -108,6 +113,8 @@ class State(msgspec.Struct, kw_only=True):
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
+    milestone: BestFound | None = None  # the last one that was better by 1 %: the search gives up `patience` after it
+    patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
     checks: list[Checked] = msgspec.field(default_factory=list)
@@ -119,6 +126,8 @@ class State(msgspec.Struct, kw_only=True):
     paused: bool = False
     orders: list[Steered] = msgspec.field(default_factory=list)
     predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
+    warm: WarmStarted | None = None
+    worth: WarmStartWorth | None = None
 
     @property
     def best_value(self) -> float | None:
@@ -149,9 +158,11 @@ class State(msgspec.Struct, kw_only=True):
                 for run in self.running.values():
                     run.status, run.note = "killed", "the session was interrupted while it ran"
                 self.running.clear()
+                self.waiting = None
             case Decided():
                 self.decision, self.step, self.arm = event, event.step, event.arm
                 self.phase = event.phase
+                self.coordinates = event.coordinates
                 for key, value in event.values.items():
                     if key.startswith("ucb_"):
                         self.arms.setdefault(key.removeprefix("ucb_"), Arm()).ucb.append(value)
@@ -163,6 +174,8 @@ class State(msgspec.Struct, kw_only=True):
                 self._begin(event)
             case ExperimentEnded():
                 self._finish(event)
+            case Waiting():
+                self._wait(event)
             case Answered():
                 self.known += 1
                 run = self._run(None, "answered", event.measurement.configuration, event.measurement.name)
@@ -175,6 +188,7 @@ class State(msgspec.Struct, kw_only=True):
                 self.curve.append(Point(len(self.curve) + 1, event.predicted, "simulated"))
             case Checked():
                 self.checks.append(event)
+                self._predicted(event)
             case FidelitySwitched():
                 self.switches.append(event)
                 self.fidelity, self.fidelity_why = event.to, event.why
@@ -182,12 +196,18 @@ class State(msgspec.Struct, kw_only=True):
                 self._steer(event)
             case BestFound():
                 self.best = event
+                if self.milestone is None or _better(self.job, event.value, self.milestone.value):
+                    self.milestone = event
             case SearchEnded():
                 self.search_end, self.phase = event.reason, "confirm"
             case Confirmed():
                 self.confirmed = event
             case SessionEnded():
-                self.ended, self.phase = event, "ended"
+                self.ended, self.phase, self.waiting = event, "ended", None
+            case WarmStarted():
+                self.warm = event
+            case WarmStartWorth():
+                self.worth = event
             case _:
                 pass
 
@@ -197,6 +217,7 @@ class State(msgspec.Struct, kw_only=True):
         self.fidelity_asked = event.fidelity
         self.fidelity = "simulated" if event.fidelity == "simulate" else "profiled"
         self.began = event.at
+        self.patience = int(event.hyper.get("patience", 0))
 
     def _steer(self, event: Steered) -> None:
         self.orders.append(event)
@@ -214,6 +235,8 @@ class State(msgspec.Struct, kw_only=True):
             arm = self.arms.setdefault(name, Arm())
             arm.pulls, arm.mean = pulls, mean
         earned = {"SPARSE": event.delta_sparse, "DENSE": event.delta_dense}
+        if len(event.costs) == 4 and event.costs[0] and event.costs[3]:
+            earned["MODEL"] = 1 - event.costs[3] / event.costs[0]
         if self.arm in self.arms and self.arm in earned:
             self.arms[self.arm].last = earned[self.arm]
         self.grid = Grid(
@@ -223,6 +246,7 @@ class State(msgspec.Struct, kw_only=True):
             delta_sparse=event.delta_sparse,
             delta_dense=event.delta_dense,
             interaction=event.interaction,
+            errors=event.errors,
         )
 
     def _begin(self, event: ExperimentStarted) -> None:
@@ -230,8 +254,22 @@ class State(msgspec.Struct, kw_only=True):
         run.began, run.folder = event.at, event.folder
         self.running[event.number] = run
 
+    def _wait(self, event: Waiting) -> None:
+        """Of an experiment that had to wait, only what follows is the experiment."""
+        self.waiting = None if event.over else event
+        if event.over:
+            for run in self.running.values():
+                run.began = event.at
+
+    def _predicted(self, event: Checked) -> None:
+        """The newest run of that name: a check comes right after its experiment."""
+        run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
+        if run is not None:
+            run.predicted = event.predicted
+
     def _finish(self, event: ExperimentEnded) -> None:
         run = self.running.pop(event.number, None)
+        self.waiting = None
         m = event.measurement
         if run is None:
             run = self._run(event.number, event.purpose, m.configuration, m.name)
@@ -273,6 +311,12 @@ class State(msgspec.Struct, kw_only=True):
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
 
 
+def _better(job: Job | None, value: float, before: float) -> bool:
+    """By more than 1 %."""
+    minimized = job is None or bool(job.objective.minimize)
+    return value < 0.99 * before if minimized else value > before / 0.99
+
+
 def fold(events: list[AnyEvent]) -> State:
     state = State()
     for event in events:
@@ -290,15 +334,3 @@ def best_so_far(state: State) -> list[tuple[int, float]]:
         if not steps or (point.value < steps[-1][1] if minimized else point.value > steps[-1][1]):
             steps.append((point.at, point.value))
     return steps
-
-
-def remaining_s(state: State) -> float | None:
-    """Seconds until the budget is spent, from how long the last experiments took; None without one to go by."""
-    if state.job is None or state.phase in ("confirm", "ended"):
-        return None
-    recent = [r.ended - r.began for r in state.runs if r.ended and r.purpose in SEARCH_PURPOSES][-10:]
-    if not recent:
-        return None
-    by_count = (state.job.budget.profiles - state.searched) * sum(recent) / len(recent)
-    by_wall = state.began + seconds(state.job.budget.wall) - state.now
-    return max(0.0, min(by_count, by_wall))

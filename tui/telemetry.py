@@ -1,7 +1,10 @@
 """What the devices of this machine do: NVML where there is one, the kernel's counters of CPU and memory otherwise."""
 
 import contextlib
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,18 +17,25 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     temperature_c: float | None = None
 
 
-def read(before: tuple[int, int]) -> tuple[dict[str, Reading], tuple[int, int]]:
-    """Every device's reading by name, and the CPU counters to give to the next call."""
-    gpus = _gpus()
-    counters = _cpu_counters()
-    if gpus:
-        return gpus, counters
-    total, idle = counters[0] - before[0], counters[1] - before[1]
-    memory = {k: int(v.split()[0]) for k, _, v in (line.partition(":") for line in _lines("/proc/meminfo")) if v}
-    all_gib = memory.get("MemTotal", 0) / 2**20
-    free_gib = memory.get("MemAvailable", 0) / 2**20
-    busy = 1 - idle / total if total > 0 else 0.0
-    return {"cpu": Reading(busy=busy, memory_gib=all_gib - free_gib, memory_total_gib=all_gib)}, counters
+class Meter:
+    """Reads every device by name. It keeps the CPU counters of the last time, and NVML open."""
+
+    def __init__(self) -> None:
+        self._before = (0, 0)
+        self._nvml = _nvml()
+
+    def read(self) -> dict[str, Reading]:
+        gpus = _gpus(self._nvml) if self._nvml else _nvidia_smi()
+        if gpus:
+            return gpus
+        counters = _cpu_counters()
+        total, idle = counters[0] - self._before[0], counters[1] - self._before[1]
+        self._before = counters
+        memory = {k: int(v.split()[0]) for k, _, v in (line.partition(":") for line in _lines("/proc/meminfo")) if v}
+        all_gib = memory.get("MemTotal", 0) / 2**20
+        free_gib = memory.get("MemAvailable", 0) / 2**20
+        busy = 1 - idle / total if total > 0 else 0.0
+        return {"cpu": Reading(busy=busy, memory_gib=all_gib - free_gib, memory_total_gib=all_gib)}
 
 
 def _cpu_counters() -> tuple[int, int]:
@@ -42,30 +52,73 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _gpus() -> dict[str, Reading]:
+def _nvml() -> Any:
+    """The module, initialized; None where there is no driver or nobody installed nvidia-ml-py."""
     try:
-        import pynvml  # type: ignore[import-not-found] - only where somebody installed it
-    except ImportError:
-        return {}
-    try:
+        import pynvml  # type: ignore[import-not-found]
+
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
+    except Exception:  # the module is missing, or the driver: NVMLError is in the module
+        return None
+    return pynvml
+
+
+def _gpus(nvml: Any) -> dict[str, Reading]:
     readings = {}
-    for i in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(pynvml.NVMLError):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(i)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    for i in range(nvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(nvml.NVMLError):
+            handle = nvml.nvmlDeviceGetHandleByIndex(i)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             power = temperature = None
-            with contextlib.suppress(pynvml.NVMLError):
-                power = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            with contextlib.suppress(pynvml.NVMLError):
-                temperature = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+            with contextlib.suppress(nvml.NVMLError):
+                power = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            with contextlib.suppress(nvml.NVMLError):
+                temperature = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             readings[f"gpu {i}"] = Reading(
-                busy=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+                busy=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
                 memory_gib=float(memory.used) / 2**30,
                 memory_total_gib=float(memory.total) / 2**30,
                 power_w=power,
                 temperature_c=temperature,
             )
     return readings
+
+
+_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+
+
+def _nvidia_smi() -> dict[str, Reading]:
+    """The same through the driver's own program, which is there without any Python package."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    command = [program, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return parsed(said)
+
+
+def parsed(table: str) -> dict[str, Reading]:
+    """nvidia-smi's CSV; what a device does not tell ("[N/A]") is None, or 0 where a number is needed."""
+    readings = {}
+    for line in table.splitlines():
+        index, *cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 5:
+            busy, used, total, power, temperature = (_number(cell) for cell in cells)
+            readings[f"gpu {index}"] = Reading(
+                busy=(busy or 0.0) / 100,
+                memory_gib=(used or 0.0) / 1024,
+                memory_total_gib=(total or 0.0) / 1024,
+                power_w=power,
+                temperature_c=temperature,
+            )
+    return readings
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

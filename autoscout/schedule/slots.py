@@ -8,7 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 _TICK_S = 0.1
+
+
+class Holder(msgspec.Struct, frozen=True):
+    pid: int
+    since: float  # unix time
+    session: str  # "" unknown
 
 
 def lock_path() -> Path:
@@ -17,19 +25,43 @@ def lock_path() -> Path:
 
 
 @contextlib.contextmanager
-def machine(on_wait: Callable[[], None], give_up: Callable[[], bool]) -> Iterator[bool]:
+def machine(on_wait: Callable[[], None], give_up: Callable[[], bool], session: str = "") -> Iterator[bool]:
     """Holds the machine for one experiment; yields False if `give_up()` became true while it waited for it.
 
-    `on_wait` is called once when somebody else holds it. The kernel gives it back however a holder ends.
+    `on_wait` is called once when somebody else holds it. The kernel gives it back however a holder ends; who holds it
+    stands in the file.
     """
     file = _open()
     if file is None:
         yield True
         return
+    ours = False
     try:
-        yield _wait(file, on_wait, give_up)
+        ours = _wait(file, on_wait, give_up)
+        if ours:
+            _write(file, f"{os.getpid()} {time.time():.0f} {session}\n")
+        yield ours
     finally:
+        if ours:
+            _write(file, "")
         os.close(file)
+
+
+def holder() -> Holder | None:
+    """Who measures on this machine now; None if nobody does. What a killed holder left there is not believed."""
+    try:
+        pid, since, session, *_ = [*lock_path().read_text(errors="replace").split(), "", "", ""]
+    except OSError:
+        return None
+    if not (pid.isdigit() and since.isdigit() and Path(f"/proc/{pid}").exists()):
+        return None
+    return Holder(int(pid), float(since), session)
+
+
+def _write(file: int, text: str) -> None:
+    with contextlib.suppress(OSError):  # a courtesy to who looks
+        os.ftruncate(file, 0)
+        os.pwrite(file, text.encode(), 0)
 
 
 def _open() -> int | None:

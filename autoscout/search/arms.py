@@ -89,6 +89,10 @@ class DenseArm:
                 at, why = onward[0], "coordinate step with momentum"
         return Proposal(int(model.candidates[at]), "DENSE", float(model.gain[at]), why)
 
+    def coordinates(self, names: list[str]) -> dict[str, list[int]]:
+        """Where it would go next: knob → [direction, step]; empty without momentum."""
+        return {} if self.column is None else {names[self.column]: [self.direction, self.step]}
+
     def update(self, base: np.ndarray, moved: np.ndarray, improved: bool) -> None:
         """What came of a step from `base` to `moved`."""
         (columns,) = np.nonzero(base != moved)

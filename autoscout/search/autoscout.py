@@ -208,6 +208,7 @@ class AutoScout:
                 names=[self.space.name(configuration)],
                 why=proposal.why,
                 values=values or {},
+                coordinates=self.dense.coordinates([knob.name for knob in self.space.knobs]),
             )
         )
         return proposal.row

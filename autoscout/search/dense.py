@@ -37,6 +37,11 @@ class DenseOptimizer:
                     return moved
         return None
 
+    def coordinates(self) -> dict[str, list[int]]:
+        """Knob → [direction, step], the active one first."""
+        turns = [self.names[(self.active + i) % len(self.names)] for i in range(len(self.names))]
+        return {name: [self.direction[name], self.step[name]] for name in turns}
+
     def update(self, improved: bool) -> None:
         """What came of the last proposal."""
         name = self.names[self.active]

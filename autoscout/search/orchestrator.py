@@ -53,6 +53,7 @@ class Algorithm1:
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
         self.switched = False
+        self.dense: DenseOptimizer | None = None
         self._restart = False
 
     @property
@@ -69,7 +70,7 @@ class Algorithm1:
         tree = yield from self._tournament(x_base)
 
         # Phase 1: initialization (lines 7-12)
-        dense = DenseOptimizer(space)
+        dense = self.dense = DenseOptimizer(space)
         s_base, x_base = self._best_or(s_base, x_base)
         s_cand, why = self._next_structure(tree, s_base)
         x_cand = self._next_point(dense, s_base, x_base)
@@ -149,6 +150,7 @@ class Algorithm1:
                 names=[self.space.name(c) for c in distinct],
                 why=why,
                 values=values or {},
+                coordinates=self.dense.coordinates() if self.dense else {},
             )
         )
         for told in (yield distinct):

@@ -1,7 +1,11 @@
 """Orders to a running session: they take effect, are in the journal, and survive a resume."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from test_session import replay_job
 
@@ -10,7 +14,7 @@ from autoscout.job import load_job
 from autoscout.loop import Interrupted, Stop
 from kb import journal as journals
 from kb import store
-from kb.journal import Confirmed, ExperimentEnded, SearchEnded, Steered
+from kb.journal import Checked, Confirmed, ExperimentEnded, SearchEnded, SessionEnded, Simulated, Steered, Waiting
 from kb.orders import MEANING, give, parsed
 from kb.records import AutoscoutError
 
@@ -132,3 +136,103 @@ def test_orders_that_mean_nothing_are_not_given(tmp_path, words):
     assert refused.value.exit_code == 2
     assert not list(tmp_path.iterdir())
     assert set(MEANING) >= {"pause", "go", "stop"}
+
+
+def test_a_retry_runs_what_was_measured_already(tmp_path):
+    again = searched(ordered(tmp_path, "try tp=2 sp=true mbs=4", "retry tp=2 sp=true mbs=4", "try tp=2 sp=true mbs=4"))
+    ids = [e.measurement.configuration.id for e in again]
+    assert ids[0] == ids[1]
+    assert ids[2] != ids[0]  # what is known is not run again
+
+
+@pytest.mark.parametrize("strategy", ["autoscout", "paper"])
+def test_a_forced_validation_profiles_what_is_predicted_to_be_best_and_checks_by_it(tmp_path, strategy):
+    job = load_job(replay_job(tmp_path, profiles=18 if strategy == "paper" else 8))
+    kb, folder = tmp_path / "kb.duckdb", store.sessions_folder(tmp_path / "kb.duckdb") / "s"
+    seen: list[journals.Event] = []
+    if strategy == "paper":  # its simulators need rows
+        session.tune(job, kb, OPTIONS, lambda e: None, lambda t: None, Stop(), "before")
+    folder.mkdir(parents=True)
+
+    def see(event: journals.Event) -> None:
+        seen.append(event)
+        if isinstance(event, Simulated if strategy == "paper" else ExperimentEnded) and not any(
+            isinstance(e, Steered) for e in seen
+        ):
+            give(folder, parsed("validate", [], "test"))
+
+    options = session.Options(strategy=strategy, fidelity="adaptive")
+    session.tune(job, kb, options, see, lambda t: None, Stop(), "s")
+    events = journals.events(folder / "journal.jsonl")
+    at = next(i for i, e in enumerate(events) if isinstance(e, Steered))
+    obeyed = events[at]
+    assert isinstance(obeyed, Steered)
+    assert not obeyed.refused
+    ended = next(e for e in events[at:] if isinstance(e, ExperimentEnded))
+    checked = next(e for e in events[at:] if isinstance(e, Checked))
+    assert checked.name == ended.measurement.name
+    assert checked.members
+    if strategy == "paper":
+        predicted = {e.name: e.predicted for e in events[:at] if isinstance(e, Simulated)}
+        measured = {e.measurement.name for e in events[:at] if isinstance(e, ExperimentEnded)}
+        assert checked.name == min((n for n in predicted if n not in measured), key=predicted.__getitem__)
+
+
+def test_without_simulators_a_validation_is_refused(tmp_path):
+    steered = next(e for e in ordered(tmp_path, "validate") if isinstance(e, Steered))
+    assert "no simulators" in steered.refused
+
+
+def test_an_order_after_the_last_experiment_of_the_budget_ends_the_search(tmp_path):
+    """It used to end the engine with an internal error."""
+    job, folder = load_job(replay_job(tmp_path, profiles=3)), tmp_path / "sessions" / "s"
+    folder.mkdir(parents=True)
+
+    def see(event: journals.Event) -> None:
+        if isinstance(event, ExperimentEnded) and event.number == 3:
+            give(folder, parsed("retry", ["tp=2"], "test"))
+
+    result = session.tune(job, tmp_path / "kb.duckdb", OPTIONS, see, lambda t: None, Stop(), "s")
+    assert result.reason == "budget"
+
+
+def test_a_failed_session_says_in_its_journal_why(tmp_path):
+    job = load_job(replay_job(tmp_path, profiles=3))
+    job = msgspec.structs.replace(
+        job, objective=msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 0.001"])
+    )
+    with pytest.raises(AutoscoutError):
+        session.tune(job, tmp_path / "kb.duckdb", OPTIONS, lambda e: None, lambda t: None, Stop(), "s")
+    over = journals.events(tmp_path / "sessions" / "s" / "journal.jsonl")[-1]
+    assert isinstance(over, SessionEnded)
+    assert (over.reason, over.exit_code) == ("failed", 3)
+    assert "The nearest is" in over.problem
+
+
+@pytest.mark.engine
+def test_waiting_for_the_devices_is_an_event_that_names_who_has_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    hold = (
+        "import time; from autoscout.schedule import slots\n"
+        "with slots.machine(lambda: None, lambda: False, 'theirs'): print(flush=True); time.sleep(60)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, env=environment)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    stop, seen = Stop(), []
+
+    def see(event: journals.Event) -> None:
+        if isinstance(event, Waiting):
+            seen.append(event)
+            stop.ask()
+
+    try:
+        with pytest.raises(Interrupted):
+            session.tune(
+                load_job("fixtures/jobs/tiny-gpt-cpu.toml"), tmp_path / "kb.duckdb", OPTIONS, see, lambda t: None, stop
+            )
+    finally:
+        holder.kill()
+        holder.wait()
+    assert (seen[0].holder, seen[0].pid, seen[0].over) == ("theirs", holder.pid, False)

@@ -26,8 +26,10 @@ from tui_samples import (  # type: ignore[import-not-found] - found by the line 
 from kb.journal import AnyEvent, Rewarded
 from tui.app import SessionApp
 from tui.follow import Follower
+from tui.widgets.rows import Rows
 
 STEPS = 5000
+EXPERIMENTS = 100_000
 LIVE_ROWS = 200
 
 
@@ -88,6 +90,55 @@ async def updates(folder: Path) -> tuple[float, float]:
         return share, sorted(waits)[len(waits) // 2]
 
 
+def many(folder: Path) -> Path:
+    """A journal of EXPERIMENTS experiments, one in ten out of memory."""
+    journal = folder / "journal.jsonl"
+    at = 1_700_000_000.0
+    with open(journal, "wb") as file:
+        file.write(msgspec.json.encode(started()) + b"\n")
+        for i in range(1, EXPERIMENTS + 1):
+            c = configuration(pp=1 + i % 8, tp=1 + i % 4, mbs=i)
+            failed = i % 10 == 0
+            m = measured(
+                c, 1.0 + (i * 7919 % 1000) / 1000, "oom" if failed else "ok", evidence="79 GiB" if failed else ""
+            )
+            for event in experiment(i, m, at):
+                file.write(msgspec.json.encode(event) + b"\n")
+            at += 15
+    return journal
+
+
+async def browse(journal: Path) -> dict[str, float]:
+    """CPU seconds of the longest of some actions on the table of experiments."""
+    app = SessionApp(Follower(journal), journal.parent / "kb.duckdb")
+    took: dict[str, float] = {}
+    async with app.run_test(size=(120, 40)) as pilot:
+        cpu = time.process_time()
+        await pilot.press("5")
+        while len(app.live.runs) < EXPERIMENTS or app.share < 1.0:
+            await asyncio.sleep(0.05)
+        took["read while the screen answers"] = time.process_time() - cpu
+        await pilot.pause(0.5)
+
+        async def timed(what: str, *keys: str) -> None:
+            began = time.process_time()
+            await pilot.press(*keys)
+            took[what] = max(took.get(what, 0.0), time.process_time() - began)
+
+        for _ in range(20):
+            await timed("one row up", "k")
+            await timed("one page up", "b")
+        await timed("to the first row", "home")
+        await timed("to the last row", "end")
+        await pilot.press("slash")
+        for letter in "oom":
+            await timed("one letter of a filter", letter)
+        await pilot.pause(0.2)
+        found = app.query_one(Rows).row_count
+        assert found == EXPERIMENTS // 10, found
+    return took
+
+
 def first_frame(folder: Path) -> float:
     """CPU seconds of a fresh process until the first frame of a running session is drawn."""
     journal = written(folder, running())
@@ -119,6 +170,9 @@ def main() -> None:
         share, key = asyncio.run(updates(folder))
         print(f"4 updates a second, {LIVE_ROWS} live rows    {share:.1%} of a core (goal 8 %)")
         print(f"a key under that load               {key * 1000:.0f} ms of CPU (goal 50)")
+        print(f"{EXPERIMENTS:,} experiments, CPU of the slowest of each:")
+        for what, seconds in asyncio.run(browse(many(folder))).items():
+            print(f"  {what:<33} {f'{seconds:.1f} s' if seconds > 1 else f'{seconds * 1000:.0f} ms'}")
 
 
 if __name__ == "__main__":

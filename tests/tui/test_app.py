@@ -4,32 +4,65 @@ Pictures are compared as text with tests/tui/snapshots; UPDATE_SNAPSHOTS=1 write
 """
 
 import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import ContentSwitcher, DataTable, Input, Tree
-from tui_samples import configuration, ended, experiment, measured, running, session, started
+from textual.widgets import ContentSwitcher, DataTable, Input, TextArea, Tree
+from tui_samples import (
+    configuration,
+    ended,
+    experiment,
+    failed,
+    infeasible,
+    interrupted,
+    later,
+    measured,
+    paused,
+    running,
+    session,
+    started,
+    waiting,
+)
 
-from kb.journal import AnyEvent, SessionEnded
-from tui.app import SessionApp
+from autoscout.schedule import slots
+from kb import choices, connect, lock, store
+from kb.journal import AnyEvent
+from tui.app import Read, SessionApp
 from tui.follow import Follower
+from tui.modals import Full
+from tui.neighbours import waiting_orders
+from tui.screens.knowledge import KnowledgePane
+from tui.widgets.rows import Rows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = [(80, 24), (120, 40), (200, 50)]
 KEYS = {"1": "tune", "2": "arms", "3": "checks", "5": "experiments", "6": "compare", "8": "launch"}
-CRASHED: list[AnyEvent] = [
-    started(),
-    SessionEnded(reason="failed", experiments=0, engine_ms_mean=0, engine_ms_max=0, at=1_700_000_001.0),
-]
 STATES: dict[str, list[AnyEvent]] = {
     "empty": [],
     "starting": [started()],
     "running": running(),
+    "waiting": waiting(),
+    "paused": paused(),
     "ended": ended(),
-    "failed": CRASHED,
+    "infeasible": infeasible(),
+    "failed": failed(),
+    "interrupted": interrupted(),
 }
+
+
+@pytest.fixture(autouse=True)
+def own_knowledge_base(tmp_path, monkeypatch):
+    """The usual one, so that no path of this machine is in a picture."""
+    monkeypatch.setenv("AUTOSCOUT_KB", str(tmp_path / "kb.duckdb"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def recording(folder: Path, events: list[AnyEvent]) -> SessionApp:
@@ -56,6 +89,7 @@ def text_of(app: SessionApp) -> str:
 
 
 def compare(shown: str, name: str) -> None:
+    shown = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", shown)  # the time of day depends on where one is
     stored = SNAPSHOTS / f"{name}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         stored.parent.mkdir(exist_ok=True)
@@ -73,6 +107,41 @@ async def test_tune_in_every_state(tmp_path, state, size):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("state", ["crashed", "silent"])
+async def test_what_the_process_of_a_session_tells(tmp_path, state, size):
+    """Its lock is held or not; how long it is silent is the clock's."""
+    events = later(session(), time.time() - 300 - session()[-1].at)
+    app = recording(tmp_path, events)
+    owner = tmp_path / "owner.lock"
+    owner.touch()
+    with lock.exclusive(owner) if state == "silent" else nullcontext():
+        async with app.run_test(size=size) as pilot:
+            await settle(pilot, app, len(events))
+            shown = text_of(app)
+    compare(re.sub(r"\d\d:\d\d", "MM:SS", shown), f"tune-{state}-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("size", [(60, 18), (40, 10)], ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_a_terminal_that_is_too_small_shows_what_fits_and_says_so(tmp_path, size):
+    app = recording(tmp_path, running())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(running()))
+        assert "80×24" in text_of(app)
+        compare(text_of(app), f"tune-running-{size[0]}x{size[1]}")
+
+
+async def test_a_long_journal_says_how_far_it_is_read(tmp_path):
+    app = recording(tmp_path, session())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app, len(session()))
+        read = Read(alive=None)
+        read.share = 0.42
+        app.post_message(read)
+        await pilot.pause(0.4)
+        assert "reading the journal: 42%" in text_of(app)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "1"])
 async def test_the_other_screens(tmp_path, key, size):
     app = recording(tmp_path, ended())
@@ -80,7 +149,10 @@ async def test_the_other_screens(tmp_path, key, size):
         await settle(pilot, app, len(ended()))
         await pilot.press(key)
         await settle(pilot, app, len(ended()))
-        compare(text_of(app), f"{KEYS[key]}-{size[0]}x{size[1]}")
+        shown = text_of(app)
+        if key == "6":  # what is below is computed meanwhile
+            shown = shown.split("╰")[0]
+        compare(shown, f"{KEYS[key]}-{size[0]}x{size[1]}")
 
 
 async def test_ascii_only(tmp_path):
@@ -127,7 +199,7 @@ async def test_filtering_and_marking_experiments(tmp_path):
         await settle(pilot, app, len(ended()))
         await pilot.press("slash", *"oom", "enter")
         await pilot.pause(0.3)
-        table = app.query_one("#experiments", DataTable)
+        table = app.query_one("#experiments", Rows)
         assert table.row_count == 1
         app.query_one("#filter", Input).value = "-oom tp2"
         await pilot.pause(0.3)
@@ -136,7 +208,7 @@ async def test_filtering_and_marking_experiments(tmp_path):
         assert len(app.marked) == 1
 
 
-async def test_a_hundred_thousand_experiments_are_paged(tmp_path):
+async def test_experiments_page_by_page(tmp_path):
     events: list[AnyEvent] = [started()]
     for i in range(1, 3001):
         events += experiment(i, measured(configuration(mbs=i), 1.0 + i / 1000), 1_700_000_000.0 + 10 * i)
@@ -145,12 +217,15 @@ async def test_a_hundred_thousand_experiments_are_paged(tmp_path):
         await settle(pilot, app, len(events))
         await pilot.press("5")
         await pilot.pause(0.3)
-        table = app.query_one("#experiments", DataTable)
-        assert table.row_count == 200
-        assert "page 15 of 15" in str(table.border_title)
+        table = app.query_one("#experiments", Rows)
+        assert table.row_count == 3000
+        assert "experiment 3,000 of 3,000" in text_of(app)
         await pilot.press("b")
-        await pilot.pause(0.3)
-        assert "page 14 of 15" in str(table.border_title)
+        assert 2970 < table.cursor < 2999
+        assert f"mbs{table.cursor + 1}" in text_of(app)
+        await pilot.press("home")
+        assert "mbs1 " in text_of(app)
+        assert "experiment 1 of 3,000" in text_of(app)
 
 
 async def test_help_is_of_the_screen_that_is_seen(tmp_path):
@@ -196,3 +271,181 @@ async def test_the_tree_opens(tmp_path):
         tree = app.query_one("#tree", Tree)
         assert "visits" in str(tree.root.label)
         assert len(tree.root.children) > 1
+
+
+async def test_one_experiment_in_full(tmp_path):
+    """What came of it, the prediction, its knobs, the command, the environment and the end of its log."""
+    log = tmp_path / "experiments" / "0004" / "rank-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("iteration 3/10 | loss 4.2\n")
+    app = recording(tmp_path, ended())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app, len(ended()))
+        await pilot.press("5")
+        app.query_one("#filter", Input).value = "pp2_tp1_arnone_mbs2"
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, Full)
+        told = app.screen.text.plain
+        for words in ("predicted 0.8400, measured 0.8000: +5.0%", "pretrain_gpt.py", "tp                1  default 2"):
+            assert words in told
+        assert "iteration 3/10 | loss 4.2" in told
+        await pilot.press("escape")
+        assert app.query_one(ContentSwitcher).current == "experiments-pane"
+
+
+async def test_the_row_under_the_cursor_is_run_again_pinned_and_excluded(tmp_path):
+    """Each is an order in the file that the engine reads."""
+    app = recording(tmp_path, session())
+    owner = tmp_path / "owner.lock"
+    owner.touch()
+    with lock.exclusive(owner):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot, app, len(session()))
+            await pilot.press("5")
+            app.query_one("#filter", Input).value = "oom"
+            await pilot.pause(0.3)
+            await pilot.press("r")
+            await pilot.press("P", "j", "enter")  # the second knob: tp
+            await pilot.press("x", "enter")  # the first: pp
+            await pilot.press("v")
+            await pilot.pause(0.3)
+    given = [msgspec.json.decode(line) for line in (tmp_path / "orders.jsonl").read_bytes().splitlines()]
+    assert [(o["what"], o["values"]) for o in given] == [
+        ("retry", {"pp": 4, "tp": 1, "ar": "none", "mbs": 1}),
+        ("pin", {"tp": 1}),
+        ("exclude", {"pp": 4}),
+        ("validate", {}),
+    ]
+    assert waiting_orders(tmp_path, 2) == ["exclude pp=4", "validate"]
+
+
+async def test_the_cluster_screen_says_who_holds_the_devices_and_what_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "sessions" / "gpt-1"
+    folder.mkdir(parents=True)
+    app = recording(folder, later(waiting(), time.time() - 60 - waiting()[-1].at))
+    app.kb = tmp_path / "kb.duckdb"
+    (folder / "orders.jsonl").write_text('{"what":"try","values":{"tp":2}}\n')
+    (folder / "owner.lock").touch()
+    with lock.exclusive(folder / "owner.lock"), slots.machine(lambda: None, lambda: False, "other-7") as ours:
+        assert ours
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot, app, len(waiting()))
+            await pilot.press("4")
+            await pilot.pause(2.5)
+            shown = " ".join(text_of(app).split())
+    assert "held by other-7" in shown
+    assert f"process {os.getpid()}" in shown
+    assert "waiting for the devices for 01:0" in shown
+    assert "which process 4711 has" in shown
+    assert "order: try tp=2, before the next experiment" in shown
+    assert "memory" in shown
+
+
+async def test_a_locked_knowledge_base_says_by_whom_and_asks_again_by_itself(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    with connect.writer(kb):
+        pass
+    script = (
+        "import sys, time; from pathlib import Path; from kb import connect\n"
+        f"with connect.writer(Path({str(kb)!r})): print(flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    app = recording(tmp_path, session())
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot, app, len(session()))
+            await pilot.press("7")
+            await until(pilot, lambda: f"kb.duckdb is in use by process {other.pid}" in text_of(app))
+            other.kill()
+            await until(pilot, lambda: "runs" in text_of(app) and "in use" not in text_of(app))
+            pane = app.query_one(KnowledgePane)
+            pane.ask("SELECT 40 + 2 AS answer FROM range(250)")
+            await until(pilot, lambda: "rows 1–200" in text_of(app))
+            app.query_one("#answer", DataTable).focus()
+            await pilot.press("n")
+            await until(pilot, lambda: "rows 201–250" in text_of(app))
+    finally:
+        other.kill()
+        other.wait()
+
+
+async def test_questions_are_saved_and_answers_exported(tmp_path):
+    with connect.writer(tmp_path / "kb.duckdb"):
+        pass
+    app = recording(tmp_path, session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app, len(session()))
+        await pilot.press("7")
+        app.query_one("#console", TextArea).text = "SELECT 7 AS seven"
+        app.query_one("#console", TextArea).focus()
+        await pilot.press("ctrl+s")
+        await pilot.press(*"mine", "enter")
+        await until(pilot, lambda: "── mine" in text_of(app))
+        await pilot.press("ctrl+e")
+        await pilot.press(*str(tmp_path / "out.csv"), "enter")
+        await until(pilot, lambda: (tmp_path / "out.csv").is_file())
+    again = recording(tmp_path, session())
+    async with again.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, again, len(session()))
+        await pilot.press("7")
+        await until(pilot, lambda: "mine" in text_of(again))
+    assert (tmp_path / "out.csv").read_text() == "seven\n7\n"
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 40.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, text_of(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.1)
+
+
+async def test_comparing_configurations_sessions_jobs_and_the_front(tmp_path):
+    """What a knob brought is computed by the verb that says it on the command line too."""
+    kb = tmp_path / "kb.duckdb"
+    journal = tmp_path / "sessions" / "recorded" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes((SNAPSHOTS.parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl").read_bytes())
+    with connect.writer(kb):
+        pass
+    app = SessionApp(Follower(journal), kb)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("6")
+        await until(pilot, lambda: "the expert default" in text_of(app) and "measured" in text_of(app))
+        await until(pilot, lambda: "predicted" in text_of(app))
+        assert "±" in text_of(app)
+        await pilot.press("c")
+        await until(pilot, lambda: "tiny-gpt-cpu" in text_of(app) and "experiments" in text_of(app))
+        await pilot.press("c")
+        await until(pilot, lambda: "best value" in text_of(app))
+        await pilot.press("c")
+        await until(pilot, lambda: "are beaten by none" in text_of(app))
+
+
+async def test_a_similar_job_is_rejected_and_accepted_as_a_warm_start(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    journal = tmp_path / "sessions" / "recorded" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes((SNAPSHOTS.parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl").read_bytes())
+    store.ingest_all(kb)
+    app = SessionApp(Follower(journal), kb)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("7")
+        await until(pilot, lambda: "✓ 0 tiny-gpt-cpu" in text_of(app))
+        tree = app.query_one("#schema", Tree)
+        branch = next(n for n in tree.root.children if "similar" in str(n.label))
+        tree.focus()
+        tree.move_cursor(branch.children[0])
+        await pilot.press("enter")
+        await until(pilot, lambda: "a accepts, x rejects" in text_of(app))
+        await pilot.press("x")
+        await until(pilot, lambda: "rejected" in text_of(app))
+        job = app.live.job
+        assert job is not None
+        assert choices.choices(kb, job.id) == {job.id: False}
+        await pilot.press("a")
+        await until(pilot, lambda: choices.choices(kb, job.id) == {job.id: True})

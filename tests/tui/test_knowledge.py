@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,38 @@ def test_similar_says_by_what_and_what_would_be_taken_over(kb, tmp_path):
     [past] = document["similar"]
     assert past["distance"] == pytest.approx(sum(f["distance"] for f in past["features"]))
     assert document["carried"]["favourites"][0]["job"] == "smallest-cpu-replay"
+
+
+def test_a_rejected_job_hands_nothing_over_and_an_accepted_one_does_however_far(kb, tmp_path):
+    """What a person decided is kept beside the knowledge base, where `tune --warm-start auto` reads it."""
+    copy = tmp_path / "kb.duckdb"
+    shutil.copy(kb, copy)
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    near, far = tmp_path / "near.toml", tmp_path / "far.toml"
+    near.write_text(text.replace('name = "smallest-cpu"', 'name = "near"').replace("hidden = 64", "hidden = 128"))
+    wide = text.replace('name = "smallest-cpu"', 'name = "far"').replace("hidden = 64", "hidden = 65536")
+    wide = wide.replace("layers = 4", "layers = 64").replace("vocab = 512", "vocab = 65536")
+    far.write_text(wide.replace("seq_len = 64", "seq_len = 4096"))
+
+    def carried(job: Path, *more: str) -> list[str]:
+        document = json.loads(autoscout("similar", str(job), "--json", *more, kb=copy).stdout)
+        return [source["job"] for source in document["carried"]["sources"]]
+
+    assert carried(near) == ["smallest-cpu-replay"]
+    assert carried(near, "--reject", "smallest-cpu-replay") == []
+    assert carried(near, "--accept", "smallest-cpu-replay") == ["smallest-cpu-replay"]
+    assert carried(far) == []
+    assert carried(far, "--accept", "smallest-cpu-replay") == ["smallest-cpu-replay"]
+    shown = autoscout("similar", str(near), "--reject", "smallest-cpu-replay", kb=copy).stdout
+    assert "no, rejected" in shown
+    assert "hands nothing over: a person rejected it" in shown
+    wrong = autoscout("similar", str(near), "--accept", "nobody", kb=copy)
+    assert (wrong.returncode, "is not among the" in wrong.stderr) == (2, True)
+
+
+def test_sql_leaves_out_what_came_before(kb):
+    rows = autoscout("sql", "SELECT range AS n FROM range(10)", "--limit", "3", "--offset", "8", "--json", kb=kb).stdout
+    assert json.loads(rows) == [{"n": 8}, {"n": 9}]
 
 
 def test_pushed_here_pulled_there_backed_up_and_forgotten(kb, tmp_path):

@@ -1,13 +1,19 @@
 """The fold of a journal into a state: what operators read from the screens, without any screen."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tui_samples import JOB, ended, running, session
 
-from kb.journal import SessionResumed
-from tui.state import best_so_far, fold, remaining_s
+from kb import journal as journals
+from kb.journal import ExperimentEnded, SessionResumed
+from tui.eta import remaining
+from tui.state import best_so_far, fold
 from tui.tree import grow
+
+RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
 
 
 def test_a_running_session():
@@ -23,7 +29,7 @@ def test_a_running_session():
     assert state.arms["SPARSE"].pulls == 7
     assert state.arms["SPARSE"].ucb[-1] == 0.2
     assert state.grid is not None
-    assert state.grid.costs == [1.0, 0.9, None, 0.8]
+    assert state.grid.costs == [0.8, 0.75, 0.78, 0.72]
 
 
 def test_a_run_that_breaks_a_constraint_is_no_best_and_says_why():
@@ -51,9 +57,27 @@ def test_best_so_far_counts_measured_points_only():
 
 
 def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
-    left = remaining_s(fold(running()))
-    assert left == pytest.approx((JOB.budget.profiles - 9) * 10.0)
-    assert remaining_s(fold(ended())) is None
+    left = remaining(fold(running()))
+    assert left is not None
+    assert left.search_s == pytest.approx((JOB.budget.profiles - 9) * (10.0 + 5.0), rel=0.05)  # 10 s each, 5 s between
+    assert left.confirm_s == pytest.approx(3 * 4 * 15.0, rel=0.05)  # three finalists and the default, three times
+    assert left.low <= left.total <= left.high
+    assert remaining(fold(ended())) is None
+
+
+def test_the_time_left_is_believable_and_gets_better():
+    """On the recorded session, against what it really took."""
+    events = journals.events(RECORDED)
+    end, whole = events[-1].at, events[-1].at - events[0].at
+    errors = []
+    for i, event in enumerate(events):
+        if isinstance(event, ExperimentEnded) and event.number % 8 == 0:
+            left = remaining(fold(events[: i + 1]))
+            assert left is not None
+            errors.append(abs(left.total - (end - event.at)) / whole)
+    assert max(errors) < 0.3
+    assert errors[-1] < errors[0]
+    assert errors[-1] < 0.1
 
 
 def test_what_ran_when_the_session_was_killed_is_not_running_any_more():

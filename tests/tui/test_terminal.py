@@ -87,7 +87,7 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.resize(120, 40)
         other.shows("2×2 grid", "failures")
         other.type("5")
-        other.shows("experiments, page 1 of 1")
+        other.shows("experiment ", "r again")
         other.type("p")
         other.type("1")
         other.shows("ended:", within_s=120)
@@ -134,3 +134,36 @@ def test_without_a_terminal_that_can_place_text_there_are_lines(terminal, job, t
     terminal.type("export TERM=dumb", "Enter")
     terminal.run("tune", str(job), "--profiles", "3", "--kb", str(tmp_path / "kb.duckdb"))
     terminal.shows("best measured configuration", "experiments, re-measurements included")
+
+
+@pytest.mark.engine
+def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_killed_engine(tmp_path, terminal):
+    """Nothing is replayed here: Megatron-core trains."""
+    job, kb = tmp_path / "job.toml", tmp_path / "kb.duckdb"
+    text = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text()
+    text = text.replace("profiles = 8", "profiles = 6").replace("iterations = 3", "iterations = 60")
+    job.write_text(text)
+    terminal.run("tune", str(job), "--kb", str(kb))
+    terminal.shows("best so far", "experiments 1/6")
+    terminal.close()  # the screens die with their terminal, the engine does not
+    (session,) = sessions(tmp_path)
+    other = Terminal(tmp_path / "sessions")
+    try:
+        other.run("watch", session, "--kb", str(kb))
+        other.shows("time ", "of 5m", "left ")
+        other.type("4")
+        other.shows("held by this session")
+        other.resize(120, 40)
+        other.shows("queue", "process")
+        other.type("C-c")  # does not end anything
+        other.type("1", "p")
+        other.shows("paus")
+        pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
+        os.kill(pid, 9)
+        other.shows("its process is gone", f"autoscout tune --resume {session}")
+        other.type("q")
+        other.shows("bash-")  # what is typed before that, the closing screens would take
+        other.run("tune", "--resume", session, "--kb", str(kb))
+        other.shows("ended:", "result", within_s=120)
+    finally:
+        other.close()

@@ -1,5 +1,7 @@
 """Journals for the screens: a session with every kind of event, and states that operators meet."""
 
+import msgspec
+
 from kb import journal as j
 from kb.records import (
     Budget,
@@ -72,8 +74,17 @@ def started() -> j.SessionStarted:
 
 def decided(step: int, arm: str, c: Configuration, at: float, phase: str = "search", **values: float) -> j.Decided:
     why = "the expert default, to compare with" if arm == "DEFAULT" else "tree search"
+    coordinates = {"mbs": [1, 2]} if arm == "DENSE" else {}
     return j.Decided(
-        step=step, phase=phase, arm=arm, configurations=[c], names=[name(c)], why=why, values=values, at=at
+        step=step,
+        phase=phase,
+        arm=arm,
+        configurations=[c],
+        names=[name(c)],
+        why=why,
+        values=values,
+        coordinates=coordinates,
+        at=at,
     )
 
 
@@ -135,6 +146,7 @@ def session() -> list[j.AnyEvent]:
                     mape=mape,
                     epsilon=0.15,
                     weights=weights,
+                    members={"analytic": predicted, "3D-Parallelism": 1.1 * predicted},
                     at=at,
                 )
             )
@@ -148,10 +160,11 @@ def session() -> list[j.AnyEvent]:
         events.append(
             j.Rewarded(
                 step=i + 2,
-                costs=[1.0, 0.9, None, 0.8],
+                costs=[1.0, 0.9, None, 0.8] if i < 7 else [0.8, 0.75, 0.78, 0.72],
                 delta_sparse=0.05,
                 delta_dense=0.08,
                 interaction=0.01,
+                errors=[0.0, 0.0, 0.04, 0.0],
                 arms={"SPARSE": [i, 0.04], "DENSE": [1 + i // 3, 0.06]},
                 at=at + 12,
             )
@@ -195,3 +208,48 @@ def running() -> list[j.AnyEvent]:
             number=10, purpose="search", configuration=c, name=name(c), folder="experiments/0010", at=START + 146
         ),
     ]
+
+
+def waiting() -> list[j.AnyEvent]:
+    return [*running(), j.Waiting(holder="other-7", pid=4711, at=START + 147)]
+
+
+def infeasible() -> list[j.AnyEvent]:
+    """Everything ran out of memory or over the limit."""
+    over = [measured(configuration(pp=2), 0.9, memory=91.0), measured(configuration(pp=4), 0.8, memory=81.4)]
+    oom = measured(configuration(), 0.0, "oom", evidence="rank 0 ran out of memory: 79.6 of 80 GiB")
+    events: list[j.AnyEvent] = [started()]
+    for i, m in enumerate([oom, *over]):
+        events.append(decided(i + 1, "MODEL", m.configuration, START + 15 * i))
+        events += experiment(i + 1, m, START + 15 * i + 1)
+    problem = (
+        "no configuration of gpt ran correctly within its constraints (2 ok, 1 oom). The nearest is "
+        "pp4_tp1_arnone_mbs1: breaks the constraint peak_memory_gib <= 78: it is 81.4"
+    )
+    search = j.SearchEnded(reason="budget", at=START + 45)
+    over_ = j.SessionEnded(
+        reason="failed", experiments=3, engine_ms_mean=4, engine_ms_max=9, problem=problem, exit_code=3, at=START + 46
+    )
+    return [*events, search, over_]
+
+
+def failed() -> list[j.AnyEvent]:
+    problem = "kb.duckdb: the disk is full; every finished experiment is kept, free some space"
+    over = j.SessionEnded(
+        reason="failed", experiments=9, engine_ms_mean=4, engine_ms_max=9, problem=problem, exit_code=1, at=START + 150
+    )
+    return [*session(), over]
+
+
+def interrupted() -> list[j.AnyEvent]:
+    over = j.SessionEnded(reason="interrupted", experiments=9, engine_ms_mean=4, engine_ms_max=9, at=START + 150)
+    return [*session(), over]
+
+
+def paused() -> list[j.AnyEvent]:
+    return [*session(), j.Steered(what="pause", values={}, by="test", at=START + 146)]
+
+
+def later(events: list[j.AnyEvent], by: float) -> list[j.AnyEvent]:
+    """The same, `by` seconds later."""
+    return [msgspec.structs.replace(event, at=event.at + by) for event in events]

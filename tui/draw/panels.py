@@ -2,41 +2,27 @@
 
 from rich.text import Text
 
-from tui.draw.look import fidelity_mark, glyph, style
-from tui.draw.plot import Marks, bar, plot, scatter, sparkline
-from tui.state import SEARCH_PURPOSES, State, best_so_far, remaining_s
-from tui.text import clock, metric, number
+from tui.draw.look import fidelity_mark, glyph
+from tui.draw.plot import Marks, bar, plot, sparkline
+from tui.eta import remaining
+from tui.standing import MARKS, Standing
+from tui.state import State, best_so_far
+from tui.text import clock, metric
 
-SILENT_S = 30.0  # without an event or a running experiment: worth saying
-_PHASES = {
-    "starting": "starting",
-    "default": "measuring the default",
-    "tournament": "tournament",
-    "search": "searching",
-    "confirm": "re-measuring the finalists",
-    "ended": "ended",
-}
-REASONS = {
-    "budget": "the budget of experiments is spent",
-    "wall": "the wall-clock budget is spent",
-    "converged": "no improvement for a long time",
-    "exhausted": "every configuration of the space was tried",
-    "interrupted": "interrupted; resume it with: autoscout tune --resume",
-    "failed": "failed",
-    "profiled": "one experiment, profiled",
-    "stopped": "a person stopped it",
-}
+_KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
-def headline(state: State, width: int, alive: bool | None, ascii_only: bool) -> Text:
-    """Two lines: which session and how it stands; the best and what it is worth. `alive`: whether its process runs;
-    None for a recording."""
+def headline(state: State, standing: Standing, ascii_only: bool) -> Text:
+    """Two lines: which session and how it stands; the best and what it is worth."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if state.job is None:
-        return text.append("waiting for the session to begin …", style="dim")
+        text.append(f" {standing.words}", style="dim")
+        return text.append("\n")
+    fancy, plain = MARKS.get(standing.kind, ("", ""))
+    mark = (plain if ascii_only else fancy) or fidelity_mark(state.fidelity, ascii_only)
     text.append(f" {state.job.name}", style="bold")
-    elapsed = clock(max(0.0, state.now - state.began))
-    text.append(f"  {elapsed}  {fidelity_mark(state.fidelity, ascii_only)} {_doing(state, alive)}")
+    text.append(f"  {clock(max(0.0, state.now - state.began))}  ")
+    text.append(f"{mark} {standing.words}", style=_KINDS.get(standing.kind, ""))
     text.append(f"  {state.session}\n", style="dim")
     if state.best_value is None:
         return text.append(" best –  nothing measured yet", style="dim")
@@ -58,19 +44,6 @@ def gain(state: State) -> str:
     return f"{state.gain:.3f}× default{interval} re-measured in {c.pairs} pairs"
 
 
-def _doing(state: State, alive: bool | None) -> str:
-    if state.ended is not None:
-        return f"ended: {REASONS.get(state.ended.reason, state.ended.reason)}"
-    if alive is False:
-        return "its process is gone; resume with: autoscout tune --resume"
-    if state.paused:
-        return "paused; p goes on"
-    silent = state.now - state.last
-    if silent > SILENT_S and not state.running:
-        return f"{_PHASES.get(state.phase, state.phase)}, silent for {clock(silent)}"
-    return _PHASES.get(state.phase, state.phase)
-
-
 def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:
     marks = [
         Marks(
@@ -89,110 +62,14 @@ def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:
     last = float(len(state.curve) or 1)
     text = plot(width, max(2, height - 1), best_so_far(state), marks, state.default_value, "default", last, ascii_only)
     mark = {kind: fidelity_mark(kind, ascii_only) for kind in ("profiled", "simulated", "known")}  # type: ignore[arg-type]
-    legend = f"\n{mark['profiled']} profiled {state.searched}  {mark['simulated']} simulated {state.simulated}"
-    if state.known:
-        legend += f"  {mark['known']} known {state.known}"
-    text.append(legend, style="dim")
-    return text
-
-
-def budget(state: State, width: int, ascii_only: bool) -> Text:
-    if state.job is None:
-        return Text("")
-    limit = state.job.budget
-    size = max(6, min(20, width - 30))
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(
-        f"experiments {state.searched}/{limit.profiles} {bar(state.searched / limit.profiles, size, ascii_only)}\n"
-    )
-    text.append(f"device time {number(state.device_s / 60)} min")
-    if limit.wall:
-        text.append(f"  wall {clock(max(0, state.now - state.began))} of {limit.wall}")
-    text.append("\n")
-    if state.orders:
-        last = state.orders[-1]
-        asked = " ".join([last.what, *(f"{n}={v}" for n, v in last.values.items())])
-        text.append(f"asked: {asked}{', refused: ' + last.refused if last.refused else ''}\n")
-    left = remaining_s(state)
-    if left is not None:
-        text.append(f"about {clock(left)} left, then the finalists are re-measured")
-    elif state.phase == "confirm":
-        text.append("the finalists and the default are measured in turns")
-    return text
-
-
-def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """MAPE against ε, and the fidelity with its reason."""
-    text = Text()
-    if state.checks:
-        last = state.checks[-1]
-        fine = last.mape <= last.epsilon
-        sign = ("<=" if fine else ">") if ascii_only else ("≤" if fine else ">")
-        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {'trusted' if fine else 'too much'}\n")
-        spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)
-        text.append(f"{spark} {len(state.checks)} checks\n")
-    else:
-        text.append("no check of the simulators yet\n", style="dim")
-    text.append(f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}")
-    if state.fidelity_why:
-        text.append(f": {state.fidelity_why}")
-    return text
-
-
-def arms(state: State, width: int, ascii_only: bool) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(
-        f"{'  arm':<10}{'pulls':>6} {'mean reward':>12} {'UCB':>7}  {'UCB over time':<14}{'last':>8}\n", style="dim"
-    )
-    if not state.arms:
-        return text.append("  no arm was rewarded yet", style="dim")
-    spark = max(6, min(30, width - 52))
-    for name, arm in state.arms.items():
-        chosen = name == state.arm and state.phase == "search"
-        pointer = (">" if ascii_only else "▸") if chosen else " "
-        ucb = f"{arm.ucb[-1]:.3f}" if arm.ucb else "–"
-        last = "–" if arm.last is None else f"{arm.last:+.1%}"
-        text.append(
-            f"{pointer} {name:<8}{arm.pulls:>6.0f} {arm.mean:>12.2%} {ucb:>7}  ", style="bold" if chosen else ""
-        )
-        text.append(f"{sparkline(arm.ucb, spark, ascii_only):<14}{last:>8}\n")
-    text.right_crop(1)
-    return text
-
-
-def grid(state: State, width: int, ascii_only: bool) -> Text:
-    """The last 2×2 grid in the objective's cost, and its difference of differences."""
-    g = state.grid
-    if g is None or len(g.costs) != 4:
-        return Text("no 2×2 grid yet", style="dim")
-    cell = ["failed" if c is None else number(c) for c in g.costs]
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{'':<10}{'point base':>12}{'candidate':>12}\n", style="dim")
-    text.append(f"{'s base':<10}{cell[0]:>12}{cell[1]:>12}\n")
-    text.append(f"{'s cand.':<10}{cell[2]:>12}{cell[3]:>12}\n")
-    text.append(f"Δ structure {g.delta_sparse:+.1%}  Δ point {g.delta_dense:+.1%}")
-    if g.interaction is not None:
-        text.append(f"  interaction {g.interaction:+.3g}")
-    return text
-
-
-def running(state: State, width: int, height: int, tail: list[str], ascii_only: bool) -> Text:
-    """What runs now, with the end of its log; else the last one that ended."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for run in state.running.values():
-        text.append(f"{glyph('running', ascii_only)} #{run.number} ", style="cyan")
-        text.append(f"{run.name}", style="bold")
-        text.append(f"  {run.purpose}  {clock(max(0.0, state.now - run.began))}\n")
-        text.append(f"  {run.why}\n", style="dim")
-    if not state.running and state.runs:
-        run = state.runs[-1]
-        text.append(
-            f"{glyph(run.status, ascii_only)} #{run.number or '–'} {run.name}  {run.status}\n", style(run.status)
-        )
-        text.append(f"  {run.note or run.why}\n", style="dim")
-    room = height - len(text.plain.splitlines())
-    for line in tail[-room:] if room > 0 else []:
-        text.append(f"  {line[: width - 2]}\n", style="dim")
+    counts = [
+        (mark["profiled"], ("profiled", "prof."), state.searched),
+        (mark["simulated"], ("simulated", "sim."), state.simulated),
+        (mark["known"], ("known", "known"), state.known),
+        (glyph("error", ascii_only), ("failed", "failed"), sum(state.failures.values())),
+    ]
+    legends = ["  ".join(f"{m} {words[short]} {n}" for m, words, n in counts if n) for short in (0, 1)]
+    text.append(f"\n{legends[len(legends[0]) > width]}", style="dim")
     return text
 
 
@@ -242,51 +119,6 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
     return text
 
 
-def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Predicted against measured, every check of the guard."""
-    points = []
-    for check in state.checks:
-        if check.measured is not None:
-            far = abs(check.predicted - check.measured) > check.epsilon * check.measured
-            points.append(
-                (
-                    check.predicted,
-                    check.measured,
-                    "x" if far else fidelity_mark("profiled", ascii_only),
-                    "red" if far else "blue",
-                )
-            )
-    return scatter(width, height, points, ascii_only)
-
-
-def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(
-        f"{'step':>5} {'predicted':>10} {'measured':>10} {'error':>7} {'MAPE':>6}  configuration\n", style="dim"
-    )
-    for check in reversed(state.checks[-max(1, height - 1) :]):
-        error = "failed" if check.measured is None else f"{(check.predicted - check.measured) / check.measured:+.1%}"
-        measured = "–" if check.measured is None else number(check.measured)
-        text.append(f"{check.step:>5} {number(check.predicted):>10} {measured:>10} {error:>7} {check.mape:>6.1%}")
-        text.append(f"  {check.name}\n")
-    return text
-
-
-def weights(state: State, width: int, ascii_only: bool) -> Text:
-    """Each simulator's weight in the ensemble, now and over time."""
-    history: dict[str, list[float]] = {}
-    for check in state.checks:
-        for name, weight in check.weights.items():
-            history.setdefault(name, []).append(weight)
-    if not history:
-        return Text("no weights yet", style="dim")
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for name, values in history.items():
-        text.append(f"{name:<22.22}{bar(values[-1], 10, ascii_only)} {values[-1]:>5.2f}  ")
-        text.append(f"{sparkline(values, max(4, width - 42), ascii_only)}\n", style="dim")
-    return text
-
-
 def _shown(value: object) -> str:
     if value is None:
         return "–"
@@ -295,19 +127,76 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
-    """One line of the table of experiments."""
-    run = state.runs[index]
-    value = number(run.value) if run.value is not None else ""
-    memory = run.measurement.metrics.get("peak_memory_gib") if run.measurement else None
-    cost = number(run.ended - run.began) if run.ended and run.began else ""
-    kind = run.purpose if run.purpose not in SEARCH_PURPOSES else run.arm or run.purpose
-    return [
-        str(run.number or ""),
-        f"{glyph(run.status, ascii_only)} {run.status}",
-        value,
-        "" if memory is None else number(memory),
-        cost,
-        kind,
-        run.name,
-    ]
+def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    if state.job is None:
+        return Text("")
+    limit = state.job.budget
+    size = max(4, min(20, width - 19))
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(
+        f"experiments {state.searched}/{limit.profiles} {bar(state.searched / limit.profiles, size, ascii_only)}\n"
+    )
+    elapsed = clock(max(0.0, state.now - state.began))
+    text.append(f"time {elapsed} of {limit.wall}\n" if limit.wall else f"time {elapsed}\n")
+    text.append(f"{_left(state, width)}\n")
+    text.append(f"{state.device_s:,.0f} device seconds used\n", style="dim")
+    if state.orders and height > 4:
+        last = state.orders[-1]
+        asked = " ".join([last.what, *(f"{n}={v}" for n, v in last.values.items())])
+        text.append(f"asked: {asked}{', refused: ' + last.refused if last.refused else ''}\n")
+    return text
+
+
+def _left(state: State, width: int) -> str:
+    left = remaining(state)
+    if left is None:
+        return "" if state.phase == "ended" else "time left: after the first experiment"
+    low, high = clock(left.low), clock(left.high)
+    span = f"({low}–{high})" if low != high else ""
+    short = f"left {clock(left.total)} {span}".rstrip()
+    if state.phase == "confirm":
+        return f"{short} to re-measure" if width > 40 else short
+    return f"{short}, re-measuring {clock(left.confirm_s)} of it" if width > 50 else short
+
+
+def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """MAPE against ε, and the fidelity with its reason."""
+    text = Text()
+    if state.checks:
+        last = state.checks[-1]
+        fine = last.mape <= last.epsilon
+        sign = ("<=" if fine else ">") if ascii_only else ("≤" if fine else ">")
+        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {'trusted' if fine else 'too much'}\n")
+        if height > 3:
+            spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)
+            text.append(f"{spark} {len(state.checks)} checks\n")
+    else:
+        text.append("no check of the simulators yet\n", style="dim")
+    text.append(f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}")
+    if state.fidelity_why:
+        text.append(f": {state.fidelity_why}")
+    elif state.job is not None and state.fidelity == "profiled":
+        text.append(": every experiment is a real one")
+    return text
+
+
+def arms(state: State, width: int, ascii_only: bool) -> Text:
+    """Each arm's pulls, mean reward, index and last reward; over time where there is room."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    spark = min(30, width - 40)
+    over_time = f"{'UCB over time':<{spark + 1}}" if spark >= 13 else ""
+    text.append(f"{'  arm':<8}{'pulls':>6}{'mean':>8}{'UCB':>7} {over_time}{'last':>6}\n", style="dim")
+    if not state.arms:
+        return text.append("  no arm was rewarded yet", style="dim")
+    for name, arm in state.arms.items():
+        chosen = name == state.arm and state.phase == "search"
+        pointer = (">" if ascii_only else "▸") if chosen else " "
+        ucb = f"{arm.ucb[-1]:.3f}" if arm.ucb else "–"
+        last = "–" if arm.last is None else f"{arm.last:+.1%}" if abs(arm.last) < 1 else f"{arm.last:+.0%}"
+        line = f"{pointer} {name:<6}{arm.pulls:>6.1f}{arm.mean:>8.2%}{ucb:>7} "
+        text.append(line, style="bold" if chosen else "")
+        if over_time:
+            text.append(f"{sparkline(arm.ucb, spark, ascii_only):<{spark + 1}}", style="dim")
+        text.append(f"{last:>6}\n")
+    text.right_crop(1)
+    return text

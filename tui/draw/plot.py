@@ -164,3 +164,33 @@ def _staircase(
     if ascii_only:
         return ["".join("_" if d else " " for d in row) for row in dots]
     return ["".join(chr(0x2800 + d) if d else " " for d in row) for row in dots]
+
+
+def cloud(
+    width: int,
+    height: int,
+    points: Sequence[tuple[float, float, str, str]],
+    x_name: str,
+    y_name: str,
+    ascii_only: bool = False,
+) -> Text:
+    """(x, y, mark, style) on scales of their own, later points over earlier ones; both axes are named."""
+    xs, ys = [p[0] for p in points], [p[1] for p in points]
+    (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
+    margin = max(len(number(y0)), len(number(y1)))
+    columns, rows = max(8, width - margin - 1), max(2, height - 2)
+    cells = [[(" ", "")] * columns for _ in range(rows)]
+    for x, y, mark, style in points:
+        c = round((x - x0) / ((x1 - x0) or 1.0) * (columns - 1))
+        r = rows - 1 - round((y - y0) / ((y1 - y0) or 1.0) * (rows - 1))
+        cells[r][c] = (mark, style)
+    text = Text(f"{y_name}\n", style="dim", no_wrap=True, overflow="ellipsis")
+    for r, line in enumerate(cells):
+        label = number(y1) if r == 0 else number(y0) if r == rows - 1 else ""
+        text.append(label.rjust(margin) + ("|" if ascii_only else "│"), style="dim")
+        for mark, style in line:
+            text.append(mark, style=style)
+        text.append("\n")
+    ends = f"{number(x0)}{x_name:^{max(1, columns - len(number(x0)) - len(number(x1)))}}{number(x1)}"
+    text.append(f"{'':<{margin + 1}}{ends}", style="dim")
+    return text

@@ -2,11 +2,12 @@
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from tui.draw import panels
+from tui.draw.grid import coordinates
 from tui.screens.pane import Pane
 from tui.text import number
 from tui.tree import Node, grow
@@ -19,7 +20,9 @@ class ArmsPane(Pane):
     def compose(self) -> ComposeResult:
         a = self.ascii
         with Horizontal(id="arms-top"):
-            yield Panel("arms", lambda w, h: panels.arms(self.state, w, a), "all-arms")
+            with Vertical(id="arms-side"):
+                yield Panel("arms", lambda w, h: panels.arms(self.state, w, a), "all-arms")
+                yield Panel("dense coordinates", lambda w, h: coordinates(self.state, w, a), "coordinates")
             yield Panel("tournament of tree orderings", lambda w, h: panels.standings(self.state, w, a), "standings")
         yield Tree[Node]("tree", id="tree")
 

@@ -1,9 +1,9 @@
-"""Checks: what the simulators predicted, what was measured, and who is believed."""
+"""Checks: what was predicted, what was measured, and who is believed where."""
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from tui.draw import panels
+from tui.draw import checking, panels
 from tui.screens.pane import Pane
 from tui.widgets.panel import Panel
 
@@ -13,9 +13,10 @@ class ChecksPane(Pane):
 
     def compose(self) -> ComposeResult:
         a = self.ascii
-        with Horizontal():
-            yield Panel("predicted against measured", lambda w, h: panels.checks(self.state, w, h, a), "scatter")
-            with Vertical():
+        with Horizontal(id="checks-top"):
+            yield Panel("predicted against measured", lambda w, h: checking.checks(self.state, w, h, a), "scatter")
+            with Vertical(id="checks-side"):
                 yield Panel("fidelity", lambda w, h: panels.trust(self.state, w, h, a), "fidelity")
-                yield Panel("weights of the simulators", lambda w, h: panels.weights(self.state, w, a), "weights")
-        yield Panel("checks, newest first", lambda w, h: panels.check_list(self.state, w, h, a), "check-list")
+                yield Panel("simulators", lambda w, h: checking.members(self.state, w, a), "members")
+        yield Panel("where they fail", lambda w, h: checking.regions(self.state, w, h, a), "regions")
+        yield Panel("checks, newest first", lambda w, h: checking.check_list(self.state, w, h, a), "check-list")

@@ -1,115 +1,181 @@
-"""Compare: configurations side by side, only the knobs that differ, with what was measured and how much it varied."""
+"""Compare: configurations, sessions or jobs side by side, where the gain comes from, the front of two objectives."""
 
-import statistics
+import asyncio
+import contextlib
+import json
+import sys
+from typing import Any
 
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
-from autoscout.objective import cost
-from tui.draw.plot import bar
+from tui.draw import comparing
+from tui.fronts import front
 from tui.screens.pane import Pane
-from tui.state import Run, State
 from tui.text import number
 from tui.widgets.panel import Panel
 
-_MOST = 6
+_VIEWS = ("configurations", "sessions", "jobs", "front")
 
 
 class ComparePane(Pane):
-    help = "the best configurations and the default; m on the experiments screen marks others to compare"
+    help = (
+        "c goes on to sessions, jobs and the front; the best configurations are beside the default, or those that m "
+        "marked on the Runs screen. Predicted values carry a ~ and their error; ± is the 95 % interval of the mean"
+    )
 
     def compose(self) -> ComposeResult:
-        yield Panel("side by side", lambda w, h: side_by_side(self.state, self.session.marked, w), "side-by-side")
-        yield Panel("where the gain comes from", lambda w, h: effects(self.state, w, h, self.ascii), "effects")
+        yield Panel("side by side", self._top, "side-by-side")
+        with Horizontal(id="compare-bottom"):
+            yield Panel("which knob the gain comes from", self._ablation, "ablation")
+            yield Panel("which knobs matter", self._effects, "effects")
+
+    def on_mount(self) -> None:
+        self.view = "configurations"
+        self._why: dict[str, Any] | None = None
+        self._why_of: tuple[int, int] = (0, 0)
+        self._why_problem = ""
+        self._rows: list[dict[str, Any]] | None = None
+        self._processes: set[asyncio.subprocess.Process] = set()
+
+    def on_unmount(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    def repaint(self) -> None:
+        of = (id(self.state), sum(run.measurement is not None for run in self.state.runs))
+        if of != self._why_of and self.state.job is not None and (self.state.ended or of[1] >= 2 * self._why_of[1]):
+            self._why_of = of
+            self._explain()
+        super().repaint()
+
+    def cycle(self) -> None:
+        self.view = _VIEWS[(_VIEWS.index(self.view) + 1) % len(_VIEWS)]
+        if self.view in ("sessions", "jobs") and self._rows is None:
+            self._read_sessions()
+        self.set_class(self.view == "front", "-front")
+        self.repaint()
+
+    def _top(self, width: int, height: int) -> Text:
+        panel = self.query_one("#side-by-side", Panel)
+        panel.border_title = "   ".join(f"[{v}]" if v == self.view else v for v in _VIEWS).replace("[", r"\[")
+        panel.border_subtitle = "c next"
+        if self.view == "front":
+            return comparing.front(self.state, front(self.state), width, height, self.ascii)
+        if self.view == "configurations":
+            return comparing.side_by_side(self.state, self.session.marked, width)
+        if self._rows is None:
+            return Text("reading …", style="dim")
+        return comparing.of_rows(sessions(self._rows) if self.view == "sessions" else jobs(self._rows), width)
+
+    def _ablation(self, width: int, height: int) -> Text:
+        if self._why is None:
+            return Text(self._why_problem or "computing …", style="dim")
+        text = Text(no_wrap=True, overflow="ellipsis")
+        confirmed = self.state.confirmed
+        if confirmed is not None and confirmed.winner == self.state.default and len(self._why["steps"]) > 1:
+            text.append("nothing is measurably faster than the default; to the fastest seen:\n", style="dim")
+        return text.append(comparing.ablation(self._why, width, self.ascii))
+
+    def _effects(self, width: int, height: int) -> Text:
+        text = comparing.effects(self.state, width, height // 2, self.ascii)
+        if self._why is not None and height > 5:
+            text.append("\nshare of the predicted differences, whole space\n", style="dim")
+            text.append(comparing.effects_of(self._why, width, height - text.plain.count("\n") - 1, self.ascii))
+        return text
+
+    @work(exclusive=True, group="why")
+    async def _explain(self) -> None:
+        """In a process of its own: models are fitted."""
+        journal = self.session.follower.path
+        code, out, problem = await self._verb("why", str(journal), "--json")
+        self._why = json.loads(out) if code == 0 else None
+        self._why_problem = problem
+        super().repaint()
+
+    @work(exclusive=True, group="sessions")
+    async def _read_sessions(self) -> None:
+        code, out, problem = await self._verb("sessions", "--json", "--kb", str(self.session.kb))
+        self._rows = json.loads(out) if code == 0 else []
+        if code:
+            self.app.notify(problem, severity="warning")
+        super().repaint()
+
+    async def _verb(self, *arguments: str) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tui.cli",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._processes.add(process)
+        out, said = await process.communicate()
+        self._processes.discard(process)
+        return process.returncode or 0, out.decode(), said.decode().strip().removeprefix("autoscout: ")
 
 
-def side_by_side(state: State, marked: list[str], width: int) -> Text:
-    """Marked configurations, or the best ones, beside the default: differing knobs and measured metrics."""
-    groups = _groups(state)
-    if state.job is None or not groups:
-        return Text("nothing measured yet", style="dim")
-    default = state.default.id if state.default else ""
-    objective = state.job.objective
-    costs = {
-        key: [c for r in runs if r.measurement and (c := cost(objective, r.measurement))]
-        for key, runs in groups.items()
-    }
-    ranked = sorted((key for key in groups if costs[key]), key=lambda key: statistics.median(costs[key]))
-    chosen = [key for key in marked if key in groups] or ranked
-    fits = max(1, min(_MOST, (width - 20) // 13))
-    beside = [default] if default in groups else []
-    shown = list(dict.fromkeys(chosen[: fits - len(beside)] + beside))
-    knobs = {key: groups[key][0].configuration.knobs for key in shown}
-    text = Text(no_wrap=True, overflow="ellipsis")
-    heads = [
-        "default" if key == default else f"#{ranked.index(key) + 1}" if key in ranked else "failed" for key in shown
+def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What tells sessions apart, and what came of them."""
+    return [
+        {
+            "session": r["session"],
+            "job": r["job"],
+            "cluster": r["cluster"],
+            "strategy": r["strategy"],
+            "seed": r["seed"],
+            "fidelity": r["fidelity"],
+            "warm start": r["warm_start"],
+            "state": r["reason"] or r["state"],
+            "experiments": r["experiments"],
+            "failed": r["failed"],
+            "minutes": number(r["cost_s"] / 60),
+            r["metric"]: _number(r["value"]),
+            "gain": _gain(r),
+            "best": r["best"] or "–",
+        }
+        for r in rows
     ]
-    text.append(f"{'':<18}" + "".join(f"{h:>13}" for h in heads) + "\n", style="bold")
-    for name in dict.fromkeys(n for k in knobs.values() for n in k):
-        values = [_shown(knobs[key].get(name)) for key in shown]
-        if len(set(values)) > 1:
-            text.append(f"{name:<18}" + "".join(f"{v:>13}" for v in values) + "\n")
-    text.append("\n")
-    for metric in dict.fromkeys(
-        m for key in shown for r in groups[key] if r.measurement for m in r.measurement.metrics
-    ):
-        cells = []
-        for key in shown:
-            found = [
-                r.measurement.metrics[metric] for r in groups[key] if r.measurement and metric in r.measurement.metrics
-            ]
-            spread = (
-                f"±{statistics.stdev(found) / abs(statistics.mean(found)):.0%}"
-                if len(found) > 1 and statistics.mean(found)
-                else ""
-            )
-            cells.append(f"{number(statistics.median(found))}{spread}" if found else "–")
-        style = "bold" if metric == objective.metric else ""
-        text.append(f"{metric:<18}" + "".join(f"{c:>13}" for c in cells) + "\n", style=style)
-    counts = "".join(f"{len(groups[key]):>13}" for key in shown)
-    text.append(f"{'measured times':<18}{counts}\n", style="dim")
-    return text
 
 
-def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """For each knob in which the best differs from the default: the median gain of pairs that differ in it alone,
-    of those that were measured."""
-    groups = _groups(state)
-    if state.job is None or not groups:
-        return Text("nothing measured yet", style="dim")
-    median = {}
-    for key, runs in groups.items():
-        costs = [c for r in runs if r.measurement and (c := cost(state.job.objective, r.measurement))]
-        if costs:
-            median[key] = (runs[0].configuration.knobs, statistics.median(costs))
-    found: dict[str, list[float]] = {}
-    items = list(median.values())[:400]
-    for i, (a, ca) in enumerate(items):
-        for b, cb in items[i + 1 :]:
-            differing = [n for n in {**a, **b} if a.get(n) != b.get(n)]
-            if len(differing) == 1:
-                found.setdefault(differing[0], []).append(max(ca, cb) / min(ca, cb) - 1)
-    if not found:
-        return Text("no two measured configurations differ in one knob alone yet", style="dim")
-    ranked = sorted(found.items(), key=lambda kv: -statistics.median(kv[1]))
-    top = statistics.median(ranked[0][1]) or 1.0
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("what one knob alone changed, median over measured pairs\n", style="dim")
-    for name, gains in ranked[: max(1, height - 1)]:
-        middle = statistics.median(gains)
-        text.append(f"{name:<18}{bar(middle / top, 16, ascii_only)} {middle:>7.1%}  {len(gains)} pairs\n")
-    return text
+def jobs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a job and cluster: its best session, by the objective."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for r in rows:
+        groups.setdefault((r["job"], r["cluster"], r["metric"]), []).append(r)
+    found = []
+    for (job, cluster, metric), members in groups.items():
+        measured = [r for r in members if r["value"] is not None]
+        sign = 1 if members[0]["goal"] == "minimize" else -1
+        best = min(measured, key=lambda r: sign * r["value"], default=None)
+        found.append(
+            {
+                "job": job,
+                "cluster": cluster,
+                "metric": metric,
+                "sessions": len(members),
+                "experiments": sum(r["experiments"] for r in members),
+                "failed": sum(r["failed"] for r in members),
+                "best value": _number(best["value"]) if best else "–",
+                "gain": _gain(best) if best else "–",
+                "best": best["best"] if best else "–",
+            }
+        )
+    return found
 
 
-def _groups(state: State) -> dict[str, list[Run]]:
-    groups: dict[str, list[Run]] = {}
-    for run in state.runs:
-        if run.measurement is not None:
-            groups.setdefault(run.configuration.id, []).append(run)
-    return groups
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value)
 
 
-def _shown(value: object) -> str:
-    if value is None:
+def _gain(row: dict[str, Any]) -> str:
+    if row["gain"] is None:
         return "–"
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+    if row["low"] is None or row["high"] is None:
+        return f"{row['gain']:.2f}×"
+    return f"{row['gain']:.2f}× {row['low']:.2f}–{row['high']:.2f}"

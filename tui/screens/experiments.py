@@ -1,159 +1,141 @@
 """Experiments: a table that filters as one types, and one experiment in full beside it."""
 
-import json
-
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import DataTable, Input, Static
+from textual.message import Message
+from textual.widgets import Input, Static
 
-from tui.draw import panels
-from tui.draw.look import glyph, style
+from tui.draw.look import style
+from tui.draw.runs import describe, experiment_row
+from tui.modals import Full
 from tui.screens.pane import Pane
 from tui.state import Run
-from tui.text import number
+from tui.widgets.rows import Cells, Rows
 
-PAGE = 200  # rows that the table holds at once; more would make it slow to build
-_COLUMNS = ("#", "status", "value", "GiB", "s", "arm", "configuration")
+_COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
+
+
+class Tail(Message):
+    """The end of an experiment's log."""
+
+    def __init__(self, run: Run, lines: list[str]) -> None:
+        super().__init__()
+        self.run, self.lines = run, lines
 
 
 class ExperimentsPane(Pane):
-    help = "/ filters by words that all must occur (ok, oom, tp2, SPARSE …), - in front excludes; n and b turn pages"
+    help = (
+        "/ filters by words that all must occur (ok, oom, tp2, SPARSE, limit …), - in front excludes; n b turn pages; "
+        "enter shows one in full; r runs it again, P pins and x excludes one of its values, m marks it to compare"
+    )
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="filter: words that must occur, -word must not", id="filter")
+        yield Input(placeholder="/ filter: words that must occur, -word must not", id="filter", compact=True)
         with Horizontal():
-            yield DataTable(id="experiments", cursor_type="row", zebra_stripes=True)
+            yield Rows(_COLUMNS, self._row, id="experiments")
             with VerticalScroll(id="one"):
                 yield Static(id="one-text")
 
     def on_mount(self) -> None:
-        self.page = -1  # counted from the end: the newest stand last, as in a log
-        self._listed: list[int] = []
         self._key: tuple[object, ...] = ()
-        self._matching = 0
-        self._taken = 0  # runs that were looked at
-        self._open: list[int] = []  # listed rows that may still change
-        self.query_one(DataTable).add_columns(*_COLUMNS)
+        self._matching: list[int] = []
+        self._lines: list[str] = []  # what the filter looks at, by run
+        self._looked_at = 0  # runs
+        self._unfinished: list[int] = []  # runs that may still change
+        self._described: tuple[object, ...] = ()
 
     def repaint(self) -> None:
-        super().repaint()
         words = self.query_one(Input).value.lower().split()
-        key = (tuple(words), self.page, id(self.state))
-        if key != self._key or len(self._listed) >= 2 * PAGE:
-            self._key = key
-            self._fill(words)
-        elif self.page == -1:
-            self._follow(words)
-
-    def _fill(self, words: list[str]) -> None:
-        runs = self.state.runs
-        matching = [i for i in range(len(runs)) if _matches(runs[i], words)]
-        pages = max(1, -(-len(matching) // PAGE))
-        self.page = max(-pages, min(-1, self.page))
-        start = (pages + self.page) * PAGE
-        self.query_one(DataTable).clear()
-        self._listed, self._open, self._taken = [], [], len(runs)
-        self._add(matching[start : start + PAGE])
-        self._matching = len(matching)
-        self.query_one(DataTable).move_cursor(row=len(self._listed) - 1, animate=False)
+        runs, table = self.state.runs, self.query_one(Rows)
+        key = (tuple(words), id(self.state))
+        fresh = key != self._key
+        if fresh:
+            if not self._key or self._key[1] != key[1]:
+                self._lines = []
+            self._key, self._matching, self._looked_at, self._unfinished = key, [], 0, []
+        ended = [i for i in self._unfinished if runs[i].status != "running"]
+        if not (fresh or ended or self._looked_at < len(runs)):
+            return
+        for i in ended:
+            self._unfinished.remove(i)
+            if i < len(self._lines):
+                self._lines[i] = _line(runs[i])
+        self._matching += self._match(words, self._looked_at)
+        self._unfinished += [i for i in range(self._looked_at, len(runs)) if runs[i].status == "running"]
+        self._looked_at = len(runs)
+        table.show(self._matching, keep=not fresh)
         self._describe()
 
-    def _follow(self, words: list[str]) -> None:
-        """New runs go below, and those that ended are written anew: the table is not built again."""
-        runs, table = self.state.runs, self.query_one(DataTable)
-        at_end = table.cursor_row >= len(self._listed) - 1
-        new = [i for i in range(self._taken, len(runs)) if _matches(runs[i], words)]
-        ended = [i for i in self._open if runs[i].status != "running"]
-        self._taken = len(runs)
-        self._matching += len(new)
-        for i in ended:
-            self._open.remove(i)
-            for column, cell in zip(table.ordered_columns, self._cells(i), strict=True):
-                table.update_cell(str(i), column.key, cell)
-        self._add(new)
-        if new and at_end:
-            table.move_cursor(row=len(self._listed) - 1, animate=False)
-        if new or ended:
-            self._describe()
+    def _match(self, words: list[str], start: int) -> list[int]:
+        """Runs from `start` on that have all the words, and none of those after a minus."""
+        runs = self.state.runs
+        if not words:
+            return list(range(start, len(runs)))
+        self._lines += [_line(run) for run in runs[len(self._lines) :]]
+        has = [w for w in words if not (w.startswith("-") and len(w) > 1)]
+        lacks = [w[1:] for w in words if w not in has]
+        return [
+            i
+            for i, line in enumerate(self._lines[start:], start)
+            if all(w in line for w in has) and not any(w in line for w in lacks)
+        ]
 
-    def _add(self, rows: list[int]) -> None:
-        table = self.query_one(DataTable)
-        for i in rows:
-            table.add_row(*self._cells(i), key=str(i))
-        self._listed += rows
-        self._open += [i for i in rows if self.state.runs[i].status == "running"]
-
-    def _cells(self, i: int) -> list[Text]:
-        cells = panels.experiment_row(self.state, i, self.ascii)
-        return [Text(c, style=style(self.state.runs[i].status) if n == 1 else "") for n, c in enumerate(cells)]
+    def _row(self, i: int) -> tuple[object, Cells]:
+        cells = experiment_row(self.state, i, self.ascii)
+        status = self.state.runs[i].status
+        return (status, id(self.state)), [(c, style(status) if n == 1 else "") for n, c in enumerate(cells)]
 
     def turn(self, pages: int) -> None:
-        self.page = min(-1, self.page + pages)
-        self.repaint()
+        self.query_one(Rows).action_turn(pages)
 
     def on_input_changed(self) -> None:
-        self.page = -1
         self.repaint()
 
     def on_input_submitted(self) -> None:
-        self.query_one(DataTable).focus()
+        self.query_one(Rows).focus()
 
-    def on_data_table_row_highlighted(self) -> None:
+    def on_rows_moved(self) -> None:
         self._describe()
+
+    def on_rows_chosen(self) -> None:
+        """Enter: the whole screen for one experiment."""
+        if run := self.selected:
+            tail = self.session.follower.tail(run.folder, lines=200) if run.folder else []
+            self.app.push_screen(Full(run.name, describe(self.state, run, tail, self.ascii)))
 
     @property
     def selected(self) -> Run | None:
-        row = self.query_one(DataTable).cursor_row
-        return self.state.runs[self._listed[row]] if 0 <= row < len(self._listed) else None
+        table = self.query_one(Rows)
+        return self.state.runs[table.rows[table.cursor]] if 0 <= table.cursor < len(table.rows) else None
 
     def _describe(self) -> None:
-        pages = max(1, -(-self._matching // PAGE))
-        self.query_one(
-            DataTable
-        ).border_title = (
-            f"{self._matching} of {len(self.state.runs)} experiments, page {pages + 1 + self.page} of {pages}"
-        )
-        run = self.selected
-        tail = self.session.follower.tail(run.folder) if run and self.session.follower else []
-        text = describe(run, tail, self.ascii) if run else Text("no experiment yet", style="dim")
+        table, run = self.query_one(Rows), self.selected
+        at = f"{table.cursor + 1:,} of {len(self._matching):,}" if self._matching else "none"
+        filtered = f", filtered from {len(self.state.runs):,}" if len(self._matching) < len(self.state.runs) else ""
+        table.border_title = f"experiment {at}{filtered}"
+        table.border_subtitle = "enter in full  r again  P pin  x exclude  m compare"
+        if not self.query_one("#one").display:
+            return
+        key = (id(run), run.status if run else "")
+        if key == self._described:
+            return
+        self._described = key
+        text = describe(self.state, run, [], self.ascii) if run else Text("no experiment yet", style="dim")
         self.query_one("#one-text", Static).update(text)
+        if run is not None and run.folder:
+            self._read_tail(run)
+
+    @work(thread=True, exclusive=True)
+    def _read_tail(self, run: Run) -> None:
+        if lines := self.session.follower.tail(run.folder):
+            self.post_message(Tail(run, lines))
+
+    def on_tail(self, tail: Tail) -> None:
+        if tail.run is self.selected:
+            self.query_one("#one-text", Static).update(describe(self.state, tail.run, tail.lines, self.ascii))
 
 
-def _matches(run: Run, words: list[str]) -> bool:
-    line = f"{run.status} {run.name} {run.arm} {run.purpose} {run.note}".lower()
-    return all((w[1:] not in line) if w.startswith("-") and len(w) > 1 else w in line for w in words)
-
-
-def describe(run: Run, tail: list[str], ascii_only: bool) -> Text:
-    """One experiment in full."""
-    text = Text()
-    text.append(f"{glyph(run.status, ascii_only)} {run.status}  ", style=style(run.status))
-    text.append(f"{run.name}\n", style="bold")
-    if run.note:
-        text.append(f"{run.note}\n")
-    text.append(f"{run.purpose} {run.arm}  {run.why}\n\n", style="dim")
-    for name, value in run.configuration.knobs.items():
-        shown = ("on" if value else "off") if isinstance(value, bool) else value
-        text.append(f"{name:<18}{shown}\n")
-    m = run.measurement
-    if run.predicted is not None:
-        text.append(f"\npredicted {number(run.predicted)}")
-        if run.value is not None:
-            text.append(f", measured {number(run.value)}: {run.predicted / run.value - 1:+.1%}")
-        text.append("\n")
-    if m is not None:
-        text.append("\n")
-        for name, value in m.metrics.items():
-            text.append(f"{name:<18}{number(value)}\n")
-        if m.iterations_s:
-            text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}\n")
-        if m.rank_memory_gib:
-            text.append(f"{'GiB by rank':<18}{' '.join(number(x) for x in m.rank_memory_gib)}\n")
-        text.append(f"{'cost':<18}{number(m.cost_s)} s, {number(m.device_s)} device seconds\n")
-        text.append(f"environment {json.dumps(m.environment)}\n", style="dim")
-    if run.folder:
-        text.append(f"folder {run.folder}\n", style="dim")
-    for line in tail:
-        text.append(f"{line}\n", style="dim")
-    return text
+def _line(run: Run) -> str:
+    return f"{run.status} {run.name} {run.arm} {run.purpose} {run.note}".lower()

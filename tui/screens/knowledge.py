@@ -4,27 +4,43 @@ A query runs as `autoscout sql` in a process of its own: this one never opens th
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.widgets import DataTable, Static, TextArea, Tree
+from textual.widgets import DataTable, Static, Tree
 
+from kb import lock
+from kb.choices import choose
+from kb.connect import lock_path
+from kb.records import AutoscoutError
+from kb.similar import FAR
+from tui.modals import Prompt
 from tui.screens.pane import Pane
+from tui.text import number
+from tui.widgets.console import FIRST, Console
 
 PAGE = 200
+_AGAIN_S = 2.0  # between two tries while somebody has the file
+_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"}
 # Views are what people ask of; tables come after them.
 _SCHEMA = (
     "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns AS c "
     "JOIN information_schema.tables AS t USING (table_schema, table_name) WHERE table_schema = 'main' "
     "ORDER BY t.table_type != 'VIEW', c.table_name, c.ordinal_position"
 )
+_FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp_matches(function_name, '^[a-z]\\w+$')"
+_HINT = "ctrl+j runs  tab completes  ctrl+s saves  ctrl+e exports  ctrl+o contents"
+_BUSY = re.compile("is in use by|is open in")
 _SAVED = {
     "best of each job": "SELECT job, name, value, metric, measurements FROM best",
     "latest experiments": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC",
@@ -32,83 +48,84 @@ _SAVED = {
     "sessions": "SELECT session, state, experiments, best, value, gain FROM sessions",
     "what the simulators were worth": "SELECT session, step, predicted, measured, mape FROM checks",
 }
-_WORDS = (
-    "SELECT FROM WHERE GROUP BY ALL ORDER LIMIT HAVING JOIN USING AS DISTINCT median count avg min max quantile_cont "
-)
-_WORDS += "arg_min arg_max round any_value QUALIFY PIVOT UNPIVOT SUMMARIZE DESCRIBE regexp_matches list_contains"
 
 
-class Console(TextArea):
-    """SQL in one box: ctrl+j runs, tab completes, ctrl+up and ctrl+down go through what was asked before."""
+class Contents(Tree[Any]):
+    """Questions, similar jobs and the schema. A leaf's data: SQL, or a similar job as `autoscout similar` tells it."""
 
     BINDINGS = [
-        Binding("ctrl+j,f5", "run", "run", priority=True),
-        Binding("ctrl+up", "past(-1)", "earlier", show=False),
-        Binding("ctrl+down", "past(1)", "later", show=False),
+        Binding("a", "decide(True)", "accept", show=False),
+        Binding("x", "decide(False)", "reject", show=False),
     ]
 
-    def __init__(self) -> None:
-        super().__init__("FROM best", id="console", soft_wrap=True, tab_behavior="focus")
-        self.words: list[str] = [str(word) for word in _WORDS.split()]
-        self._cycle: tuple[str, int] = ("", 0)
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key == "tab" and self.complete():
-            event.prevent_default()
-            event.stop()
-        elif event.key != "tab":
-            self._cycle = ("", 0)
-
-    def complete(self) -> bool:
-        """Completes the word before the cursor; again: the next candidate. False if there is nothing to complete."""
-        row, column = self.cursor_location
-        typed = re.search(r"\w*$", self.document.get_line(row)[:column])
-        word = typed.group() if typed else ""
-        stem, number = self._cycle if self._cycle[0] and word.lower().startswith(self._cycle[0]) else (word.lower(), -1)
-        candidates = [w for w in self.words if w.lower().startswith(stem) and w.lower() != stem]
-        if not stem or not candidates:
-            return False
-        number = (number + 1) % len(candidates)
-        self._cycle = (stem, number)
-        self.replace(candidates[number], (row, column - len(word)), (row, column))
-        return True
-
-    def action_run(self) -> None:
-        self.screen.query_one(KnowledgePane).ask(self.text)
-
-    def action_past(self, step: int) -> None:
-        self.screen.query_one(KnowledgePane).recall(step)
+    def action_decide(self, accepted: bool) -> None:
+        node = self.cursor_node
+        if node is not None and isinstance(node.data, dict):
+            self.screen.query_one(KnowledgePane).decide(node.data, accepted)
 
 
 class KnowledgePane(Pane):
-    help = "ctrl+j runs the query, tab completes, ctrl+up recalls, escape cancels; enter on the left writes a question"
+    help = (
+        "ctrl+j runs the query, tab completes, ctrl+up recalls, escape cancels; ctrl+s saves the question, ctrl+e "
+        "exports all its rows to a file; ctrl+o opens the contents; on a similar job enter says by what it is "
+        "similar, a accepts and x rejects it as a warm start; n b turn the pages of an answer"
+    )
+    BINDINGS = [Binding("ctrl+o", "contents", "contents", show=False)]
 
     def compose(self) -> ComposeResult:
         with Horizontal():
-            yield Tree("knowledge base", id="schema")
-            with Vertical():
+            yield Contents("knowledge base", id="schema")
+            with Vertical(id="asking"):
                 yield Console()
-                yield Static("ctrl+j runs · escape cancels", id="asked")
+                yield Static("", id="asked")
                 yield DataTable(id="answer", zebra_stripes=True)
 
     def on_mount(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._history = _history()
+        self._history = _remembered("sql_history.json", [])
+        self._questions: dict[str, str] = _remembered("sql_questions.json", {})
         self._place = len(self._history)
+        self._asked, self._page = "", 0
         self._opened = False
+        self._processes: set[asyncio.subprocess.Process] = set()
+        self._say(_HINT)
+
+    def on_unmount(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     def repaint(self) -> None:
         super().repaint()
         if not self._opened:
             self._opened = True
-            self._read_schema()
+            self._read_contents()
+
+    def on_console_wanted(self, wanted: Console.Wanted) -> None:
+        match wanted.what:
+            case "run":
+                self.ask(wanted.sql)
+            case "save":
+                self.save(wanted.sql)
+            case "export":
+                self.export(wanted.sql)
+            case "earlier":
+                self.recall(-1)
+            case _:
+                self.recall(1)
 
     def ask(self, sql: str) -> None:
         if sql.strip():
             self._history = [*[h for h in self._history if h != sql], sql]
             self._place = len(self._history)
-            _remember(self._history)
-            self._run(sql)
+            _remember("sql_history.json", self._history[-200:])
+            self._asked, self._page = sql, 0
+            self._run()
+
+    def turn(self, pages: int) -> None:
+        if self._asked and self._page + pages >= 0:
+            self._page += pages
+            self._run()
 
     def recall(self, step: int) -> None:
         if self._history:
@@ -122,37 +139,78 @@ class KnowledgePane(Pane):
         self._process.terminate()
         return True
 
-    @work(exclusive=True)
-    async def _run(self, sql: str) -> None:
-        said = self.query_one("#asked", Static)
-        said.update("running … escape cancels")
+    def save(self, sql: str) -> None:
+        def named(name: str | None) -> None:
+            if name and name.strip():
+                self._questions[name.strip()] = sql
+                _remember("sql_questions.json", self._questions)
+                self._fill_questions()
+                self.app.notify(f"saved as '{name.strip()}'")
+
+        if sql.strip():
+            self.app.push_screen(Prompt("a name for this question"), named)
+
+    def export(self, sql: str) -> None:
+        def named(name: str | None) -> None:
+            if name and name.strip():
+                self._write(sql, Path(name.strip()).expanduser())
+
+        if sql.strip():
+            self.app.push_screen(Prompt("answer.csv", f"all rows, as {' '.join(_FORMATS)}"), named)
+
+    def action_contents(self) -> None:
+        self.toggle_class("-contents")
+        (self.query_one(Contents) if self.has_class("-contents") else self.query_one(Console)).focus()
+
+    # ---- asking ------------------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self.query_one("#asked", Static).update(text)
+
+    @work(exclusive=True, group="question")
+    async def _run(self) -> None:
+        self._say("running … escape cancels")
         began = asyncio.get_running_loop().time()
-        code, out, problem = await self._sql(sql)
+        offset = self._page * PAGE
+        code, out, problem = await self._sql(self._asked, self._say, "--offset", str(offset), question=True)
         took = asyncio.get_running_loop().time() - began
         table = self.query_one(DataTable)
         table.clear(columns=True)
         if code < 0:
-            said.update("cancelled")
+            self._say("cancelled")
         elif code:
-            said.update(problem.strip())
+            self._say(problem.strip())
         else:
             rows = json.loads(out)
             if rows:
                 table.add_columns(*rows[0])
                 table.add_rows([[_cell(v) for v in row.values()] for row in rows])
-            more = f" (the first {PAGE}; LIMIT and OFFSET show others)" if "--limit shows more" in problem else ""
-            said.update(f"{len(rows)} rows{more} in {took:.2f} s")
+            more = "--limit shows more" in problem
+            turn = f"rows {offset + 1:,}–{offset + len(rows):,}  n b turn pages" if more or offset else ""
+            self._say(f"{turn or f'{len(rows)} row' + 's' * (len(rows) != 1)}  in {took:.2f} s    {_HINT}")
 
-    @work
-    async def _read_schema(self) -> None:
-        tree: Tree[str] = self.query_one("#schema", Tree)
-        questions = tree.root.add("questions", expand=True)
-        for name, sql in _SAVED.items():
-            questions.add_leaf(name, data=sql)
+    @work(group="export")
+    async def _write(self, sql: str, file: Path) -> None:
+        form = _FORMATS.get(file.suffix.lower())
+        if form is None:
+            self._say(f"{file}: give it one of the endings {' '.join(_FORMATS)}")
+            return
+        everything = ("--format", form, "--out", str(file), "--limit", "1000000000")
+        code, _, problem = await self._run_verb("sql", sql, *everything, on_wait=self._say)
+        self.app.notify(problem.strip() if code else f"{file}: {problem.strip()}")
+
+    @work(group="contents")
+    async def _read_contents(self) -> None:
+        tree = self.query_one(Contents)
+        self._branches = {
+            "questions": tree.root.add("questions", expand=True),
+            "similar": tree.root.add("similar jobs: warm start", expand=True),
+        }
         tree.root.expand()
-        code, out, problem = await self._sql(_SCHEMA, limit=5000)
+        self._fill_questions()
+        code, out, problem = await self._sql(_SCHEMA, self._say, limit=5000)
         if code:
-            self.query_one("#asked", Static).update(problem.strip())
+            self._say(problem.strip())
             return
         tables: dict[str, list[tuple[str, str]]] = {}
         for row in json.loads(out):
@@ -162,27 +220,121 @@ class KnowledgePane(Pane):
             for column, kind in columns:
                 branch.add_leaf(f"{column} {kind}", data=f"SELECT {column} FROM {name}")
         console = self.query_one(Console)
-        names = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
-        console.words[:0] = names
+        console.words[:0] = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
+        code, out, _ = await self._sql(_FUNCTIONS, self._say, limit=5000)
+        if not code:
+            console.words += [row["function_name"] for row in json.loads(out)]
+        if not self._asked and self.query_one(Console).text == FIRST:
+            self._asked = FIRST
+            self._run()
+        await self._read_similar()
 
-    async def _sql(self, sql: str, limit: int = PAGE) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "tui.cli", "sql", sql, "--json", "--limit", str(limit)]
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
-            "--kb",
-            str(self.session.kb),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            stdin=asyncio.subprocess.DEVNULL,
+    def _fill_questions(self) -> None:
+        branch = self._branches["questions"]
+        branch.remove_children()
+        for name, sql in {**_SAVED, **self._questions}.items():
+            branch.add_leaf(name, data=sql)
+
+    async def _sql(
+        self, sql: str, on_wait: Callable[[str], None], *more: str, limit: int = PAGE, question: bool = False
+    ) -> tuple[int, str, str]:
+        return await self._run_verb(
+            "sql", sql, "--json", "--limit", str(limit), *more, on_wait=on_wait, question=question
         )
-        out, problem = await self._process.communicate()
-        return self._process.returncode or 0, out.decode(), problem.decode().removeprefix("autoscout: ")
+
+    async def _run_verb(
+        self, *arguments: str, on_wait: Callable[[str], None], question: bool = False
+    ) -> tuple[int, str, str]:
+        """Exit code (< 0: cancelled), stdout and what was said of one verb. While somebody else has the knowledge base
+        it says who, and asks again by itself."""
+        kb = self.session.kb
+        while True:
+            command = [sys.executable, "-m", "tui.cli", *arguments, "--kb", str(kb)]
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+            if question:
+                self._process = process
+            self._processes.add(process)
+            talk = asyncio.ensure_future(process.communicate())
+            while not (await asyncio.wait({talk}, timeout=0.5))[0]:
+                if holder := lock.who(lock_path(kb)):
+                    on_wait(f"{kb.name} is in use by {holder}; waiting, escape cancels")
+            out, said = await talk
+            self._processes.discard(process)
+            problem = said.decode().removeprefix("autoscout: ")
+            if process.returncode != 1 or not _BUSY.search(problem):
+                return process.returncode or 0, out.decode(), problem
+            on_wait(f"{problem.strip().split(';')[0]}; asking again, escape cancels")
+            await asyncio.sleep(_AGAIN_S)
+            if question and self._process is not process:
+                return -1, "", ""
+
+    # ---- similar jobs ------------------------------------------------------------------------------------
+
+    async def _read_similar(self) -> None:
+        branch = self._branches["similar"]
+        journal = str(self.session.follower.path)
+        code, out, problem = await self._run_verb("similar", journal, "--json", on_wait=self._say)
+        branch.remove_children()
+        if code:
+            branch.add_leaf(problem.strip() or "cannot say")
+            return
+        self._similar = json.loads(out)
+        for past in self._similar["similar"]:
+            branch.add_leaf(_similar_label(past, self.ascii), data=past)
+        if not self._similar["similar"]:
+            branch.add_leaf("nothing like it was measured yet")
+
+    def decide(self, past: dict[str, Any], accepted: bool) -> None:
+        """Kept where the next `tune --warm-start auto` reads it."""
+        state = self.state
+        if state.job is None:
+            return
+        try:
+            choose(self.session.kb, state.job.id, past["id"], accepted, f"screens, pid {os.getpid()}")
+        except AutoscoutError as error:
+            self._say(str(error))
+            return
+        past["decided"] = "accepted" if accepted else "rejected"
+        for leaf in self._branches["similar"].children:
+            if leaf.data is not None:
+                leaf.set_label(_similar_label(leaf.data, self.ascii))
+        self._describe(past)
+
+    def _describe(self, past: dict[str, Any]) -> None:
+        table = self.query_one(DataTable)
+        table.clear(columns=True)
+        table.add_columns("feature", "here", "there", "distance", "because")
+        for f in past["features"]:
+            table.add_row(f["name"], _cell(f["here"]), _cell(f["there"]), f"+{f['distance']:.2f}", f["why"])
+        decided = {"": "a accepts, x rejects", "accepted": "accepted; x rejects", "rejected": "rejected; a accepts"}
+        failed, job = past["measurements"] - past["ok"], self.state.job
+        self._say(
+            f"{past['job']} on {past['cluster']}: distance {past['distance']:.2f}, {past['measurements']} runs, "
+            f"{failed} failed  {decided[past['decided']]} it for the next session of {job.name if job else 'this job'}"
+        )
 
     @on(Tree.NodeSelected)
-    def _write_question(self, selected: Tree.NodeSelected[str]) -> None:
-        if selected.node.data:
-            self.query_one(Console).text = selected.node.data
-            self.ask(selected.node.data)
+    def _selected(self, selected: Tree.NodeSelected[Any]) -> None:
+        data = selected.node.data
+        if data:
+            self.remove_class("-contents")
+        if isinstance(data, dict):
+            self._describe(data)
+        elif data:
+            self.query_one(Console).text = data
+            self.ask(data)
+
+
+def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
+    """Near ones hand over by themselves, others not, unless a person decided."""
+    hands_over = past["decided"] == "accepted" or (not past["decided"] and past["distance"] < FAR)
+    mark = ("+" if ascii_only else "✓") if hands_over else ("x" if ascii_only else "✗")
+    return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()
 
 
 def _cell(value: object) -> str:
@@ -191,22 +343,23 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:120]
 
 
-def _history_file() -> Path:
+def _file(name: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(state) / "autoscout" / "sql_history.json"
+    return Path(state) / "autoscout" / name
 
 
-def _history() -> list[str]:
+def _remembered(name: str, otherwise: Any) -> Any:
     try:
-        return [str(x) for x in json.loads(_history_file().read_text())]
+        found = json.loads(_file(name).read_text())
     except (OSError, ValueError):
-        return []
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise
 
 
-def _remember(history: list[str]) -> None:
-    file = _history_file()
+def _remember(name: str, what: Any) -> None:
+    file = _file(name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(history[-200:]))
+        file.write_text(json.dumps(what))
     except OSError:
         return  # a console without a memory still answers

@@ -1,27 +1,49 @@
 """Tune: everything that matters at a glance."""
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tui.draw import panels
+from tui.draw.grid import grid
+from tui.draw.nothing import nothing
+from tui.draw.running import running
 from tui.screens.pane import Pane
 from tui.widgets.panel import Panel
 
 
 class TunePane(Pane):
-    help = "the session at a glance: the curve, what the simulators are worth, the arms, what runs now"
+    help = (
+        "the session at a glance. In the grid ~ is predicted; Δs and Δp are what the new structure and the new point "
+        "save on average, ΔΔ what the structure saves at the base point less what it saves at the new one"
+    )
 
     def compose(self) -> ComposeResult:
         a = self.ascii
         with Horizontal(id="tune-top"):
-            yield Panel("best so far", lambda w, h: panels.curve(self.state, w, h, a), "curve")
+            yield Panel("best so far", self._curve, "curve")
             with Vertical(id="tune-side"):
-                yield Panel("budget", lambda w, h: panels.budget(self.state, w, a), "budget")
+                yield Panel("budget", lambda w, h: panels.budget(self.state, w, h, a), "budget")
                 yield Panel("simulators", lambda w, h: panels.trust(self.state, w, h, a), "trust")
         with Horizontal(id="tune-middle"):
             yield Panel("arms", lambda w, h: panels.arms(self.state, w, a), "arms")
-            yield Panel("2×2 grid", lambda w, h: panels.grid(self.state, w, a), "grid")
+            yield Panel("2×2 grid", lambda w, h: grid(self.state, w, a), "grid")
             yield Panel("best against default", lambda w, h: panels.changes(self.state, w, a), "changes")
         with Horizontal(id="tune-bottom"):
-            yield Panel("running", lambda w, h: panels.running(self.state, w, h, self.session.tail, a), "running")
+            yield Panel("running", self._running_now, "running")
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
+
+    def _running_now(self, width: int, height: int) -> Text:
+        over = self.state.confirmed is not None and not self.state.running
+        self.query_one("#running", Panel).border_title = "result" if over else "running"
+        return running(self.state, width, height, self.session.tail, self.ascii)
+
+    def _curve(self, width: int, height: int) -> Text:
+        """While nothing is feasible, why; the curve would be empty."""
+        nothing_runs = self.state.best is None and bool(self.state.failures)
+        self.set_class(nothing_runs, "-nothing")
+        if nothing_runs:
+            self.query_one("#curve", Panel).border_title = "nothing feasible" + ("" if self.state.ended else " yet")
+            return nothing(self.state, width, height, self.ascii)
+        self.query_one("#curve", Panel).border_title = "best so far"
+        return panels.curve(self.state, width, height, self.ascii)

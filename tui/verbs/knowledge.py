@@ -1,11 +1,13 @@
 """Verbs about the knowledge base: sql, kb, similar, import."""
 
+import os
 import sys
 import time
 from pathlib import Path
 
 import click
 
+from kb.records import AutoscoutError
 from tui.options import common, existing_kb, kb_path, load_job, note
 
 
@@ -13,9 +15,12 @@ from tui.options import common, existing_kb, kb_path, load_job, note
 @click.argument("query", metavar="[SELECT …]", required=False)
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]), default="table")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to a file instead of stdout.")
 @common
-def sql(query: str | None, form: str, limit: int, out: Path | None, kb: Path | None, as_json: bool) -> None:
+def sql(
+    query: str | None, form: str, limit: int, offset: int, out: Path | None, kb: Path | None, as_json: bool
+) -> None:
     """Ask the knowledge base in SQL, read-only; without a query a console opens.
 
     Views: runs, best, results, failures, knob_effects, sessions, imports, decisions, grids, arms, checks,
@@ -31,7 +36,7 @@ def sql(query: str | None, form: str, limit: int, out: Path | None, kb: Path | N
         console.run(path, limit, form)
         return
     began = time.perf_counter()
-    table = queries.run(path, query, limit=limit)
+    table = queries.run(path, query, limit, offset)
     rendered = queries.render(table, "json" if as_json else form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
@@ -43,21 +48,33 @@ def sql(query: str | None, form: str, limit: int, out: Path | None, kb: Path | N
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("what", metavar="JOB.toml|SESSION")
+@click.option("--accept", metavar="JOB", help="That past job hands over from now on, however far away it is.")
+@click.option("--reject", metavar="JOB", help="That one does not, however near it is.")
 @click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Past jobs at most.")
 @common
-def similar(job_file: Path, count: int, kb: Path | None, as_json: bool) -> None:
-    """Show the nearest past jobs, what sets them apart, and what a new session would take over."""
+def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
+    """Show the nearest past jobs, what sets them apart, and what a new session would take over; accept or reject one
+    by its name or id."""
     from autoscout import warm
     from autoscout.presets import device_memory_gib
     from autoscout.space.graph import Space
+    from kb import choices
     from kb import similar as similarity
     from tui import knowledge
+    from tui.follow import job_of
 
-    job, path = load_job(job_file), existing_kb(kb)
+    path = existing_kb(kb)
+    job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
     found = similarity.similar(path, job, device_memory_gib, count=count)
+    for name in (accept, reject):
+        if name is not None:
+            there = [a.job.id for a in found if name in (a.job.name, a.job.id)]
+            if not there:
+                raise AutoscoutError(f"'{name}' is not among the {len(found)} nearest jobs; --count shows more", 2)
+            choices.choose(path, job.id, there[0], name is accept, f"verb, pid {os.getpid()}")
     carried = warm.gather(path, job, Space.of_job(job))
-    knowledge.similar(job, found, carried, as_json)
+    knowledge.similar(job, found, carried, choices.choices(path, job.id), as_json)
 
 
 @click.command("import")

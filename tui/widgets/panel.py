@@ -8,6 +8,17 @@ from textual.widgets import Static
 Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
 
+class Line(Static):
+    """Text that is drawn anew only when it changed."""
+
+    _shown: Text | None = None
+
+    def show(self, text: Text) -> None:
+        if text != self._shown:
+            self._shown = text
+            self.update(text)
+
+
 class Panel(Static):
     def __init__(self, title: str, draw: Draw, id: str) -> None:
         super().__init__(id=id, classes="panel")

@@ -60,3 +60,17 @@ def test_waiting_ends_when_the_person_asks_to_stop(own_machine):
         assert not ours
     holder.kill()
     holder.wait()
+
+
+def test_who_holds_it_can_be_read_until_it_ends(own_machine):
+    assert slots.holder() is None
+    with slots.machine(lambda: None, lambda: False, "a-session"):
+        held = slots.holder()
+        assert held is not None
+        assert (held.pid, held.session) == (os.getpid(), "a-session")
+    assert slots.holder() is None
+    other = hold()
+    assert slots.holder() is not None
+    other.kill()
+    other.wait()
+    assert slots.holder() is None

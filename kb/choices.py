@@ -1,0 +1,54 @@
+"""What a person decided about warm starts: which past job may hand something over to which, and which may not.
+
+One line a decision, in a file beside the knowledge base; the last one about a pair counts.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from kb.records import AutoscoutError
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    job: str  # id of the job that starts
+    there: str  # id of the past one
+    accepted: bool
+    by: str = ""
+    at: float = 0.0
+
+
+def file_of(kb: Path) -> Path:
+    return kb.with_name("warm-choices.jsonl")
+
+
+def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None:
+    """Errors: AutoscoutError when it cannot be written."""
+    line = msgspec.json.encode(Choice(job=job, there=there, accepted=accepted, by=by, at=time.time())) + b"\n"
+    try:
+        file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise AutoscoutError(f"{file_of(kb)}: cannot keep that decision ({error.strerror})") from error
+
+
+def choices(kb: Path, job: str) -> dict[str, bool]:
+    """Id of a past job → whether it was accepted for `job`; what nobody decided about is not there."""
+    try:
+        lines = file_of(kb).read_bytes().splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        try:
+            choice = msgspec.json.decode(line, type=Choice)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue  # a torn line of somebody who was killed
+        if choice.job == job:
+            found[choice.there] = choice.accepted
+    return found

@@ -1,0 +1,77 @@
+"""Where the gain comes from: a path of valid configurations from the default to the best, and shares of variance."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from autoscout.importance import importance
+from autoscout.job import load_job
+from autoscout.rivals.expert import expert_default
+from autoscout.space.graph import Space
+from kb import journal as journals
+from kb.journal import ExperimentEnded
+from kb.records import Configuration, Measurement
+
+JOB = load_job("fixtures/jobs/smallest-cpu.toml")
+SPACE = Space.of_job(JOB)
+DEFAULT = expert_default(SPACE)
+ROWS = [
+    e.measurement
+    for e in journals.events(Path("fixtures/recorded/smallest-cpu.jsonl"))
+    if isinstance(e, ExperimentEnded)
+]
+
+
+def measured(configuration: Configuration, seconds: float) -> Measurement:
+    return Measurement(
+        configuration=configuration,
+        name=SPACE.name(configuration),
+        context="",
+        status="ok",
+        metrics={"step_time_s": seconds},
+    )
+
+
+def path(found, default: Configuration) -> list[Configuration]:
+    here, walked = default, []
+    for step in found.steps[1:]:
+        changed = {**here.knobs, **dict(zip(step.knobs, step.after, strict=True))}
+        here = Configuration({name: value for name, value in changed.items() if value is not None})
+        walked.append(here)
+    return walked
+
+
+def test_the_path_is_valid_ends_at_the_best_and_its_gains_multiply_to_the_whole():
+    found = importance(JOB, SPACE, ROWS, DEFAULT)
+    walked = path(found, DEFAULT)
+    assert all(SPACE.is_valid(c) for c in walked)
+    gains = [step.gain for step in found.steps if step.gain is not None]
+    assert math.prod(gains) == pytest.approx(found.steps[0].value / found.steps[-1].value)
+    assert found.steps[-1].measured
+    assert found.steps[-1].value == min(step.value for step in found.steps if step.measured)
+
+
+def test_what_was_not_measured_is_called_predicted():
+    """Only the two ends were measured, and they differ in more than one knob."""
+    other = max(
+        (c for c in SPACE.configurations() if c.knobs.get("pp") == DEFAULT.knobs.get("pp")),
+        key=lambda c: (sum(c.knobs.get(k) != DEFAULT.knobs.get(k) for k in {**c.knobs, **DEFAULT.knobs}), c.id),
+    )
+    found = importance(JOB, SPACE, [measured(DEFAULT, 1.0), measured(other, 0.5)], DEFAULT)
+    assert path(found, DEFAULT)[-1] == other
+    assert found.steps[0].measured
+    assert found.steps[-1].measured
+    assert not any(step.measured for step in found.steps[1:-1])
+
+
+def test_a_knob_that_alone_decides_has_the_whole_variance():
+    """Measured times that depend on the micro batch only."""
+    rows = [measured(m.configuration, 1.0 / float(m.configuration.knobs["mbs"])) for m in ROWS]
+    found = importance(JOB, SPACE, rows, DEFAULT)
+    assert next(iter(found.effects)) == "mbs"
+    assert found.effects["mbs"] > 0.7
+
+
+def test_nothing_that_ran_has_no_path():
+    assert importance(JOB, SPACE, [], DEFAULT).steps == []

@@ -1,0 +1,96 @@
+"""What the simulators are worth: predicted against measured, by simulator and by region of the space."""
+
+from rich.text import Text
+
+from autoscout.simulate.guard import Guard, Region
+from tui.draw.look import fidelity_mark
+from tui.draw.plot import bar, scatter, sparkline
+from tui.state import State
+from tui.text import number
+
+
+def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """Predicted against measured, every check of the guard."""
+    points = []
+    for check in state.checks:
+        if check.measured is not None:
+            far = abs(check.predicted - check.measured) > check.epsilon * check.measured
+            points.append(
+                (
+                    check.predicted,
+                    check.measured,
+                    "x" if far else fidelity_mark("profiled", ascii_only),
+                    "red" if far else "blue",
+                )
+            )
+    return scatter(width, height, points, ascii_only)
+
+
+def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(
+        f"{'step':>5} {'predicted':>10} {'measured':>10} {'error':>7} {'MAPE':>6}  configuration\n", style="dim"
+    )
+    for check in reversed(state.checks[-max(1, height - 1) :]):
+        error = "failed" if check.measured is None else f"{(check.predicted - check.measured) / check.measured:+.1%}"
+        measured = "–" if check.measured is None else number(check.measured)
+        text.append(f"{check.step:>5} {number(check.predicted):>10} {measured:>10} {error:>7} {check.mape:>6.1%}")
+        text.append(f"  {check.name}\n")
+    return text
+
+
+def members(state: State, width: int, ascii_only: bool) -> Text:
+    """Each simulator: its error over the checks in which it had a say, its weight by R², and that over time."""
+    weights: dict[str, list[float]] = {}
+    errors: dict[str, list[float]] = {}
+    for check in state.checks:
+        for name, weight in check.weights.items():
+            weights.setdefault(name, []).append(weight)
+        if check.measured:
+            for name, predicted in check.members.items():
+                errors.setdefault(name, []).append(abs(predicted - check.measured) / check.measured)
+    names = sorted({**weights, **errors}, key=lambda n: -weights.get(n, [0.0])[-1])
+    if not names:
+        return Text("no check yet", style="dim")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    column = max(14, min(26, width - 38))
+    text.append(f"{'simulator':<{column}}{'MAPE':>6} {'checks':>6}  {'weight':<11}over time\n", style="dim")
+    for name in names:
+        found, history = errors.get(name, []), weights.get(name, [])
+        mape = f"{sum(found) / len(found):.0%}" if found else "–"
+        text.append(f"{name:<{column}.{column}}{mape:>6} {len(found):>6}  ")
+        if history:
+            text.append(f"{bar(history[-1], 6, ascii_only)} {history[-1]:.2f} ")
+            text.append(f"{sparkline(history, max(4, width - column - 26), ascii_only)}", style="dim")
+        text.append("\n")
+    return text
+
+
+def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """Where in the space the simulators fail: the knob values whose checks differ most from all others."""
+    found = _regions(state)
+    if not found:
+        return Text("too few checks to tell one region from another", style="dim")
+    epsilon = state.checks[-1].epsilon
+    top = max([r.mape for r in found] + [r.elsewhere or 0.0 for r in found]) or 1.0
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{'where':<24}{'error':>6} {'elsewhere':>9} {'checks':>6}\n", style="dim")
+    for region in found[: max(1, height - 1)]:
+        value = {True: "on", False: "off"}[region.value] if isinstance(region.value, bool) else region.value
+        bad = region.mape > epsilon
+        text.append(f"{f'{region.knob} is {value}':<24.24}{region.mape:>6.0%} ", style="bold" if bad else "")
+        text.append(f"{region.elsewhere or 0:>9.0%} {region.checks:>6}  ")
+        text.append(f"{bar(region.mape / top, max(4, min(20, width - 50)), ascii_only)}")
+        text.append("  not believed here\n" if bad else "\n", style="dim")
+    return text
+
+
+def _regions(state: State) -> list[Region]:
+    """The guard's own arithmetic over the checks of the journal; those that it is told apart by."""
+    if not state.checks:
+        return []
+    knobs = {run.name: run.configuration.knobs for run in state.runs}
+    guard = Guard(state.checks[-1].epsilon, len(state.checks))
+    for check in state.checks:
+        guard.check(check.predicted, check.measured, knobs.get(check.name))
+    return [r for r in guard.regions() if r.elsewhere is not None and r.mape > r.elsewhere]

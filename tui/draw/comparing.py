@@ -1,0 +1,195 @@
+"""Side by side: configurations, sessions, jobs; where a gain comes from; the front of several objectives."""
+
+import math
+import statistics
+from typing import Any
+
+from rich.text import Text
+
+from autoscout.objective import cost
+from tui.draw.plot import bar, cloud
+from tui.fronts import Front
+from tui.state import Run, State
+from tui.text import number
+
+_MOST = 6
+_T95 = (math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # by degrees of freedom
+
+
+def side_by_side(state: State, marked: list[str], width: int) -> Text:
+    """Marked configurations, or the best ones, beside the default: differing knobs, and measured metrics with the 95 %
+    interval of their mean where they were measured more than once."""
+    groups = measured(state)
+    if state.job is None or not groups:
+        return Text("nothing measured yet", style="dim")
+    default = state.default.id if state.default else ""
+    costs = median_costs(state, groups)
+    ranked = sorted(costs, key=lambda key: costs[key])
+    chosen = [key for key in marked if key in groups] or ranked
+    fits = max(1, min(_MOST, (width - 18) // 14))
+    beside = [default] if default in groups else []
+    shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(beside)] + beside))
+    knobs = {key: groups[key][0].configuration.knobs for key in shown}
+    names = {
+        key: "default" if key == default else f"#{ranked.index(key) + 1}" if key in costs else "failed" for key in shown
+    }
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{'':<18}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")
+    for name in dict.fromkeys(n for k in knobs.values() for n in k):
+        values = [_shown(knobs[key].get(name)) for key in shown]
+        if len(set(values)) > 1:
+            text.append(f"{name:<18}" + "".join(f"{v:>14.13}" for v in values) + "\n")
+    text.append("\n")
+    for metric in dict.fromkeys(
+        m for key in shown for r in groups[key] if r.measurement for m in r.measurement.metrics
+    ):
+        cells = [interval([v for r in groups[key] if (v := _metric(r, metric)) is not None]) for key in shown]
+        style = "bold" if metric == state.job.objective.metric else ""
+        text.append(f"{metric:<18.17}" + "".join(f"{c:>14}" for c in cells) + "\n", style=style)
+    counts = "".join(f"{len(groups[key]):>14}" for key in shown)
+    text.append(f"{'measured times':<18}{counts}\n", style="dim")
+    return text
+
+
+def interval(values: list[float]) -> str:
+    """The mean with its 95 % interval; a single value as it is."""
+    if not values:
+        return "–"
+    mean, n = statistics.mean(values), len(values)
+    if n == 1 or not mean:
+        return number(mean)
+    half = _T95[min(n - 1, len(_T95) - 1)] * statistics.stdev(values) / math.sqrt(n) / abs(mean)
+    return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
+
+
+def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
+    """Things with the same attributes beside each other, as columns; attributes that do not differ are left out, the
+    first one is the heading."""
+    if not rows:
+        return Text("nothing to compare beside this knowledge base", style="dim")
+    fits = max(1, (width - 18) // 21)
+    shown = rows[-fits:]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for i, name in enumerate(rows[0]):
+        values = [str(row.get(name, "–")) for row in shown]
+        if i == 0 or len(shown) == 1 or len(set(values)) > 1:
+            line = f"{name if i else '':<18.17}" + "".join(f"{_end(v):>21}" for v in values)
+            text.append(line + "\n", style="" if i else "bold")
+    if len(rows) > fits:
+        text.append(f"the newest {fits} of {len(rows)}; a wider terminal shows more\n", style="dim")
+    return text
+
+
+def _end(value: str) -> str:
+    """What tells long names apart is at their end."""
+    return value if len(value) <= 20 else f"…{value[-19:]}"
+
+
+def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """What one knob alone changed: the median over pairs of measured configurations that differ in it alone."""
+    groups = measured(state)
+    median = median_costs(state, groups)
+    items = [(groups[key][0].configuration.knobs, c) for key, c in median.items()][:400]
+    found: dict[str, list[float]] = {}
+    for i, (a, ca) in enumerate(items):
+        for b, cb in items[i + 1 :]:
+            differing = [n for n in {**a, **b} if a.get(n) != b.get(n)]
+            if len(differing) == 1:
+                found.setdefault(differing[0], []).append(max(ca, cb) / min(ca, cb) - 1)
+    if not found:
+        return Text("no two measured configurations differ in one knob alone yet", style="dim")
+    ranked = sorted(found.items(), key=lambda kv: -statistics.median(kv[1]))
+    top = statistics.median(ranked[0][1]) or 1.0
+    text = Text("what one knob alone changed, measured\n", style="dim", no_wrap=True, overflow="ellipsis")
+    for name, gains in ranked[: max(1, height - 1)]:
+        middle = statistics.median(gains)
+        pairs = f"{len(gains)} pair{'s' if len(gains) > 1 else ''}"
+        text.append(f"{name:<16.15}{bar(middle / top, 8, ascii_only)} {middle:>6.1%}  {pairs}\n")
+    return text
+
+
+def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
+    """From the default to the best, one knob (or a set that must change at once) a line. `found`: `autoscout why`."""
+    steps = found["steps"]
+    if not steps:
+        return Text("nothing ran correctly yet", style="dim")
+    if len(steps) == 1:
+        return Text(f"the expert default itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
+    top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
+    arrow = "->" if ascii_only else "→"
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for step in steps:
+        kind = "measured" if step["measured"] else f"predicted ±{found['error']:.0%}"
+        value = f"{'' if step['measured'] else '~'}{number(step['value'])}"
+        if not step["knobs"]:
+            text.append(f"{'the expert default':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")
+            continue
+        moves = zip(step["knobs"], step["before"], step["after"], strict=True)
+        what = ", ".join(f"{n} {_shown(b)} {arrow} {_shown(a)}" for n, b, a in moves)
+        gain = step["gain"]
+        text.append(f"{what:<{width - 43}.{width - 44}}", style="bold" if gain > 1.01 else "")
+        text.append(f" {bar(math.log(gain) / top, 6, ascii_only)} {gain - 1:>+7.1%} {value:>10} ")
+        text.append(f"{kind}\n", style="dim")
+    return text
+
+
+def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool) -> Text:
+    """Each knob's share of the variance that the simulators predict over the whole space."""
+    effects = found["effects"]
+    if not effects:
+        return Text("the simulators cannot say", style="dim")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for name, share in list(effects.items())[: max(1, height)]:
+        text.append(f"{name:<16.15}{bar(share, 12, ascii_only)} {share:>5.0%} predicted\n")
+    return text
+
+
+def front(state: State, found: Front | None, width: int, height: int, ascii_only: bool) -> Text:
+    """The configurations that nothing beats in both objectives, as a picture and a list; the knee is marked."""
+    if found is None or not found.points:
+        return Text("not measured in two metrics yet", style="dim")
+    marks = {"front": ("●", "*", "bold"), "knee": ("◆", "#", "bold magenta"), "beaten": ("·", ".", "dim")}
+    points = [
+        (p.x, p.y, marks[p.kind][1 if ascii_only else 0], marks[p.kind][2])
+        for p in sorted(found.points, key=lambda p: ("beaten", "front", "knee").index(p.kind))
+    ]
+    best = [p for p in found.points if p.kind != "beaten"]
+    listed = best[: max(2, height // 3)]
+    text = cloud(width, max(4, height - len(listed) - 2), points, found.x_name, found.y_name, ascii_only)
+    text.append(f"\n{len(best)} of {len(found.points)} are beaten by none", style="dim")
+    text.append("" if found.wanted else f"; {found.y_name} is no objective of this job", style="dim")
+    for p in listed:
+        mark = marks[p.kind][1 if ascii_only else 0]
+        knee = "  <- knee" if p.kind == "knee" else ""
+        text.append(f"\n{mark} {number(p.x):>9} {number(p.y):>9}  {p.name}{knee}", style=marks[p.kind][2])
+    return text
+
+
+def measured(state: State) -> dict[str, list[Run]]:
+    """Runs by configuration."""
+    groups: dict[str, list[Run]] = {}
+    for run in state.runs:
+        if run.measurement is not None:
+            groups.setdefault(run.configuration.id, []).append(run)
+    return groups
+
+
+def median_costs(state: State, groups: dict[str, list[Run]]) -> dict[str, float]:
+    if state.job is None:
+        return {}
+    found = {}
+    for key, runs in groups.items():
+        costs = [c for r in runs if r.measurement and (c := cost(state.job.objective, r.measurement))]
+        if costs:
+            found[key] = statistics.median(costs)
+    return found
+
+
+def _metric(run: Run, name: str) -> float | None:
+    return run.measurement.metrics.get(name) if run.measurement else None
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "–"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

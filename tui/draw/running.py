@@ -1,0 +1,79 @@
+"""What runs now: how far it is, against how long such experiments took; else what ran last."""
+
+import re
+
+from rich.text import Text
+
+from tui.draw.look import glyph, style
+from tui.draw.plot import bar
+from tui.eta import expected_s
+from tui.state import Run, State
+from tui.text import clock
+
+# Megatron-LM's log line, and what progress bars write.
+_ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
+
+
+def running(state: State, width: int, height: int, tail: list[str], ascii_only: bool) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for run in state.running.values():
+        text.append(f"{glyph('running', ascii_only)} #{run.number} ", style="cyan")
+        text.append(f"{run.name}\n", style="bold")
+        text.append(f"  {progress(state, run, tail, width, ascii_only)}\n")
+        text.append(f"  {run.why}\n", style="dim")
+    if state.confirmed is not None and not state.running:
+        return verdict(state)
+    if not state.running and state.runs:
+        run = state.runs[-1]
+        text.append(f"{glyph(run.status, ascii_only)} #{run.number or '–'} ", style(run.status))
+        text.append(f"{run.name}  {run.status}\n")
+        text.append(f"  {run.note or run.why}\n", style="dim")
+    room = height - text.plain.count("\n")
+    for line in tail[-room:] if room > 0 else []:
+        text.append(f"  {line[: width - 2]}\n", style="dim")
+    return text
+
+
+def verdict(state: State) -> Text:
+    """What the re-measurements decided."""
+    c = state.confirmed
+    assert c is not None
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if c.winner == state.default:
+        text.append("keep the expert default: nothing is measurably faster\n", style="bold")
+    else:
+        text.append(f"{c.name}\n", style="bold")
+        text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")
+        text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} pairs\n" if c.low and c.high else "\n")
+    if c.rival_name and c.behind is not None:
+        sure = c.behind_low is not None and c.behind_low > 1
+        text.append(
+            f"next: {c.rival_name}, {c.behind:.3f}× its cost{'' if sure else ', within the noise'}\n", style="dim"
+        )
+    text.append("8 shows the command, 6 where the gain comes from", style="dim")
+    return text
+
+
+def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bool) -> str:
+    """Elapsed against expected, and the iteration where the log tells it."""
+    if state.waiting is not None:
+        who = state.waiting.holder or "another AutoScout"
+        return f"waits for the devices, which {who} has"
+    elapsed = max(0.0, state.now - run.began)
+    step = iteration(tail)
+    told = f"  iteration {step[0]} of {step[1]}" if step else ""
+    expected = expected_s(state, run)
+    if not expected:
+        return f"{run.purpose}  {clock(elapsed)}{told}"
+    over = f", {clock(elapsed - expected)} longer than usual" if elapsed > 1.5 * expected + 5 else ""
+    done = bar(min(elapsed / expected, 1.0), 10, ascii_only)
+    return f"{done} {clock(elapsed)} of about {clock(expected)}{over}{told}"
+
+
+def iteration(tail: list[str]) -> tuple[int, int] | None:
+    """(k, n) of the last line that tells it."""
+    for line in reversed(tail):
+        if found := list(_ITERATION.finditer(line)):
+            k, n = (int(x) for x in found[-1].groups() if x is not None)
+            return (k, n) if 0 <= k <= n and n else None
+    return None

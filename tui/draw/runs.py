@@ -1,0 +1,109 @@
+"""Experiments: one as a line of the table, one in full."""
+
+from rich.text import Text
+
+from autoscout.export import launch, render
+from kb.records import AutoscoutError
+from tui.draw.look import glyph, style
+from tui.draw.plot import sparkline
+from tui.state import SEARCH_PURPOSES, Run, State
+from tui.text import number
+
+
+def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
+    """One line of the table of experiments."""
+    run = state.runs[index]
+    value = number(run.value) if run.value is not None else ""
+    memory = run.measurement.metrics.get("peak_memory_gib") if run.measurement else None
+    cost = number(run.ended - run.began) if run.ended and run.began else ""
+    kind = run.purpose if run.purpose not in SEARCH_PURPOSES else run.arm or run.purpose
+    return [
+        str(run.number or ""),
+        f"{glyph(run.status, ascii_only)} {run.status}",
+        value,
+        "" if memory is None else number(memory),
+        cost,
+        kind,
+        run.name,
+    ]
+
+
+def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
+    """One experiment in full: what came of it and why, prediction against measurement, metrics, knobs (those that
+    differ from the default in bold), the command that runs it elsewhere, environment, log."""
+    text = Text()
+    text.append(f"{glyph(run.status, ascii_only)} {run.status}  ", style=style(run.status))
+    text.append(f"{run.name}\n", style="bold")
+    if run.note:
+        text.append(f"{run.note}\n")
+    text.append(f"{run.purpose} {run.arm}  {run.why}\n", style="dim")
+    if run.predicted is not None:
+        text.append(f"\npredicted {number(run.predicted)}")
+        text.append(
+            f", measured {number(run.value)}: {run.predicted / run.value - 1:+.1%}\n"
+            if run.value
+            else ", not measured\n"
+            if run.status == "running"
+            else f", but {run.status}\n"
+        )
+    _metrics(text, run, ascii_only)
+    _knobs(text, state, run)
+    if run.measurement is not None and run.measurement.environment:
+        _title(text, "environment")
+        for name, value in run.measurement.environment.items():
+            text.append(f"{name:<18}{value}\n")
+    if command := _command(state, run):
+        _title(text, "command")
+        text.append(f"{command}\n")
+    if run.folder:
+        _title(text, f"log, in {run.folder}")
+        for line in tail:
+            text.append(f"{line}\n", style="dim")
+        if not tail:
+            text.append("no log here\n", style="dim")
+    return text
+
+
+def _metrics(text: Text, run: Run, ascii_only: bool) -> None:
+    m = run.measurement
+    if m is None:
+        return
+    _title(text, "measured")
+    for name, value in m.metrics.items():
+        text.append(f"{name:<18}{number(value)}\n")
+    if m.iterations_s:
+        text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
+        text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")
+    if m.rank_memory_gib:
+        text.append(f"{'GiB by rank':<18}{' '.join(number(x) for x in m.rank_memory_gib)}\n")
+    if m.losses:
+        text.append(f"{'losses':<18}{' '.join(f'{x:.4g}' for x in m.losses[:8])}\n")
+    if m.grad_norms:
+        text.append(f"{'gradient norms':<18}{' '.join(f'{x:.4g}' for x in m.grad_norms[:8])}\n")
+    text.append(f"{'cost':<18}{number(m.cost_s)} s, {number(m.device_s)} device seconds\n")
+
+
+def _knobs(text: Text, state: State, run: Run) -> None:
+    usual = state.default.knobs if state.default else {}
+    _title(text, "configuration")
+    for name, value in run.configuration.knobs.items():
+        other = name in usual and usual[name] != value
+        text.append(f"{name:<18}{_shown(value)}", style="bold" if other else "")
+        text.append(f"  default {_shown(usual[name])}\n" if other else "\n", style="dim")
+
+
+def _command(state: State, run: Run) -> str:
+    if state.job is None:
+        return ""
+    try:
+        return render(launch(state.job, run.configuration, run.name, run.status), "command")
+    except AutoscoutError as error:
+        return str(error)
+
+
+def _title(text: Text, title: str) -> None:
+    text.append(f"\n{title}\n", style="bold underline")
+
+
+def _shown(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

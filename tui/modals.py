@@ -1,0 +1,144 @@
+"""What lies over the screens for a moment: help, a question, one line to write, a choice, one experiment in full."""
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+
+from kb.orders import MEANING
+
+KEYS = (
+    ("1 … 8", "screens"),
+    ("/", "filter the experiments"),
+    ("j k enter", "down, up, open"),
+    ("n b", "next page, page back"),
+    ("m", "mark an experiment to compare"),
+    ("r", "run the experiment under the cursor again"),
+    ("P x", "pin, exclude one of its knob values"),
+    ("y", "copy the best configuration's command"),
+    ("p", "pause, and go on"),
+    ("v", "validate: run what the simulators predict to be best"),
+    ("S", "stop after asking: the finalists are still re-measured"),
+    (":", "any order: try, pin, exclude, budget, profile …, or a screen's name"),
+    ("[ ] { }", "step back and on in time, by 1 or 20 events"),
+    ("space", "play the session from its beginning"),
+    ("f", "jump to the switch from simulating to profiling"),
+    ("g G", "the beginning, and now"),
+    ("t  ctrl+p", "light or dark; all commands"),
+    ("q", "close; the session goes on"),
+)
+
+
+class Help(ModalScreen[None]):
+    BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self.about = about
+
+    def compose(self) -> ComposeResult:
+        text = Text()
+        text.append(f"{self.about}\n\n", style="bold")
+        for keys, meaning in KEYS:
+            text.append(f"{keys:<10}", style="bold").append(f"{meaning}\n")
+        text.right_crop(1)
+        with VerticalScroll(classes="box"):
+            yield Static(text)
+
+
+class Sure(ModalScreen[bool]):
+    """Asks once."""
+
+    BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q", "dismiss(False)", "no")]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(f"{self.question}\n\ny yes   n no")
+
+
+class Prompt(ModalScreen[str]):
+    """One line to write."""
+
+    BINDINGS = [Binding("escape", "dismiss", "back")]
+
+    def __init__(self, example: str, below: str = "", value: str = "") -> None:
+        super().__init__()
+        self.example, self.below, self.value = example, below, value
+
+    @classmethod
+    def order(cls) -> "Prompt":
+        return cls("try tp=2 mbs=4", "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Input(self.value, placeholder=self.example, id="order")
+            yield Static(self.below)
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        self.dismiss(submitted.value)
+
+
+class Choose(ModalScreen[str]):
+    """One of some lines: j k enter."""
+
+    BINDINGS = [
+        Binding("escape,q", "dismiss", "back"),
+        Binding("j", "move(1)", show=False),
+        Binding("k", "move(-1)", show=False),
+    ]
+
+    def __init__(self, question: str, options: list[str]) -> None:
+        super().__init__()
+        self.question, self.options = question, options
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(self.question)
+            yield OptionList(*self.options)
+
+    def action_move(self, by: int) -> None:
+        options = self.query_one(OptionList)
+        (options.action_cursor_down if by > 0 else options.action_cursor_up)()
+
+    def on_option_list_option_selected(self, selected: OptionList.OptionSelected) -> None:
+        self.dismiss(self.options[selected.option_index])
+
+
+class Full(ModalScreen[None]):
+    """A long text to scroll in."""
+
+    BINDINGS = [
+        Binding("escape,enter,q", "dismiss", "back"),
+        Binding("j", "scroll(1)", show=False),
+        Binding("k", "scroll(-1)", show=False),
+        Binding("G", "end", show=False),
+        Binding("g", "start", show=False),
+    ]
+
+    def __init__(self, title: str, text: Text) -> None:
+        super().__init__()
+        self.heading, self.text = title, text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="full") as box:
+            box.border_title = self.heading
+            box.border_subtitle = "j k scroll  q back"
+            yield Static(self.text)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_end(self) -> None:
+        self.query_one(VerticalScroll).scroll_end(animate=False)
+
+    def action_start(self) -> None:
+        self.query_one(VerticalScroll).scroll_home(animate=False)

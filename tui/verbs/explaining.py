@@ -1,0 +1,46 @@
+"""The verb that says where a gain comes from."""
+
+import json
+from pathlib import Path
+
+import click
+
+from tui.options import common, kb_path
+
+
+@click.command()
+@click.argument("session", metavar="SESSION|JOURNAL.jsonl")
+@common
+def why(session: str, kb: Path | None, as_json: bool) -> None:
+    """Say which knob the gain comes from: from the expert default to the best configuration one knob at a time, and
+    which knobs matter in the whole space. Measured and predicted values are told apart."""
+    import msgspec
+
+    from autoscout.importance import importance
+    from autoscout.space.graph import Space
+    from kb import journal as journals
+    from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
+    from kb.records import AutoscoutError
+    from tui.follow import journal_of
+
+    path = journal_of(kb_path(kb), session)
+    events = journals.events(path)
+    if not events or not isinstance(events[0], SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session", 2)
+    started = events[0]
+    rows = [e.measurement for e in events if isinstance(e, Answered | ExperimentEnded)]
+    confirmed = [e.winner for e in events if isinstance(e, Confirmed) and e.winner != started.default]
+    winner = confirmed[-1] if confirmed else None
+    found = importance(started.job, Space.of_job(started.job), rows, started.default, winner)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+        return
+    from rich.console import Console
+
+    from tui.draw.comparing import ablation, effects_of
+
+    out = Console(highlight=False, width=100)
+    out.print("from the expert default to the best, one knob at a time", style="bold")
+    out.print(ablation(msgspec.to_builtins(found), 100, False))
+    out.print("\nshare of the predicted variance that each knob explains alone", style="bold")
+    out.print(effects_of(msgspec.to_builtins(found), 100, 20, False))

@@ -1,0 +1,130 @@
+"""A table of any number of rows, of which only those that are seen are drawn."""
+
+from collections.abc import Callable, Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes what is left of the line
+_CACHED = 4000  # drawn lines
+
+
+class Rows(ScrollView, can_focus=True):
+    """`draw(row)` gives the cells of one row and a key that changes whenever they do. The first line is the heading."""
+
+    COMPONENT_CLASSES = {"rows--cursor", "rows--heading", "rows--odd"}
+    BINDINGS = [
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("pageup", "turn(-1)", show=False),
+        Binding("pagedown", "turn(1)", show=False),
+        Binding("home", "move(-1000000000)", show=False),
+        Binding("end", "move(1000000000)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another row."""
+
+    class Chosen(Message):
+        """Enter."""
+
+    def __init__(
+        self, columns: Sequence[tuple[str, int]], draw: Callable[[int], tuple[object, Cells]], id: str
+    ) -> None:
+        """`columns`: names and widths."""
+        super().__init__(id=id)
+        self.columns, self.draw = columns, draw
+        self.rows: Sequence[int] = ()
+        self.cursor = -1  # index into `rows`
+        self._lines: dict[tuple[object, ...], Strip] = {}
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    def show(self, rows: Sequence[int], keep: bool) -> None:
+        """Other rows; with `keep` the cursor stays where it is, unless it was on the last one: then it follows."""
+        at_end = not keep or self.cursor >= len(self.rows) - 1
+        grown = len(rows) != len(self.rows)
+        self.rows = rows
+        self.cursor = len(rows) - 1 if at_end else min(self.cursor, len(rows) - 1)
+        if grown:
+            self.virtual_size = Size(0, len(rows) + 1)
+        if at_end:
+            self._into_view()
+        self.refresh()
+
+    def action_move(self, by: int) -> None:
+        self._go(self.cursor + by)
+
+    def action_turn(self, pages: int) -> None:
+        self._go(self.cursor + pages * max(1, self.size.height - 1))
+
+    def action_choose(self) -> None:
+        self.post_message(self.Chosen())
+
+    def action_cursor_down(self) -> None:
+        self.action_move(1)
+
+    def action_cursor_up(self) -> None:
+        self.action_move(-1)
+
+    def on_click(self, click: events.Click) -> None:
+        self._go(round(self.scroll_offset.y) + click.y - 1)
+
+    def _go(self, cursor: int) -> None:
+        cursor = max(0, min(len(self.rows) - 1, cursor))
+        if self.rows and cursor != self.cursor:
+            self.cursor = cursor
+            self._into_view()
+            self.refresh()
+            self.post_message(self.Moved())
+
+    def _into_view(self) -> None:
+        top, height = round(self.scroll_offset.y), max(1, self.size.height - 1)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, immediate=True, force=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True, force=True)
+
+    def on_resize(self) -> None:
+        self._into_view()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0:
+            style = self.get_component_rich_style("rows--heading")
+            return self._strip([(name, "") for name, _ in self.columns], style, width)
+        at = round(self.scroll_offset.y) + y - 1
+        if not 0 <= at < len(self.rows):
+            return Strip.blank(width, self.rich_style)
+        row = self.rows[at]
+        key, cells = self.draw(row)
+        look = "rows--cursor" if at == self.cursor else "rows--odd" if at % 2 else ""
+        cached = (row, key, look, self.has_focus, width, self.app.theme)
+        strip = self._lines.get(cached)
+        if strip is None:
+            if len(self._lines) > _CACHED:
+                self._lines.clear()
+            style = self.get_component_rich_style(look) if look else self.rich_style
+            strip = self._lines[cached] = self._strip(cells, style, width)
+        return strip
+
+    def _strip(self, cells: Cells, base: Style, width: int) -> Strip:
+        segments, left = [], width
+        for (text, style), (_, size) in zip(cells, self.columns, strict=True):
+            size = min(size or left, left)
+            shown = text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
+            segments.append(Segment(shown.ljust(size), base + Style.parse(style) if style else base))
+            left -= size
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        self.refresh(Region(0, 0, self.size.width, self.size.height))
