@@ -19,7 +19,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, content_
 
 _WORKER = Path(__file__).parent / "worker_vllm"
 _MODEL_LIMIT_S = 900.0
-_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
+_IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # nothing is fetched, nothing is told
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
@@ -135,7 +135,7 @@ class VllmProfiler:
             **found,
             "model": model_of(job),
             "driver": "in process" if self._kind == "warm" else "http",
-            "clock": "processor" if self._kind == "warm" and job.traffic.concurrency else "wall",
+            "clock": "processor" if self._kind == "warm" else "wall",
             "worker": _worker_hash(),
             "launcher": self._kind,
         }

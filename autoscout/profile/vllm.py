@@ -69,7 +69,9 @@ def environment_variables(job: Job) -> dict[str, str]:
     if megatron.device_kind(job) == "cuda":
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
-    return {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    # A single rank computes in the engine's process; else it has one of its own, and both spin waiting for each other.
+    return variables | ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {})
 
 
 def launcher(job: Job) -> str:

@@ -6,12 +6,12 @@ effective.json: what vLLM made of its arguments.
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +20,17 @@ import effective
 import prompts
 from driving import State, write
 
-_IDLE_S = 0.0005
+# What an engine imports beside that, seen by what sys.modules gained while one ran.
+_LATER = (
+    *("compressed_tensors.compressors", "compressed_tensors.quantization", "compressed_tensors.transform"),
+    *(
+        "vllm.distributed.elastic_ep.elastic_execute",
+        "vllm.model_executor.layers.quantization.compressed_tensors.utils",
+    ),
+    *("vllm.model_executor.layers.quantization.online.fp8", "vllm.plugins.lora_resolvers.filesystem_resolver"),
+    *("vllm.plugins.lora_resolvers.hf_hub_resolver", "vllm.triton_utils.dispatcher", "vllm.utils.cpu_triton_utils"),
+    *("vllm.v1.core.sched.scheduler", "vllm.v1.pool.flash_maxsim", "vllm.v1.attention.backends.cpu_attn"),
+)
 
 
 def load(device: str) -> None:
@@ -36,9 +46,10 @@ def load(device: str) -> None:
 
     if device == "cpu":
         import vllm.v1.worker.cpu_model_runner
-        import vllm.v1.worker.cpu_worker
-    with contextlib.suppress(ImportError, AttributeError):
-        import vllm.v1.attention.backends.cpu_attn  # noqa: F401
+        import vllm.v1.worker.cpu_worker  # noqa: F401
+    for name in _LATER:
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module(name)
 
 
 def run_and_exit(experiment: Path) -> NoReturn:
@@ -87,21 +98,24 @@ def _run(experiment: Path, folder: Path) -> Any:
     )
     write(folder / "effective.json", found | {"kv_cache_tokens": effective.kv_cache_tokens(config)})
 
-    plan = given["plan"]
-    clock = driving.clock(plan, alone=True)
-
-    async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
-        return _answer(engine, requests, concurrency, ids, clock)
-
-    measured = asyncio.run(driving.drive(plan, answer, alone=True))
+    measured = _measured(engine, given["plan"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     write(folder / "rank-0.json", measured | {"peak_memory_gib": peak})
     return engine
 
 
+def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:
+    async def answer(
+        requests: list[prompts.Request], concurrency: int, ids: bool
+    ) -> tuple[float, list[driving.Record]]:
+        return _answer(engine, requests, concurrency, ids)
+
+    return asyncio.run(driving.drive(plan, answer, alone=True))
+
+
 def _answer(
-    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Callable[[], float]
-) -> list[driving.Record]:
+    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool
+) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all are answered. A request that comes while a step runs waits for its end, as it does
     in a server; its time counts from when it came."""
     from vllm import SamplingParams
@@ -111,9 +125,9 @@ def _answer(
     records = [driving.record(0.0, request) for request in requests]
     waiting = list(range(len(requests)))[::-1]
     running: set[int] = set()
-    start = clock()
+    clock = driving.Busy()
     while waiting or running:
-        now = clock() - start
+        now = clock.now()
         while waiting and (len(running) < concurrency if concurrency else requests[waiting[-1]].arrival_s <= now):
             i = waiting.pop()
             records[i]["sent"] = now if concurrency else requests[i].arrival_s
@@ -127,10 +141,10 @@ def _answer(
             engine.add_request(str(i), TokensPrompt(prompt_token_ids=requests[i].prompt), params)
             running.add(i)
         if not running:
-            time.sleep(max(0.0, min(requests[waiting[-1]].arrival_s - now, 0.01)) or _IDLE_S)
+            clock.skip(requests[waiting[-1]].arrival_s - now)
             continue
         outputs = engine.step()
-        now = clock() - start
+        now = clock.now()
         for output in outputs:
             i = int(output.request_id)
             tokens = output.outputs[0].token_ids
@@ -140,4 +154,4 @@ def _answer(
                 records[i]["count"] += len(tokens)
             if output.finished:
                 running.discard(i)
-    return records
+    return clock.now(), records
