@@ -27,6 +27,7 @@ SERVING_METRICS = (
     "output_tokens_per_s_per_gpu",
     "usd_per_million_output_tokens",
     "kv_cache_tokens",
+    "kv_needed_tokens",
     "peak_memory_gib",
     "cpu_s",
 )

@@ -119,7 +119,7 @@ class SpaceLimits(Strict, frozen=True):
 class Launch(Strict, frozen=True):
     """How an experiment is started and how long it may measure."""
 
-    launcher: Literal["auto", "warm", "torchrun", "serve", "replay"] = "auto"
+    launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
     command_prefix: list[str] = []  # e.g. a container's exec

@@ -199,6 +199,25 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
     )
 
 
+def kv_needed_tokens(passes: list[Pass]) -> float:
+    """The most tokens, prompts and answers, that the requests in flight had at a time: what the KV cache should hold
+    so that nobody waits for a place in it (each pass's largest; the median pass). Prompts that share a beginning need
+    less."""
+    return float(np.median([_most_in_flight(p) for p in passes]))
+
+
+def _most_in_flight(measured: Pass) -> int:
+    steps: list[tuple[float, int]] = []
+    for r in measured.requests:
+        if not r.error:
+            steps += [(r.sent, r.asked + r.count), (r.chunks[-1], -r.asked - r.count)]
+    now = most = 0
+    for _, tokens in sorted(steps):
+        now += tokens
+        most = max(most, now)
+    return most
+
+
 def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
     """ "" or that no rate of a search kept the limits, and how near the lowest came."""
     if measured["max_rate"]:

@@ -49,6 +49,8 @@ def measurement(
     for name in ("peak_memory_gib", "kv_cache_tokens"):
         if value := measured.get(name) or known.get(name):
             metrics[name] = float(value)
+    if not failed:
+        metrics["kv_needed_tokens"] = load.kv_needed_tokens(passes)
     return Measurement(
         **own,
         status="error" if failed else "ok",

@@ -36,7 +36,21 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
             arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
     if "speculative_config" in arguments:
         arguments["speculative_config"]["prompt_lookup_max"] = _LOOKUP
-    return arguments
+    return arguments | placement(job, configuration)
+
+
+def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
+    """How the ranks are spread where they need more than one node: an engine that spans nodes takes its workers from a
+    Ray cluster, which the person has started on them (`ray start`), and so do engines on several nodes."""
+    used = [node.count for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+    ranks = engine_size(configuration)
+    if world_size(configuration) <= max(used):
+        return {}
+    if ranks > max(used):
+        spread: dict[str, Any] = {"distributed_executor_backend": "ray"}
+    else:
+        spread = {"data_parallel_size_local": min(used) // ranks}
+    return spread | ({"data_parallel_backend": "ray"} if int(configuration.knobs.get("dp", 1)) > 1 else {})
 
 
 def flags(arguments: dict[str, Any]) -> dict[str, Value]:
@@ -61,7 +75,12 @@ def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) ->
 
 
 def world_size(configuration: Configuration) -> int:
-    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp", "dp"))
+    return engine_size(configuration) * int(configuration.knobs.get("dp", 1))
+
+
+def engine_size(configuration: Configuration) -> int:
+    """Devices of one engine."""
+    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp"))
 
 
 def environment_variables(job: Job) -> dict[str, str]:
@@ -75,7 +94,7 @@ def environment_variables(job: Job) -> dict[str, str]:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
+    """ "warm", "reuse", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
 
     Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
     """
@@ -83,8 +102,8 @@ def launcher(job: Job) -> str:
     alone = megatron.device_kind(job) == "cpu" and job.devices == 1
     if chosen == "torchrun":
         raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
-    if chosen == "warm" and not alone:
-        raise AutoscoutError('launch.launcher: "warm" serves on one CPU rank only; use "serve" or "auto"', 2)
+    if chosen in ("warm", "reuse") and not alone:
+        raise AutoscoutError(f'launch.launcher: "{chosen}" serves on one CPU rank only; use "serve" or "auto"', 2)
     if chosen != "auto":
         return chosen
     return "warm" if alone else "serve"

@@ -53,26 +53,44 @@ def load(device: str) -> None:
 
 
 def run_and_exit(experiment: Path) -> NoReturn:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)  # a launcher's, for ranks that find each other
+    code, _kept = _logged(experiment, None)  # taking an engine down takes seconds, and this process ends anyway
+    os._exit(code)
+
+
+def stay(connection: int) -> NoReturn:
+    """Experiments whose paths come in lines, on one engine; each is answered by its exit code. After one that failed
+    nobody knows what became of the engine: it ends with this process."""
+    code, engine = 0, None
+    with os.fdopen(os.dup(connection), "rb") as paths:
+        for path in paths:
+            code, engine = _logged(Path(path.decode().strip()), engine)
+            if code:
+                break
+            os.write(connection, b"0\n")
+    os._exit(code)
+
+
+def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
     folder = experiment.parent
     log = os.open(folder / "rank-0.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # a launcher's, for ranks that find each other
-    code = 1
+    os.close(log)
     try:
-        _kept = _run(experiment, folder)  # taking an engine down takes seconds, and this process ends anyway
-        code = 0
+        return 0, _run(experiment, folder, engine)
     except BaseException as error:
         driving.leave_error(folder, error)
+        return 1, None
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
 
 
-def _run(experiment: Path, folder: Path) -> Any:
-    """The engine, or None where it need not be started."""
+def _run(experiment: Path, folder: Path, engine: Any) -> Any:
+    """On the engine that is there, or on one that is built with the experiment's "ceiling": arguments that a kept
+    engine is made for, of which the configuration uses a part. Returns the engine."""
     given = json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -80,28 +98,50 @@ def _run(experiment: Path, folder: Path) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor.abstract import Executor
 
-    State.phase = "config"
-    arguments = EngineArgs(model=given["model"], skip_tokenizer_init=True, **given["arguments"])
-    config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)  # the defaults of a server
+    State.phase, State.passes = "config", 0
+
+    def made(arguments: dict[str, Any]) -> Any:
+        wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
+        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # the defaults of a server
+
+    config = made(given["arguments"])
     found = effective.of_config(config)
     write(folder / "effective.json", found)
     if same := given["known"].get(found["identity"]):
         write(folder / "rank-0.json", {"same_as": same, "time": time.time()})
-        return None
+        return engine
     State.phase = "build"
-    engine = LLMEngine(
-        vllm_config=config,
-        executor_class=Executor.get_class(config),
-        log_stats=False,
-        usage_context=UsageContext.OPENAI_API_SERVER,
-        multiprocess_mode=False,
-    )
-    write(folder / "effective.json", found | {"kv_cache_tokens": effective.kv_cache_tokens(config)})
-
+    ceiling = given.get("ceiling")
+    if engine is None:
+        built = made(given["arguments"] | ceiling) if ceiling else config
+        engine = LLMEngine(
+            vllm_config=built,
+            executor_class=Executor.get_class(built),
+            log_stats=False,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            multiprocess_mode=False,
+        )
+    if ceiling:
+        _set(engine, config)
+    tokens = effective.kv_cache_tokens(engine.vllm_config)
+    write(folder / "effective.json", found | {"kv_cache_tokens": tokens})
     measured = _measured(engine, given["plan"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    write(folder / "rank-0.json", measured | {"peak_memory_gib": peak})
+    write(folder / "rank-0.json", measured | ({} if ceiling else {"peak_memory_gib": peak}))
     return engine
+
+
+def _set(engine: Any, config: Any) -> None:
+    """The scheduler's limits of another configuration, as its own __init__ takes them (vLLM 0.32.0,
+    v1/core/sched/scheduler.py:129), and an empty prefix cache."""
+    scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
+    scheduler.max_num_running_reqs = wanted.max_num_seqs
+    scheduler.max_num_active_reqs = wanted.max_num_active_seqs or wanted.max_num_seqs
+    scheduler.max_num_scheduled_tokens = wanted.max_num_scheduled_tokens or wanted.max_num_batched_tokens
+    for name in ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"):
+        setattr(scheduler.scheduler_config, name, getattr(wanted, name))
+    if not engine.reset_prefix_cache():
+        raise RuntimeError("the prefix cache of the kept engine could not be emptied")
 
 
 def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:

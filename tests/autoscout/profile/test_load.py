@@ -20,7 +20,7 @@ from serving_bench import PYTHON, needs_vllm, serving_job
 
 from autoscout.profile import load
 from autoscout.profile.load import Pass, Request
-from kb.records import AutoscoutError, Objective
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective
 
 WORKER = Path(load.__file__).parent / "worker_vllm"
 
@@ -90,6 +90,14 @@ def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
     said = json.loads(theirs.stdout.splitlines()[-1])
     assert len(said) == 24
     assert said == pytest.approx({name: ours[name] for name in said})
+
+
+def test_what_the_kv_cache_should_hold() -> None:
+    """Two requests of 10 + 2 and 20 + 3 tokens overlap, a third one of 30 + 4 comes when they have gone."""
+    one, two = Request(0.0, [0.5, 1.0], 2, 10), Request(0.9, [1.5, 2.0], 3, 20)
+    third = Request(2.0, [3.0], 4, 30)
+    assert load.kv_needed_tokens([Pass(3.0, 0.0, [one, two, third])]) == 35.0
+    assert load.kv_needed_tokens([Pass(1.0, 0.0, [Request(0.0, [], 0, 5, "failed")])]) == 0.0
 
 
 def test_the_median_pass_counts() -> None:
@@ -267,7 +275,7 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_users(server: Server, t
     assert measured["output_tokens_per_s"] == pytest.approx(4 * measured["requests_per_s"])
     assert found["guard"] == [[0, 1, 2, 3]] * 4
     assert all(body["ignore_eos"] and body["temperature"] == 0.0 for body in server.asked)
-    assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 6 + 2 * 18  # warm-up, two passes
+    assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 3 * 18  # warm-up, two passes
 
 
 def test_an_open_loop_sends_when_the_plan_says(server: Server, tmp_path: Path) -> None:
@@ -299,30 +307,132 @@ def test_nobody_there_is_a_failure(tmp_path: Path) -> None:
     assert "ClientConnectorError" in (tmp_path / "rank-0.error.json").read_text()
 
 
-def test_processor_time_counts_where_the_engine_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a closed loop in one process; others that hold the processor (here: sleep) do not show."""
+async def answered(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+    records = [
+        {"sent": 0.0, "chunks": [0.1], "tokens": [7] if ids else [], "count": 1, "asked": 4, "error": ""}
+        for _ in requests
+    ]
+    return 0.1, records
+
+
+def test_the_clock_of_an_engine_that_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that hold the processor (here: sleep) do not show, nor does waiting for a request last."""
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
-    async def answer(requests: list[Any], concurrency: int, ids: bool) -> list[dict[str, Any]]:
-        time.sleep(0.2)
-        return [driving.record(0.0, r) | {"chunks": [0.1], "count": 1, "tokens": [7] if ids else []} for r in requests]
-
-    def seconds(alone: bool, **traffic: Any) -> float:
-        plan = load.plan(serving_job(input_len=4, output_len=1, requests=2, **traffic)) | {"passes": 1}
-        return asyncio.run(driving.drive(plan, answer, alone))["passes"][0]["duration_s"]
-
-    assert seconds(True, concurrency=2) < 0.2
-    assert seconds(False, concurrency=2) >= 0.2
-    assert seconds(True, rate=100.0) >= 0.2
+    clock, wall = driving.Busy(), time.perf_counter()
+    time.sleep(0.2)
+    assert clock.now() < 0.15
+    clock.skip(60.0)
+    assert 60.0 <= clock.now() < 60.2
+    assert time.perf_counter() - wall < 30
+    clock.skip(-5.0)
+    assert clock.now() >= 60.0
 
 
 def test_a_slow_engine_is_measured_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
-    async def answer(requests: list[Any], concurrency: int, ids: bool) -> list[dict[str, Any]]:
-        return [driving.record(0.0, r) | {"chunks": [0.1], "count": 1, "tokens": [7] if ids else []} for r in requests]
-
     plan = load.plan(serving_job(concurrency=2, input_len=4, output_len=1)) | {"measure_s": 0.0, "passes": 5}
-    assert len(asyncio.run(driving.drive(plan, answer))["passes"]) == 1
+    found = asyncio.run(driving.drive(plan, answered))
+    assert len(found["passes"]) == 1
+    assert found["passes"][0]["duration_s"] == 0.1
+
+
+# ---- the highest rate that keeps the limits ---------------------------------------------------------------
+
+
+def search_job(limits: list[str], **traffic: Any) -> Job:
+    objective = Objective(maximize="max_rate_rps", constraints=limits)
+    return msgspec.structs.replace(serving_job(**({"rate": 1.0} | traffic)), objective=objective)
+
+
+def queue(capacity: float, seed: int) -> Any:
+    """A server that takes 1 / capacity seconds a request, one at a time, give or take."""
+    rng = np.random.default_rng(seed)
+
+    async def answer(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+        free, records = 0.0, []
+        for r in requests:
+            free = max(free, r.arrival_s) + rng.uniform(0.8, 1.2) / capacity
+            records.append(
+                {"sent": r.arrival_s, "chunks": [free], "tokens": [1] * ids, "count": 1, "asked": 4, "error": ""}
+            )
+        return free, records
+
+    return answer
+
+
+@pytest.mark.parametrize("start", [1.0, 40.0, 900.0])
+def test_the_search_ends_near_the_highest_rate_that_keeps_the_limits(
+    start: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request takes 20 ms. Waiting 50 ms at the median of an M/D/1 queue is a load of about 0.83."""
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    job = search_job(["e2el_p50_ms <= 50"], rate=start, requests=400)
+    plan = load.plan(job)
+    assert plan["arrival_s"][-1] == pytest.approx(399.0)  # of rate 1
+    found = asyncio.run(driving.drive(plan, queue(50.0, 1)))
+    assert 0.75 * 50 < found["max_rate"] < 0.95 * 50
+    lost = min(step["rate"] for step in found["tried"] if not step["kept"])
+    assert found["max_rate"] < lost <= 1.05 * found["max_rate"]
+    assert sum(step["loads"] for step in found["tried"]) <= 26
+    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    assert metrics["e2el_p50_ms"] <= 50
+
+
+def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    job = search_job(["ttft_p99_ms <= 10"], requests=50)
+    found = asyncio.run(driving.drive(load.plan(job), queue(50.0, 1)))
+    assert found["max_rate"] == 0.0
+    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    said = load.not_even(found, metrics)
+    assert said.startswith("no request rate keeps the limits: at the lowest that was tried")
+    assert "ttft_p99_ms 2" in said
+
+
+def test_clear_cases_take_one_load_and_doubtful_ones_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(WORKER))
+    import rates  # pyright: ignore[reportMissingImports]
+
+    def load_of(slow: int, of: int) -> dict[str, Any]:
+        requests = [
+            {"sent": float(i), "chunks": [i + (0.9 if i < slow else 0.1)], "count": 1, "error": ""} for i in range(of)
+        ]
+        return {"duration_s": of - 0.9, "requests": requests}
+
+    limits = [["ttft_p90_ms", 500.0]]
+    assert rates.verdict([load_of(0, 100)], limits, False) is True
+    assert rates.verdict([load_of(30, 100)], limits, False) is False
+    assert rates.verdict([load_of(9, 100)], limits, False) is None
+    assert rates.verdict([load_of(9, 100)], limits, True) is True
+    assert rates.verdict([load_of(11, 100)], limits, True) is False
+    failed = load_of(0, 100)
+    failed["requests"][3]["error"] = "HTTP 500"
+    assert rates.verdict([failed], limits, False) is False
+
+
+# ---- by device and by dollar ------------------------------------------------------------------------------
+
+
+def test_cost_and_throughput_by_what_is_used() -> None:
+    nodes = [Node(device="a100", count=8, price_per_hour=36.0), Node(device="a40", count=4, price_per_hour=4.0)]
+    job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=nodes))
+    found = {"output_tokens_per_s": 12000.0}
+    everything = load.per_device(found, job, Configuration({"a100": 8, "a40": 4}))
+    assert everything == {
+        "output_tokens_per_s_per_gpu": 1000.0,
+        "usd_per_million_output_tokens": pytest.approx(0.926, 1e-3),
+    }
+    small = load.per_device(found, job, Configuration({"a100": 0, "a40": 4}))
+    assert small == {
+        "output_tokens_per_s_per_gpu": 3000.0,
+        "usd_per_million_output_tokens": pytest.approx(0.0926, 1e-3),
+    }
+    assert "usd_per_million_output_tokens" not in load.per_device(found, serving_job(), Configuration({}))
