@@ -23,6 +23,7 @@ _KEEPER = Path(__file__).parent / "serving_keeper.py"
 _TICK_S = 0.1
 _ASK_S = 5.0  # for an answer about its health
 _END_LIMIT_S = 30.0
+_NOTICE_LIMIT_S = 5.0
 _TAKEN = "address already in use"
 
 
@@ -69,6 +70,8 @@ class Server:
                 while client.poll() is None and _waits(server, deadline, stopping):
                     time.sleep(_TICK_S)
                 _note_memory(experiment, server)
+                if not healthy(port):  # its keeper notices a moment later that it has died
+                    processes.exited(server, _NOTICE_LIMIT_S)
             code, answered = server.poll(), None if client is None else client.poll()
         finally:
             for process in (client, server):

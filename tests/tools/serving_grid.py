@@ -1,7 +1,7 @@
 """A full grid of max_num_seqs × max_num_batched_tokens, as vLLM's own tuner sweeps it, beside our session: how many
 experiments each needs to the same result. Needs .venv-vllm.
 
-    python tests/tools/serving_grid.py grid FOLDER [FROM TO]     the grid's points (a part of them), once each
+    python tests/tools/serving_grid.py grid FOLDER [LAUNCHER]    the grid's points, once each; run it again for repeats
     python tests/tools/serving_grid.py session FOLDER [SEED]     our session on the same two knobs
     python tests/tools/serving_grid.py table FOLDER
 
@@ -10,6 +10,7 @@ catalog's values, and what its rules call the same run is left out. All measurem
 """
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ def main() -> None:
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     if verb == "grid":
-        _grid(root, [int(n) for n in rest])
+        _grid(root, rest[0] if rest else "warm")
     elif verb == "session":
         _session(root, int(rest[0]) if rest else 0)
     else:
@@ -50,14 +51,16 @@ def _job() -> Job:
     return msgspec.structs.replace(job, space=SpaceLimits(fix=fixed))
 
 
-def _grid(root: Path, part: list[int]) -> None:
+def _grid(root: Path, launcher: str) -> None:
     job = _job()
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, launcher=launcher))
     points = list(Space.of_job(job).configurations())
     profiler = profiler_for(job)
-    for i, configuration in list(enumerate(points))[slice(*part)]:
+    for i, configuration in enumerate(points):
         m = profiler.run(configuration, "x", root / "grid" / f"{i:04d}-{time.time_ns()}")
         value = m.metrics.get(job.objective.metric)
-        said = {"i": i, "of": len(points), "knobs": configuration.knobs, "value": value, "cost_s": m.cost_s}
+        said = {"of": len(points), "knobs": configuration.knobs, "value": value, "cost_s": m.cost_s}
+        said |= {"launcher": launcher, "evidence": m.evidence}
         with open(root / "grid.jsonl", "a") as file:
             file.write(json.dumps(said) + "\n")
         print(" ".join(f"{name}={configuration.knobs[name]}" for name in SWEPT), m.status, value, flush=True)
@@ -73,13 +76,21 @@ def _session(root: Path, seed: int) -> None:
 
 def _table(root: Path) -> None:
     rows = [json.loads(line) for line in (root / "grid.jsonl").read_text().splitlines()]
-    values: dict[str, list[float]] = {}
+    by_mode: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        values.setdefault(_point(row["knobs"]), []).append(row["value"] or 0.0)
-    known = {point: sum(found) / len(found) for point, found in values.items()}
+        by_mode.setdefault(row["launcher"], {}).setdefault(_point(row["knobs"]), []).append(row["value"] or 0.0)
+    known = {point: statistics.fmean(found) for point, found in by_mode["warm"].items()}
     best = max(known, key=known.__getitem__)
-    cost = sum(row["cost_s"] for row in rows) / len(rows)
-    print(f"the grid: {rows[0]['of']} experiments of {cost:.1f} s; best {best}: {known[best]:.0f}")
+    for launcher, values in by_mode.items():
+        costs = [row["cost_s"] for row in rows if row["launcher"] == launcher]
+        factors = [statistics.fmean(found) / known[point] for point, found in values.items()]
+        said = [row["evidence"] for row in rows if row["launcher"] == launcher and row["evidence"]]
+        print(
+            f"{launcher}: {len(values)} points, {60 / statistics.fmean(costs):.1f} a minute; against fresh engines "
+            f"{statistics.geometric_mean(factors):.3f} times on the average, {min(factors):.2f} to {max(factors):.2f}; "
+            f"{said or 'no check disagreed'}"
+        )
+    print(f"the grid: {rows[0]['of']} experiments; best {best}: {known[best]:.0f}")
     for path in sorted(root.glob("kb-*/sessions/*/journal.jsonl")):
         _of_session(path, known, known[best])
 

@@ -106,7 +106,7 @@ def _table(root: Path) -> None:
     for other in launchers[1:]:
         for name in SHOWN:
             means = [[_mean(found[x, i], name) for i in range(len(CONFIGURATIONS))] for x in (launchers[0], other)]
-            rank = float(np.corrcoef([np.argsort(np.argsort(m)) for m in means]).item(1))
+            rank = np.asarray(np.corrcoef([np.argsort(np.argsort(m)) for m in means]))[0, 1]
             best = [CONFIGURATIONS[_best(name, m)] or "default" for m in means]
             factor = statistics.geometric_mean(b / a for a, b in zip(*means, strict=True))
             print(
