@@ -19,7 +19,10 @@ from autoscout import export
 from autoscout.profile import guard, processes, serving_check
 from autoscout.profile.results import collect
 from autoscout.profile.serving_profiler import VllmProfiler
-from kb.records import AutoscoutError, Configuration, Measurement
+from autoscout.rivals.expert import expert_default
+from autoscout.space.explain import completed
+from autoscout.space.graph import Space
+from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node
 
 pytestmark = [pytest.mark.engine, needs_vllm, pytest.mark.timeout(400)]
 
@@ -157,6 +160,21 @@ def test_a_server_measures_the_same_things_and_leaves_nothing(tmp_path: Path) ->
     refused = profiler.run(Configuration(BASE | {"max_num_batched_tokens": 2}), "tiny", tmp_path / "0002")
     assert refused.status == "invalid", refused.evidence
     assert "must be greater than or equal to max_num_seqs" in refused.evidence
+
+
+def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: Path) -> None:
+    """Data parallel on two CPU ranks: `vllm serve` starts both engines and shares the requests among them."""
+    job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=[Node(device="cpu", count=2)]))
+    space = Space.of_job(job)
+    two = completed(space, {**BASE, "tp": 1, "dp": 2}, expert_default(space))
+    profiler = VllmProfiler(job)
+    measured = profiler.run(two, "tiny", tmp_path / "0001")
+    assert measured.status == "ok", measured.evidence
+    values = json.loads((tmp_path / "0001" / "effective.json").read_bytes())["values"]
+    assert values["parallel.data_parallel_size"] == 2
+    assert guard.compare(bench.run(), measured, guard.ANSWERS) == ""
+    answered = measured.metrics["output_tokens_per_s"]
+    assert measured.metrics["output_tokens_per_s_per_gpu"] == pytest.approx(answered / 2)
 
 
 @pytest.mark.parametrize("form", ["command", "yaml"])
