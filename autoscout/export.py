@@ -60,10 +60,9 @@ def checked(kb: Path, session: str, found: Launch, form: Format) -> float:
     from autoscout.profile.serving_check import check
     from autoscout.session import session_started
 
-    job = session_started(kb, session).job
     if not found.model:
         raise AutoscoutError("--check starts servers; a training job has no data here to start with", 2)
-    return check(job, found, form)
+    return check(session_started(kb, session).job, found, form)
 
 
 def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
@@ -105,17 +104,17 @@ def render(found: Launch, form: Format) -> str:
 
 
 def _serving(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
-    model, flags, environment, devices, missing = export_serving.parts(job, configuration)
+    parts = export_serving.parts(job, configuration)
     return Launch(
         job=job.name,
         name=name,
-        devices=devices,
-        nodes=1,
-        environment=environment,
-        arguments=flags,
-        missing=missing,
+        devices=parts.devices,
+        nodes=parts.nodes,
+        environment=parts.environment,
+        arguments=parts.flags,
+        missing=parts.missing,
         evidence=evidence,
-        model=model,
+        model=parts.model,
         image=export_serving.image(job),
     )
 

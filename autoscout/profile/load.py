@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from autoscout.objective import constraint
+from autoscout.profile.vllm import used_nodes
 from autoscout.simulate.requests import of_traffic, read_trace
 from kb.records import Configuration, Job
 
@@ -133,7 +134,7 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
     """Throughput and cost by what the configuration uses: a kind of device that it leaves out is neither counted nor
     paid. A node's price is per hour, for all of its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
-    used = [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+    used = used_nodes(job, configuration)
     told = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
     price = sum(node.price_per_hour for node in used)
     if price and answered:

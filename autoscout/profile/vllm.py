@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.profile import megatron
 from autoscout.space.attributes import attributes_of
 from autoscout.space.declared import catalog_of
-from kb.records import AutoscoutError, Configuration, Job, Value, shape
+from kb.records import AutoscoutError, Configuration, Job, Node, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
@@ -42,7 +42,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """How the ranks are spread where they need more than one node: an engine that spans nodes takes its workers from a
     Ray cluster, which the person has started on them (`ray start`), and so do engines on several nodes."""
-    used = [node.count for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+    used = [node.count for node in used_nodes(job, configuration)]
     ranks = engine_size(configuration)
     if world_size(configuration) <= max(used):
         return {}
@@ -72,6 +72,11 @@ def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) ->
     for flag, value in flags(arguments).items():
         words += [flag] if value is True else [flag, str(value)]
     return words
+
+
+def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
+    """Without those of a kind of device that the configuration leaves out."""
+    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
 
 
 def world_size(configuration: Configuration) -> int:

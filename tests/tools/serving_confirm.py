@@ -1,7 +1,7 @@
 """The winner of a session against the default, by vLLM's own benchmark: the exported commands are started as they are,
 and each is loaded by `vllm bench serve`, in turns.
 
-    python tests/tools/serving_confirm.py KB SESSION [ROUNDS]      needs .venv-vllm
+    python tests/tools/serving_confirm.py KB SESSION FILE      one round, added to FILE; run it again. Needs .venv-vllm
 """
 
 import json
@@ -22,35 +22,33 @@ _SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
 
 
 def main() -> None:
-    kb, session = Path(sys.argv[1]), sys.argv[2]
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    kb, session, file = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     started = session_started(kb, session)
-    job = started.job
     winner = export.of_session(kb, session, [])
-    default = export.launch(job, started.default, "default", "the expert default")
-    found: dict[str, list[dict[str, float]]] = {"winner": [], "default": []}
+    default = export.launch(started.job, started.default, "default", "the expert default")
+    done = json.loads(file.read_text()) if file.exists() else []
+    turns = [("winner", winner), ("default", default)]
+    done.append({name: _benched(started.job, launch) for name, launch in (turns if len(done) % 2 else turns[::-1])})
+    file.write_text(json.dumps(done))
     print("| exported command of | " + " | ".join(_SHOWN) + " |\n|---|" + "---|" * len(_SHOWN))
-    for number in range(rounds):
-        turns = [("winner", winner), ("default", default)]
-        for name, launch in turns if number % 2 == 0 else turns[::-1]:
-            said = _benched(job, launch)
-            found[name].append(said)
-            print(f"| {name} | " + " | ".join(f"{said[metric]:.1f}" for metric in _SHOWN) + " |", flush=True)
-    logs = [math.log(w[_SHOWN[0]] / d[_SHOWN[0]]) for w, d in zip(found["winner"], found["default"], strict=True)]
+    for said in done:
+        for name, found in said.items():
+            print(f"| {name} | " + " | ".join(f"{found[metric]:.1f}" for metric in _SHOWN) + " |")
+    logs = [math.log(said["winner"][_SHOWN[0]] / said["default"][_SHOWN[0]]) for said in done]
     mean = statistics.fmean(logs)
     half = _T95[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
     print(
         f"{winner.name}: {math.exp(mean):.2f} times the output tokens a second of the default "
-        f"(95 % interval {math.exp(mean - half):.2f} to {math.exp(mean + half):.2f}, {rounds} rounds)"
+        f"(95 % interval {math.exp(mean - half):.2f} to {math.exp(mean + half):.2f}, {len(logs)} rounds)"
     )
 
 
 def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
-    """The median of three runs of `vllm bench serve` on a server that the exported command has started."""
+    """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
     model = job.launch.model_path or serving_profiler.random_model(job)
     with serving_check.serving(job, launch, "command") as (port, _), tempfile.TemporaryDirectory() as folder:
-        runs = [_bench(job, model, port, Path(folder), seed) for seed in range(3)]
-    return {metric: statistics.median(run[metric] for run in runs) for metric in _SHOWN}
+        runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
+    return {metric: statistics.fmean(run[metric] for run in runs) for metric in _SHOWN}
 
 
 def _bench(job: Job, model: str, port: int, folder: Path, seed: int) -> dict[str, float]:

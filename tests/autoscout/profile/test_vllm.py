@@ -13,6 +13,7 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
+from autoscout import export
 from autoscout.objective import nearest_miss
 from autoscout.profile import guard, runner, serving_keeper, serving_profiler, serving_reuse, serving_server, vllm
 from autoscout.rivals.expert import expert_default
@@ -80,7 +81,7 @@ def test_engines_on_several_nodes_are_so_many_on_each() -> None:
     assert spread(2, tp=4, pp=1, dp=4) == {"data_parallel_size_local": 2, "data_parallel_backend": "ray"}
 
 
-def test_the_command_of_a_large_model_says_all_of_it() -> None:
+def test_the_command_of_a_large_model_says_all_of_it(tmp_path: Path) -> None:
     cluster = Cluster(nodes=[Node(device="h100", count=8)] * 2)
     launch = msgspec.structs.replace(serving_job().launch, python="/opt/vllm/bin/python")
     job = msgspec.structs.replace(serving_job(), cluster=cluster, launch=launch)
@@ -88,6 +89,22 @@ def test_the_command_of_a_large_model_says_all_of_it() -> None:
     line = runner.launch_line(job, configuration, Path("experiment.json"))
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --data-parallel-size 1" in line
     assert line.endswith("--distributed-executor-backend ray")
+    found = export.launch(job, configuration, "tp8_pp2", "measured")
+    script = tmp_path / "serve.sh"
+    script.write_text(export.render(found, "slurm"))
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    for words in ("--nodes=2", "--gpus-per-node=8", "ray start --head", 'ray start --address="$RAY_ADDRESS"'):
+        assert words in script.read_text()
+    assert "a Ray cluster of 2 nodes" in export.render(found, "command")
+
+
+def test_only_servers_can_be_checked(tmp_path: Path) -> None:
+    trains = export.Launch(
+        job="x", name="x", devices=1, nodes=1, environment={}, arguments={}, missing=[], evidence="measured"
+    )
+    with pytest.raises(AutoscoutError, match="--check starts servers") as told:
+        export.checked(tmp_path / "kb.duckdb", "session", trains, "command")
+    assert told.value.exit_code == 2
 
 
 def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
