@@ -16,6 +16,17 @@ from autoscout.profile import processes
 from kb import journal as journals
 
 JOB = Path("fixtures/jobs/tiny-llama-serve-cpu.toml")
+# A session that does not end when nothing better comes.
+OWNER = """
+import sys
+from pathlib import Path
+from autoscout import session
+from autoscout.job import load_job, with_budget
+from autoscout.search.hyper import Hyper
+options = session.Options(strategy="random", warm_start="off", hyper=Hyper(patience=1000))
+job = with_budget(load_job(sys.argv[1]), int(sys.argv[3]), None)
+session.tune(job, Path(sys.argv[2]), options, lambda event: None, print, session.Stop())
+"""
 
 
 def main() -> None:
@@ -33,9 +44,9 @@ def main() -> None:
     )
     before = _things()
     kb = root / "kb.duckdb"
-    start = [sys.executable, "-m", "tui.cli", "tune", str(job), "--no-tui", "--profiles", str(profiles)]
     began = time.monotonic()
-    killed = _run([*start, "--kb", str(kb), "--strategy", "random"], root / "first.log", kb, profiles // 2)
+    start = [sys.executable, "-c", OWNER, str(job), str(kb), str(profiles)]
+    killed = _run(start, root / "first.log", kb, profiles // 2)
     left = _left(before)
     session = next((root / "sessions").iterdir()).name
     print(f"killed with SIGKILL after {killed} experiments; left after 20 s: {_told(left)}")
