@@ -117,9 +117,7 @@ def test_a_trace_that_is_none_is_one_sentence(rows: str, words: str, tmp_path: P
         assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["tiny-llama-serve-cpu", "tiny-llama-document-cpu", "tiny-llama-azure-cpu", "llama-3.1-8b-serve-azure"]
-)
+@pytest.mark.parametrize("name", ["tiny-llama-serve-cpu", "tiny-llama-azure-cpu", "llama-3.1-8b-serve-azure"])
 def test_the_serving_jobs_of_the_repository_load(name: str) -> None:
     job = load_job(f"fixtures/jobs/{name}.toml")
     assert len(load.plan(job)["input_len"]) > 0
