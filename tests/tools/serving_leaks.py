@@ -80,7 +80,8 @@ def _ended(kb: Path) -> int:
 
 
 def _things() -> dict[str, set[str]]:
-    """What there is; by words that only our processes and vLLM's have on their command lines."""
+    """What there is; by words that only our workers' and vLLM's processes have on their command lines; the tuner
+    itself is waited for."""
     running = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -90,7 +91,7 @@ def _things() -> dict[str, set[str]]:
             folder = os.readlink(entry / "cwd")
         except OSError:
             continue
-        ours = any(word in words for word in ("zygote.py", "serving_keeper", "VLLM::", "vllm.entrypoints", "tui.cli"))
+        ours = any(word in words for word in ("zygote.py", "serving_keeper", "VLLM::", "vllm.entrypoints"))
         if ours and folder == str(Path.cwd()):
             running.add(f"{entry.name} {words.strip()[:80]}")
     temporary = {str(p) for p in Path("/tmp").glob("autoscout-*")}
