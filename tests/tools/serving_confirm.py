@@ -60,7 +60,7 @@ def _bench(job: Job, model: str, port: int, folder: Path, seed: int) -> dict[str
         *("--model", model, "--dataset-name", "random", "--seed", str(seed), "--ignore-eos"),
         *("--random-prefix-len", str(traffic.shared_prefix)),
         *("--random-input-len", str(traffic.input_len - traffic.shared_prefix)),
-        *("--random-output-len", str(traffic.output_len), "--num-prompts", str(4 * traffic.requests)),
+        *("--random-output-len", str(traffic.output_len), "--num-prompts", str(20 * traffic.requests)),
         *("--max-concurrency", str(traffic.concurrency), "--num-warmups", str(traffic.requests)),
         *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-dir", str(folder)),
         *("--result-filename", "theirs.json"),
