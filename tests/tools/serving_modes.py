@@ -155,10 +155,10 @@ def _repeats(job: Job, root: Path, count: int) -> None:
 
 def _against_vllm_bench(job: Job, root: Path) -> None:
     """The shared prefix is left out, since the two draw it differently."""
+    configuration = _chosen(job)[0]
     traffic = msgspec.structs.replace(job.traffic, shared_prefix=0)
     job = msgspec.structs.replace(_launched(job, "serve"), traffic=traffic)
     port = serving_server.free_port()
-    configuration = _chosen(job)[0]
     arguments, model = vllm.engine_arguments(job, configuration), serving_profiler.random_model(job)
     folder = root / "bench"
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _against_vllm_bench(job: Job, root: Path) -> None:
         while not serving_server.healthy(port) and server.poll() is None:
             time.sleep(0.5)
         print("| by | " + " | ".join(SHOWN) + " |\n|---|" + "---|" * len(SHOWN))
-        for turn in range(4):
+        for turn in range(3):
             _ours(job, folder, url)
             _theirs(job, folder, url, model, turn)
     finally:
