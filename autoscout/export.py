@@ -54,6 +54,17 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> Launch:
     return launch(job, other, space.name(other), "not the winner: asked for with --config")
 
 
+def checked(kb: Path, session: str, found: Launch, form: Format) -> float:
+    """Seconds until the exported server was ready on this machine. Errors: AutoscoutError (exit 2) for what is no
+    serving job, (exit 1) for one that does not start or does not answer, with the cause."""
+    from autoscout.profile.serving_check import check
+    from autoscout.session import session_started
+
+    if not found.model:
+        raise AutoscoutError("--check starts servers; a training job has no data here to start with", 2)
+    return check(session_started(kb, session).job, found, form)
+
+
 def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
     """Errors: AutoscoutError (exit 2) for a target that has no launch command yet."""
     if job.target == "vllm":
@@ -93,17 +104,17 @@ def render(found: Launch, form: Format) -> str:
 
 
 def _serving(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
-    model, flags, environment, devices, missing = export_serving.parts(job, configuration)
+    parts = export_serving.parts(job, configuration)
     return Launch(
         job=job.name,
         name=name,
-        devices=devices,
-        nodes=1,
-        environment=environment,
-        arguments=flags,
-        missing=missing,
+        devices=parts.devices,
+        nodes=parts.nodes,
+        environment=parts.environment,
+        arguments=parts.flags,
+        missing=parts.missing,
         evidence=evidence,
-        model=model,
+        model=parts.model,
         image=export_serving.image(job),
     )
 

@@ -3,7 +3,7 @@ manifest."""
 
 import json
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kb.records import Configuration, Job, Value
 
@@ -13,22 +13,37 @@ if TYPE_CHECKING:
 MODEL = "MODEL"  # where the job has random weights only
 PORT = 8000
 IMAGE = "vllm/vllm-openai"
+_RAY_PORT = 6379
 
 
-def parts(job: Job, configuration: Configuration) -> tuple[str, dict[str, Value], dict[str, str], int, list[str]]:
-    """(model, flags of `vllm serve`, environment, devices, what only the person knows)."""
+class Parts(NamedTuple):
+    """Of a launch. `missing`: what only the person knows."""
+
+    model: str
+    flags: dict[str, Value]
+    environment: dict[str, str]
+    devices: int
+    nodes: int
+    missing: list[str]
+
+
+def parts(job: Job, configuration: Configuration) -> Parts:
     from autoscout.profile import vllm
 
     flags = vllm.flags(vllm.engine_arguments(job, configuration))
     missing = [] if job.launch.model_path else [f"the model in place of {MODEL}"]
     if not _on_gpus(job):
         missing.append("for Kubernetes an image with vLLM for CPUs in place of IMAGE")
-    return (
-        job.launch.model_path or MODEL,
-        flags,
-        vllm.environment_variables(job),
-        vllm.world_size(configuration),
-        missing,
+    nodes = len(vllm.used_nodes(job, configuration)) if vllm.placement(job, configuration) else 1
+    if nodes > 1:
+        missing.append(f"a Ray cluster of {nodes} nodes (`ray start` on each, which the Slurm script does)")
+    return Parts(
+        model=job.launch.model_path or MODEL,
+        flags=flags,
+        environment=vllm.environment_variables(job),
+        devices=vllm.world_size(configuration),
+        nodes=nodes,
+        missing=missing,
     )
 
 
@@ -55,19 +70,33 @@ def yaml(found: "Launch") -> str:
 
 
 def slurm(found: "Launch") -> str:
-    gpus = [f"#SBATCH --gpus-per-node={found.devices}"] if found.image != "IMAGE" else []
+    gpus = [f"#SBATCH --gpus-per-node={found.devices // found.nodes}"] if found.image != "IMAGE" else []
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={found.job}",
-        "#SBATCH --nodes=1",
-        "#SBATCH --ntasks=1",
+        f"#SBATCH --nodes={found.nodes}",
+        "#SBATCH --ntasks-per-node=1",
         *gpus,
         *_heads(found),
         "set -euo pipefail",
         *[f"export {name}={shlex.quote(value)}" for name, value in found.environment.items()],
-        f"srun {_serve(found)}",
+        *(_ray(found.nodes) if found.nodes > 1 else []),
+        f"srun --nodes=1 --ntasks=1 --overlap {_serve(found)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ray(nodes: int) -> list[str]:
+    """A Ray cluster over the nodes of the Slurm job, from which vLLM takes its workers."""
+    others = f'srun --nodes={nodes - 1} --ntasks={nodes - 1} --overlap -x "$head"'
+    alive = "ray list nodes --filter state=ALIVE --format=json | grep -c node_id"
+    return [
+        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        f'export RAY_ADDRESS="$head:{_RAY_PORT}"',
+        f'srun --nodes=1 --ntasks=1 --overlap -w "$head" ray start --head --port={_RAY_PORT} --block &',
+        f'{others} ray start --address="$RAY_ADDRESS" --block &',
+        f'until [ "$({alive})" -ge {nodes} ]; do sleep 2; done',
+    ]
 
 
 def k8s(found: "Launch") -> str:

@@ -23,10 +23,17 @@ SERVING_METRICS = (
     "output_tokens_per_s",
     "total_tokens_per_s",
     "goodput_rps",
+    "max_rate_rps",
+    "output_tokens_per_s_per_gpu",
+    "usd_per_million_output_tokens",
+    "kv_cache_tokens",
+    "kv_needed_tokens",
     "peak_memory_gib",
     "cpu_s",
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
+
+_MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
@@ -56,6 +63,7 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
 
     return msgspec.structs.replace(
         job,
+        traffic=msgspec.structs.replace(job.traffic, trace=absolute(job.traffic.trace)),
         launch=msgspec.structs.replace(
             job.launch, recorded=absolute(job.launch.recorded), model_path=absolute(job.launch.model_path)
         ),
@@ -119,7 +127,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     for i, node in enumerate(job.cluster.nodes):
-        yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib",))
+        yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
         if node.count < 1:
             yield f"cluster.nodes[{i}].count must be at least 1"
         if not node.memory_gib and device_memory_gib(node.device) is None:
@@ -137,10 +145,11 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if metric not in known_metrics:
             yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
     for one in (objective, *further):
-        if one.maximize in known_metrics and not one.maximize.endswith(("_per_s", "_rps")):
-            yield f"maximize '{one.maximize}' in the objective: less of it is better; write minimize"
-        if one.minimize in known_metrics and one.minimize.endswith(("_per_s", "_rps")):
-            yield f"minimize '{one.minimize}' in the objective: more of it is better; write maximize"
+        if one.maximize in known_metrics and not one.maximize.endswith(_MORE_IS_BETTER):
+            yield f"objective: maximize '{one.maximize}', of which less is better; write minimize"
+        if one.minimize in known_metrics and one.minimize.endswith(_MORE_IS_BETTER):
+            yield f"objective: minimize '{one.minimize}', of which more is better; write maximize"
+    yield from _serving_objective_problems(job)
     if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
         yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
     if job.target == "command" and not job.space.catalog:
@@ -149,6 +158,24 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _serving_objective_problems(job: Job) -> typing.Iterator[str]:
+    objective, traffic = job.objective, job.traffic
+    limited = [constraint(text)[0] for text in objective.constraints]
+    further = [other.metric for other in others(objective)]
+    if any("usd_" in metric for metric in (objective.metric, *further, *limited)):
+        unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
+        if unpriced:
+            yield (
+                f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each "
+                f"of cluster.nodes its price_per_hour"
+            )
+    if objective.metric == "max_rate_rps":
+        if traffic.concurrency:
+            yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
+        if not any(metric in _LATENCIES for metric in limited):
+            yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
 
 
 def _traffic_problems(job: Job) -> typing.Iterator[str]:

@@ -16,6 +16,7 @@ from autoscout.job import seconds
 from autoscout.objective import broken, cost, nearest_miss, to_metric
 from autoscout.profile import guard, results
 from autoscout.profile.runner import Profiler
+from autoscout.profile.serving_reuse import in_turn
 from autoscout.schedule import slots
 from autoscout.search.hyper import Hyper
 from autoscout.search.past import Past
@@ -169,14 +170,16 @@ class Loop:
                 return self._search_ended("exhausted")
             step += 1
             try:
-                measurements, switched = self.evaluator.evaluate(batch, step)
+                ordered = in_turn(self.job, batch)
+                measurements, switched = self.evaluator.evaluate(ordered, step)
             except _BudgetSpent as spent:
                 return spent.reason
             if switched:
                 if s.fidelity == "simulate":  # nothing is recommended that was not profiled
                     self.limit = min(self.limit, self.searched + self.hyper.top_k)
                 chosen.switch_to_profiling()
-            chosen.tell(measurements)
+            by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
+            chosen.tell([by_id[c.id] for c in batch])
             for measurement in measurements:
                 self._note_best(measurement)
             self.engine_ms.append((time.perf_counter() - began - (self.experiment_s - inside)) * 1000)

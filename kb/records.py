@@ -60,8 +60,8 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`; lengths in
     tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
 
-    A trace is CSV with the columns arrival_s, input_tokens, output_tokens; with `rate` or `concurrency` only its
-    lengths are used.
+    A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
+    `rate` or `concurrency` only its lengths are used.
     """
 
     seq_len: int = 0
@@ -76,11 +76,13 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
 
 
 class Node(Strict, frozen=True):
-    """`count` devices of one kind. `memory_gib` (per device) defaults to what the preset of that device says."""
+    """`count` devices of one kind. `memory_gib` (per device) defaults to what the preset of that device says;
+    `price_per_hour` is what all of them cost together, in dollars."""
 
     device: str
     count: int
     memory_gib: float = 0.0
+    price_per_hour: float = 0.0
 
 
 class Cluster(Strict, frozen=True):
@@ -119,7 +121,7 @@ class SpaceLimits(Strict, frozen=True):
 class Launch(Strict, frozen=True):
     """How an experiment is started and how long it may measure."""
 
-    launcher: Literal["auto", "warm", "torchrun", "serve", "replay"] = "auto"
+    launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
     command_prefix: list[str] = []  # e.g. a container's exec

@@ -14,13 +14,17 @@ import msgspec
 import numpy as np
 
 from autoscout.objective import constraint
+from autoscout.profile.vllm import used_nodes
 from autoscout.simulate.requests import of_traffic, read_trace
-from kb.records import Job
+from kb.records import Configuration, Job
 
 _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 _SATURATED = 0.9  # of what arrives is answered while it arrives
+# The search for the highest rate: how exactly, at most how many loads of how many requests, of one rate how many.
+MAX_RATE = "max_rate_rps"
+_WITHIN, _LOADS, _SEARCH_REQUESTS, _REPEATS = 0.05, 24, 200, 3
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -34,15 +38,19 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
+    """`duration_s` is by the clock that the requests are measured by, `wall_s` by the wall's."""
+
     duration_s: float
     cpu_s: float
     requests: list[Request]
+    wall_s: float = 0.0
 
 
 def plan(job: Job) -> dict[str, Any]:
     """What worker_vllm/prompts.py makes the requests from. Errors: AutoscoutError (exit 2) for a trace that is none."""
     requests = of_traffic(job.traffic, _SEED, _count(job))
-    return {
+    arrival = [] if requests.concurrency else requests.arrival_s.tolist()
+    made = {
         "vocab": job.model.vocab,
         "shared_prefix": requests.shared_prefix,
         "concurrency": requests.concurrency,
@@ -51,8 +59,24 @@ def plan(job: Job) -> dict[str, Any]:
         "measure_s": job.launch.measure_s,
         "input_len": requests.input_len.tolist(),
         "output_len": requests.output_len.tolist(),
-        "arrival_s": [] if requests.concurrency else requests.arrival_s.tolist(),
+        "arrival_s": arrival,
     }
+    if not searches_rate(job):
+        return made
+    mean = (len(arrival) - 1) / arrival[-1] if len(arrival) > 1 and arrival[-1] > 0 else 1.0
+    search = {
+        "start": job.traffic.rate or mean,
+        "limits": [[metric, bound] for metric, bound in _latency_limits(job)],
+        "loads": _LOADS,
+        "repeats": _REPEATS,
+        "within": _WITHIN,
+    }
+    return made | {"arrival_s": [at * mean for at in arrival], "search": search}
+
+
+def searches_rate(job: Job) -> bool:
+    """Whether an experiment looks for the highest rate that keeps the limits (worker_vllm/rates.py)."""
+    return job.objective.metric == MAX_RATE
 
 
 def _count(job: Job) -> int:
@@ -60,6 +84,8 @@ def _count(job: Job) -> int:
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests
+    if searches_rate(job):
+        return _SEARCH_REQUESTS
     if traffic.concurrency:
         return max(_MIN_REQUESTS, 4 * traffic.concurrency)
     if traffic.rate:
@@ -71,18 +97,49 @@ def _count(job: Job) -> int:
 def limits(job: Job) -> dict[str, float]:
     """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints of the objective."""
     found: dict[str, float] = {}
-    for text in job.objective.constraints:
-        metric, compare, bound = constraint(text)
+    for metric, bound in _latency_limits(job):
         what = metric.split("_")[0]
-        if what in ("ttft", "tpot", "e2el") and compare == "<=":
+        if what != "itl":
             found[what] = min(bound, found.get(what, math.inf))
     return found
 
 
+def _latency_limits(job: Job) -> list[tuple[str, float]]:
+    limited = [constraint(text) for text in job.objective.constraints]
+    return [
+        (metric, bound)
+        for metric, compare, bound in limited
+        if compare == "<=" and metric.split("_")[0] in ("ttft", "tpot", "itl", "e2el")
+    ]
+
+
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
-    """Of each pass as `vllm bench serve` has it; then the median over the passes: a disturbed one does not count."""
+    """Of each pass as `vllm bench serve` has it; then the median over the passes: a disturbed one does not count. The
+    loads of a search for the highest rate are one: what decided about the rate is what is told."""
+    if searches_rate(job):
+        passes = [pooled(passes)]
     each = [of_pass(p, limits(job)) for p in passes]
     return {name: float(np.median([m[name] for m in each])) for name in each[0]}
+
+
+def pooled(passes: list[Pass]) -> Pass:
+    return Pass(
+        sum(p.duration_s for p in passes),
+        sum(p.cpu_s for p in passes) / len(passes),
+        [request for p in passes for request in p.requests],
+    )
+
+
+def per_device(found: dict[str, float], job: Job, configuration: Configuration) -> dict[str, float]:
+    """Throughput and cost by what the configuration uses: a kind of device that it leaves out is neither counted nor
+    paid. A node's price is per hour, for all of its devices."""
+    answered = found.get("output_tokens_per_s", 0.0)
+    used = used_nodes(job, configuration)
+    told = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
+    price = sum(node.price_per_hour for node in used)
+    if price and answered:
+        told["usd_per_million_output_tokens"] = price / 3600 / answered * 1e6
+    return told
 
 
 def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
@@ -141,6 +198,34 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
         f"saturated: {offered:.3g} requests a second come, {rate:.3g} are answered; latencies grow with the time that "
         f"the load lasts"
     )
+
+
+def kv_needed_tokens(passes: list[Pass]) -> float:
+    """The most tokens, prompts and answers, that the requests in flight had at a time: what the KV cache should hold
+    so that nobody waits for a place in it (each pass's largest; the median pass). Prompts that share a beginning need
+    less."""
+    return float(np.median([_most_in_flight(p) for p in passes]))
+
+
+def _most_in_flight(measured: Pass) -> int:
+    steps: list[tuple[float, int]] = []
+    for r in measured.requests:
+        if not r.error:
+            steps += [(r.sent, r.asked + r.count), (r.chunks[-1], -r.asked - r.count)]
+    now = most = 0
+    for _, tokens in sorted(steps):
+        now += tokens
+        most = max(most, now)
+    return most
+
+
+def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
+    """ "" or that no rate of a search kept the limits, and how near the lowest came."""
+    if measured["max_rate"]:
+        return ""
+    lowest = min(step["rate"] for step in measured["tried"])
+    felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
+    return f"no request rate keeps the limits: at the lowest that was tried, {lowest:.3g} a second: {felt}"
 
 
 def failed(passes: list[Pass]) -> str:

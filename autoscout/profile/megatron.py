@@ -34,6 +34,8 @@ def launcher(job: Job) -> str:
     """
     if job.launch.launcher == "warm" and device_kind(job) == "cuda":
         raise AutoscoutError('launch.launcher: "warm" works on CPUs only; use "torchrun" or "auto" on GPUs', 2)
+    if job.launch.launcher in ("serve", "reuse"):
+        raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":
         return job.launch.launcher
     foreign = job.launch.python or job.launch.command_prefix

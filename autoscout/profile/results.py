@@ -19,6 +19,8 @@ import msgspec
 from autoscout.profile import serving_results
 from kb.records import AutoscoutError, Configuration, Measurement
 
+_LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # by an earlier attempt
+
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What experiment.json says about the experiment, beside what the worker needs."""
@@ -61,7 +63,7 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
     experiment = folder / "experiment.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in (*folder.glob("rank-*"), *folder.glob("launcher.log"), *folder.glob("effective.json")):
+        for stale in [path for pattern in _LEFT for path in folder.glob(pattern)]:
             stale.unlink()
         part = folder / "experiment.json.part"
         part.write_bytes(msgspec.json.encode({"about": about, **worker}))

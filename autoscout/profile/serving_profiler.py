@@ -7,37 +7,51 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from autoscout.profile import devices, environment, failures, load, megatron, results, serving_failures, vllm
+from autoscout.profile import (
+    devices,
+    environment,
+    failures,
+    load,
+    megatron,
+    results,
+    serving_failures,
+    serving_reuse,
+    vllm,
+)
 from autoscout.profile import serving_results as serving
 from autoscout.profile.failures import Outcome
+from autoscout.profile.serving_reuse import Reuse
 from autoscout.profile.serving_server import Server
 from autoscout.profile.warm import Warm
 from kb.records import AutoscoutError, Configuration, Job, Measurement, content_hash, shape
 
 _WORKER = Path(__file__).parent / "worker_vllm"
 _MODEL_LIMIT_S = 900.0
-_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
+_IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # nothing is fetched, nothing is told
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
 
 class VllmProfiler:
-    """One experiment at a time; `launcher` "warm" forks a process that has imported vLLM, "serve" starts a server."""
+    """One experiment at a time; `launcher` "warm" forks a process that has imported vLLM, "reuse" lets the fork stay
+    for the next experiment where that can share its engine, "serve" starts a server."""
 
     def __init__(self, job: Job) -> None:
         """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher or a trace that will not do."""
         self._job = job
         self._kind = vllm.launcher(job)
         variables = {**_OFFLINE, **vllm.environment_variables(job)}
-        if self._kind == "warm":
+        self._reuse = Reuse(job) if self._kind == "reuse" else None
+        if self._kind == "serve":
+            self._variables = variables
+            self._launcher: Server | Warm = Server(job)
+        else:
             self._variables = {**variables, **_IN_PROCESS}
             self._launcher = Warm(job, _WORKER / "engine.py", self._variables)
-        else:
-            self._variables = variables
-            self._launcher = Server(job)
         self._plan = load.plan(job)
         self._environment: dict[str, str] = {}
         self._model = ""
@@ -74,6 +88,22 @@ class VllmProfiler:
         self._launcher.close()
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        ceiling = self._reuse.ceiling(configuration) if self._reuse else {}
+        if self._reuse is None or not ceiling:
+            return self._measured(configuration, name, folder, {})
+        reused = self._measured(configuration, name, folder, ceiling)
+        if reused.status == "killed" or (reused.status == "ok" and not self._reuse.due()):
+            return reused
+        fresh = self._measured(configuration, name, folder / "fresh", {})
+        return msgspec.structs.replace(
+            fresh,
+            evidence=fresh.evidence or self._reuse.disagreement(reused, fresh),
+            cost_s=reused.cost_s + fresh.cost_s,
+            device_s=reused.device_s + fresh.device_s,
+        )
+
+    def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
+        """`ceiling`: of the engine that may be reused, and is kept; {}: a fresh one."""
         ranks = vllm.world_size(configuration)
         about = results.About(
             configuration=configuration,
@@ -96,13 +126,13 @@ class VllmProfiler:
             "environment": {**self._variables, **devices.variables(self._job, configuration, gpus, ranks)},
             "plan": self._plan,
             "known": serving.engines(folder.parent, configuration),
+            "ceiling": ceiling,
         }
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()
         outcome = Outcome(stopped=True)
         if not self._stopping:
-            timeout_s = self._job.launch.timeout_s
-            outcome = self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping)
+            outcome = self._outcome(experiment, serving_reuse.key(self._job, configuration, ceiling) if ceiling else "")
         cost = time.time() - started
         measurement = results.collect(folder)
         if measurement is None:
@@ -120,6 +150,12 @@ class VllmProfiler:
             at=started + cost,
         )
 
+    def _outcome(self, experiment: Path, keep: str) -> Outcome:
+        timeout_s = self._job.launch.timeout_s
+        if isinstance(self._launcher, Warm):
+            return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping, keep)
+        return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping)
+
     def _described(self) -> dict[str, str]:
         job, kind = self._job, megatron.device_kind(self._job)
         python = environment.target_python(job)
@@ -134,8 +170,8 @@ class VllmProfiler:
         return {
             **found,
             "model": model_of(job),
-            "driver": "in process" if self._kind == "warm" else "http",
-            "clock": "processor" if self._kind == "warm" and job.traffic.concurrency else "wall",
+            "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
+            "clock": "wall" if self._kind == "serve" else "processor",
             "worker": _worker_hash(),
             "launcher": self._kind,
         }

@@ -40,15 +40,22 @@ def measurement(
     metrics = load.metrics(passes, job)
     if not metrics["cpu_s"]:
         del metrics["cpu_s"]  # of a server it is not known
+    metrics |= load.per_device(metrics, job, about.configuration)
+    evidence = failed or load.saturation(passes, experiment["plan"]["arrival_s"])
+    if load.searches_rate(job):
+        evidence = failed or load.not_even(measured, metrics)
+        metrics |= {load.MAX_RATE: measured["max_rate"]} if measured["max_rate"] else {}
     known = _json(folder / "effective.json") | _json(folder / "server.json")
     for name in ("peak_memory_gib", "kv_cache_tokens"):
         if value := measured.get(name) or known.get(name):
             metrics[name] = float(value)
+    if not failed:
+        metrics["kv_needed_tokens"] = load.kv_needed_tokens(passes)
     return Measurement(
         **own,
         status="error" if failed else "ok",
         metrics={} if failed else metrics,
-        evidence=failed or load.saturation(passes, experiment["plan"]["arrival_s"]),
+        evidence=evidence,
         iterations_s=[p.duration_s for p in passes],
         losses=[float(token) for answer in measured["guard"] for token in answer],
     )

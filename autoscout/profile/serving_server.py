@@ -23,6 +23,7 @@ _KEEPER = Path(__file__).parent / "serving_keeper.py"
 _TICK_S = 0.1
 _ASK_S = 5.0  # for an answer about its health
 _END_LIMIT_S = 30.0
+_NOTICE_LIMIT_S = 5.0
 _TAKEN = "address already in use"
 
 
@@ -69,6 +70,8 @@ class Server:
                 while client.poll() is None and _waits(server, deadline, stopping):
                     time.sleep(_TICK_S)
                 _note_memory(experiment, server)
+                if not healthy(port):  # its keeper notices a moment later that it has died
+                    processes.exited(server, _NOTICE_LIMIT_S)
             code, answered = server.poll(), None if client is None else client.poll()
         finally:
             for process in (client, server):
@@ -143,17 +146,37 @@ def _end(keeper: subprocess.Popen[bytes] | None) -> None:
 
 
 def _note_memory(experiment: Path, server: subprocess.Popen[bytes]) -> None:
-    """The sum of what its processes had at most, on the host."""
-    kib = 0
-    for pid in processes.family(server.pid):
-        try:
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    kib += int(line.split()[1])
-        except OSError:
-            continue
+    """Of a server on GPUs what its fullest GPU holds, as the driver tells it; else the sum of what its processes had at
+    most on the host."""
+    family = processes.family(server.pid)
+    gib = gpu_memory_gib(set(family))
+    if gib is None:
+        gib = sum(_high_water_kib(pid) for pid in family) / 2**20
     with results.writing(experiment.parent):
-        experiment.with_name("server.json").write_text(json.dumps({"peak_memory_gib": kib / 2**20}))
+        experiment.with_name("server.json").write_text(json.dumps({"peak_memory_gib": gib}))
+
+
+def _high_water_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def gpu_memory_gib(pids: set[int]) -> float | None:
+    """What these processes hold of the GPU of which they hold most; None where they use none. vLLM takes its share when
+    it starts, and keeps it."""
+    ask = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_S).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    held: dict[str, float] = {}
+    for row in (line.split(", ") for line in said.splitlines()):
+        if len(row) == 3 and row[0].isdigit() and int(row[0]) in pids and row[2].strip().isdigit():
+            held[row[1]] = held.get(row[1], 0.0) + float(row[2]) / 1024
+    return max(held.values(), default=None)
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:

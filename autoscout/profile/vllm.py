@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.profile import megatron
 from autoscout.space.attributes import attributes_of
 from autoscout.space.declared import catalog_of
-from kb.records import AutoscoutError, Configuration, Job, Value, shape
+from kb.records import AutoscoutError, Configuration, Job, Node, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
@@ -36,7 +36,21 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
             arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
     if "speculative_config" in arguments:
         arguments["speculative_config"]["prompt_lookup_max"] = _LOOKUP
-    return arguments
+    return arguments | placement(job, configuration)
+
+
+def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
+    """How the ranks are spread where they need more than one node: an engine that spans nodes takes its workers from a
+    Ray cluster, which the person has started on them (`ray start`), and so do engines on several nodes."""
+    used = [node.count for node in used_nodes(job, configuration)]
+    ranks = engine_size(configuration)
+    if world_size(configuration) <= max(used):
+        return {}
+    if ranks > max(used):
+        spread: dict[str, Any] = {"distributed_executor_backend": "ray"}
+    else:
+        spread = {"data_parallel_size_local": min(used) // ranks}
+    return spread | ({"data_parallel_backend": "ray"} if int(configuration.knobs.get("dp", 1)) > 1 else {})
 
 
 def flags(arguments: dict[str, Any]) -> dict[str, Value]:
@@ -60,8 +74,18 @@ def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) ->
     return words
 
 
+def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
+    """Without those of a kind of device that the configuration leaves out."""
+    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+
+
 def world_size(configuration: Configuration) -> int:
-    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp", "dp"))
+    return engine_size(configuration) * int(configuration.knobs.get("dp", 1))
+
+
+def engine_size(configuration: Configuration) -> int:
+    """Devices of one engine."""
+    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp"))
 
 
 def environment_variables(job: Job) -> dict[str, str]:
@@ -69,11 +93,13 @@ def environment_variables(job: Job) -> dict[str, str]:
     if megatron.device_kind(job) == "cuda":
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
-    return {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    # A single rank computes in the engine's process; else it has one of its own, and both spin waiting for each other.
+    return variables | ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {})
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
+    """ "warm", "reuse", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
 
     Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
     """
@@ -81,8 +107,8 @@ def launcher(job: Job) -> str:
     alone = megatron.device_kind(job) == "cpu" and job.devices == 1
     if chosen == "torchrun":
         raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
-    if chosen == "warm" and not alone:
-        raise AutoscoutError('launch.launcher: "warm" serves on one CPU rank only; use "serve" or "auto"', 2)
+    if chosen in ("warm", "reuse") and not alone:
+        raise AutoscoutError(f'launch.launcher: "{chosen}" serves on one CPU rank only; use "serve" or "auto"', 2)
     if chosen != "auto":
         return chosen
     return "warm" if alone else "serve"

@@ -67,12 +67,16 @@ class Warm:
         self._process = None
         self._buffer = b""
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
-        """Runs the experiment to its end, or until `stopping()`; start() must have been called."""
+    def run(
+        self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
+    ) -> Outcome:
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: in the rank
+        that stayed from the last experiment with this key, or in one that will stay."""
         assert self._process is not None
         answer = None
         if self._ready:
-            request = {"experiment": str(experiment.resolve()), "ranks": ranks, "timeout_s": timeout_s}
+            request: dict[str, Any] = {"experiment": str(experiment.resolve()), "ranks": ranks, "timeout_s": timeout_s}
+            request |= {"keep": keep} if keep else {}
             self._send(self._process, request)
             answer = self._answer(self._process, timeout_s + _ANSWER_MARGIN_S, stopping)
         if answer is None:  # the zygote did not start, died, hangs or did not stop in time

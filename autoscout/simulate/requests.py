@@ -3,6 +3,7 @@
 import csv
 import gzip
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from kb.records import AutoscoutError, Traffic
 
 DEFAULT_REQUESTS = 1000
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
+# As the Azure LLM inference traces call them (AzurePublicDataset); their arrivals are times of day.
+_AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
             reader = csv.DictReader(file)
-            names = reader.fieldnames or []
+            reader.fieldnames = names = [_AZURE.get(name, name) for name in reader.fieldnames or []]
             missing = [name for name in _TRACE_COLUMNS if name not in names]
             if missing:
                 raise AutoscoutError(f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}", 2)
@@ -97,9 +100,18 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
     return table[:, 0] - table[0, 0], table[:, 1].astype(int), table[:, 2].astype(int)
 
 
+def _seconds(arrival: str) -> float:
+    """Of a number, or of a date and time (in seconds since 1970)."""
+    if ":" not in arrival:
+        return float(arrival)
+    whole, _, fraction = arrival.partition(".")
+    return datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp() + float(f"0.{fraction or 0}")
+
+
 def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, int]:
     try:
-        arrival, inputs, outputs = (float(row.get(k) or 0) for k in ("arrival_s", *_TRACE_COLUMNS))
+        arrival = _seconds(row.get("arrival_s") or "0")
+        inputs, outputs = (float(row.get(k) or 0) for k in _TRACE_COLUMNS)
     except ValueError as error:
         raise AutoscoutError(f"{path}, line {line}: {error}; a trace holds numbers only", 2) from error
     if not (np.isfinite(arrival) and arrival >= 0 and 1 <= inputs < 1e9 and 1 <= outputs < 1e9):

@@ -106,7 +106,7 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
     for name in found:
         if name.startswith("part:") or name == "peak_memory_gib":
             continue
-        worst = 0.0 if name.endswith(("_per_s", "_rps")) else np.inf
+        worst = 0.0 if name.endswith(("_per_s", "_rps", "_per_gpu")) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
 

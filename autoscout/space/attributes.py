@@ -1,13 +1,14 @@
 """What a job tells its space: the attributes that expressions may read, and knobs for its kinds of device."""
 
-import csv
 import itertools
+from pathlib import Path
 from typing import Any
 
 from autoscout.presets import device_memory_gib
+from autoscout.simulate.requests import read_trace
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.rules import divisors
-from kb.records import AutoscoutError, Job, Model, Node, shape
+from kb.records import Job, Model, Node, shape
 from kb.sizes import parameters
 
 _LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
@@ -108,20 +109,8 @@ def lengths(job: Job) -> tuple[list[int], list[int]]:
     traffic = job.traffic
     if not traffic.trace:
         return _listed(traffic.input_len), _listed(traffic.output_len)
-    try:
-        with open(traffic.trace, newline="") as file:
-            rows = [(int(row["input_tokens"]), int(row["output_tokens"])) for row in csv.DictReader(file)]
-    except OSError as error:
-        raise AutoscoutError(f"traffic.trace = '{traffic.trace}': cannot be read ({error.strerror})", 2) from error
-    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
-        raise AutoscoutError(
-            f"traffic.trace = '{traffic.trace}' must be CSV with whole numbers in the columns input_tokens and "
-            f"output_tokens ({error})",
-            2,
-        ) from error
-    if not rows or min(min(row) for row in rows) < 0:
-        raise AutoscoutError(f"traffic.trace = '{traffic.trace}' must hold requests, of 0 tokens or more", 2)
-    return [row[0] for row in rows], [row[1] for row in rows]
+    _, inputs, outputs = read_trace(Path(traffic.trace))
+    return inputs.tolist(), outputs.tolist()
 
 
 def _listed(length: int | list[int]) -> list[int]:

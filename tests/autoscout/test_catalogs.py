@@ -193,7 +193,7 @@ def test_lengths_come_from_the_trace(tmp_path):
     attributes = attributes_of(traced)
     assert (attributes["longest_input"], attributes["longest"], attributes["model_len"]) == (1000, 1300, 1408)
     trace.write_text("arrival_s,input_tokens\n0.0,1000\n")
-    with pytest.raises(AutoscoutError, match="in the columns input_tokens and output_tokens"):
+    with pytest.raises(AutoscoutError, match="the trace has no column output_tokens"):
         attributes_of(traced)
 
 

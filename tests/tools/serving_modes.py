@@ -1,103 +1,187 @@
-"""The same configurations in both modes, and under `vllm bench serve`: the tables of docs/serving.md.
+"""The same configurations in the ways to run an experiment, side by side: the tables of docs/serving-measured.md.
 
-    python tests/tools/serving_modes.py FOLDER [REPEATS]      needs .venv-vllm
+    python tests/tools/serving_modes.py round FOLDER [LAUNCHER…]   every configuration once in each mode; run it again
+    python tests/tools/serving_modes.py table FOLDER               what all rounds say
+    python tests/tools/serving_modes.py repeats FOLDER [N]         N fresh engines with the default configuration
+    python tests/tools/serving_modes.py bench FOLDER               one server under our load and `vllm bench serve`'s
 
-Mode (a) is a fresh `vllm serve` loaded over HTTP, (b) an engine in a warm fork. Then one server is loaded in turns by
-our client and by `vllm bench serve`, with the same number of requests, lengths and users.
+Needs .venv-vllm. Launchers: "serve" is mode (a), "warm" (b), "reuse" (c).
 """
 
 import json
+import math
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
+from autoscout.confirm import _T95
 from autoscout.job import load_job
-from autoscout.profile import load, processes, serving_server, vllm
+from autoscout.profile import load, processes, serving_profiler, serving_server, vllm
 from autoscout.profile.load import Pass
-from autoscout.profile.serving_profiler import VllmProfiler
+from autoscout.profile.runner import profiler_for
 from autoscout.rivals.expert import expert_default
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job
 
 JOB = "fixtures/jobs/tiny-llama-serve-cpu.toml"
-CONFIGURATIONS = ["", "block_size=32", "max_num_seqs=4", "prefix_caching=false", "kv_cache_mib=1 block_size=32"]
+CONFIGURATIONS = (
+    "",
+    "block_size=32",
+    "max_num_seqs=4",
+    "max_num_seqs=16 max_num_batched_tokens=256",
+    "max_num_batched_tokens=64",
+    "block_size=32 max_num_batched_tokens=512",
+    "prefix_caching=false",
+    "kv_cache_mib=1 block_size=32",
+)
+MODES = {"warm": "b", "serve": "a", "reuse": "c"}
 SHOWN = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms", "e2el_p99_ms")
 WORKER = Path(load.__file__).parent / "worker_vllm"
 
 
 def main() -> None:
-    root = Path(sys.argv[1])
-    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    verb, folder, *rest = sys.argv[1:]
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
     job = load_job(JOB)
+    if verb == "round":
+        _round(job, root, rest or ["warm", "serve"])
+    elif verb == "table":
+        _table(root)
+    elif verb == "repeats":
+        _repeats(job, root, int(rest[0]) if rest else 20)
+    else:
+        _against_vllm_bench(job, root)
+
+
+def _chosen(job: Job) -> list[Configuration]:
     space = Space.of_job(job)
     default = expert_default(space)
-    chosen = [completed(space, parse(space, text.split()), default) for text in CONFIGURATIONS]
-    _modes(job, space, chosen, root)
-    _repeats(job, chosen[0], root, repeats)
-    _against_vllm_bench(job, chosen[0], root)
+    return [completed(space, parse(space, text.split()), default) for text in CONFIGURATIONS]
 
 
-def _modes(job: Job, space: Space, chosen: list[Configuration], root: Path) -> None:
-    print("| configuration | mode | took s | " + " | ".join(SHOWN) + " |")
-    print("|---|---|---|" + "---|" * len(SHOWN))
-    for launcher, mode in (("warm", "b"), ("serve", "a")):
-        profiler = VllmProfiler(_launched(job, launcher))
-        for i, configuration in enumerate(chosen):
-            m = profiler.run(configuration, space.name(configuration), root / launcher / f"{i:04d}")
-            values = " | ".join(f"{m.metrics[name]:.1f}" if name in m.metrics else m.status for name in SHOWN)
-            print(f"| {CONFIGURATIONS[i] or 'default'} | ({mode}) | {m.cost_s:.1f} | {values} |", flush=True)
+def _round(job: Job, root: Path, launchers: list[str]) -> None:
+    number = time.time_ns()
+    for launcher in launchers:
+        profiler = profiler_for(_launched(job, launcher))
+        for i, configuration in enumerate(_chosen(job)):
+            began = time.monotonic()
+            m = profiler.run(configuration, "x", root / f"{number}-{launcher}" / f"{i:04d}")
+            took = time.monotonic() - began
+            said = {"round": number, "launcher": launcher, "i": i, "status": m.status, "metrics": m.metrics}
+            with open(root / "modes.jsonl", "a") as file:
+                file.write(json.dumps(said | {"took_s": took, "cost_s": m.cost_s}) + "\n")
+            value = m.metrics.get(SHOWN[0], math.nan)
+            print(
+                f"{launcher} {CONFIGURATIONS[i] or 'default'}: {m.status} {value:.0f} in {m.cost_s:.1f} s", flush=True
+            )
         profiler.close()
 
 
-def _repeats(job: Job, configuration: Configuration, root: Path, count: int) -> None:
-    profiler = VllmProfiler(_launched(job, "warm"))
+def _table(root: Path) -> None:
+    rows = [json.loads(line) for line in (root / "modes.jsonl").read_text().splitlines()]
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["launcher"], row["i"]), []).append(row)
+    print("| configuration | mode | took s | " + " | ".join(SHOWN) + " | times the default |")
+    print("|---|---|---|" + "---|" * (len(SHOWN) + 1))
+    launchers = [name for name in MODES if (name, 0) in found]
+    for i, text in enumerate(CONFIGURATIONS):
+        for launcher in launchers:
+            runs = found[launcher, i]
+            values = " | ".join(f"{_mean(runs, name):.1f}" for name in SHOWN)
+            took = statistics.fmean(r["cost_s"] for r in runs)
+            ratio = _ratio(found[launcher, 0], runs)
+            print(f"| {text or 'default'} | ({MODES[launcher]}) | {took:.1f} | {values} | {ratio} |")
+    for launcher in launchers:
+        costs = [r["cost_s"] for i in range(len(CONFIGURATIONS)) for r in found[launcher, i]]
+        print(f"mode ({MODES[launcher]}): {60 / statistics.fmean(costs):.1f} profiles a minute")
+    for other in launchers[1:]:
+        for name in SHOWN:
+            means = [[_mean(found[x, i], name) for i in range(len(CONFIGURATIONS))] for x in (launchers[0], other)]
+            rank = np.asarray(np.corrcoef([np.argsort(np.argsort(m)) for m in means]))[0, 1]
+            best = [CONFIGURATIONS[_best(name, m)] or "default" for m in means]
+            factor = statistics.geometric_mean(b / a for a, b in zip(*means, strict=True))
+            print(
+                f"({MODES[launchers[0]]}) and ({MODES[other]}), {name}: rank correlation {rank:.2f}, on the average "
+                f"{factor:.2f} times; best {best[0]} | {best[1]}"
+            )
+
+
+def _best(name: str, means: list[float]) -> int:
+    chosen = max if name.endswith("_per_s") else min
+    return means.index(chosen(means))
+
+
+def _mean(runs: list[dict[str, Any]], name: str) -> float:
+    return statistics.fmean(r["metrics"].get(name, math.nan) for r in runs)
+
+
+def _ratio(base: list[dict[str, Any]], runs: list[dict[str, Any]]) -> str:
+    """Of the throughputs round by round, with the 95 % interval of its geometric mean."""
+    if base is runs:
+        return "1"
+    of_round = {r["round"]: r["metrics"][SHOWN[0]] for r in base}
+    logs = [math.log(r["metrics"][SHOWN[0]] / of_round[r["round"]]) for r in runs]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return f"{math.exp(mean):.2f}"
+    half = _T95[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return f"{math.exp(mean):.2f} ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})"
+
+
+def _repeats(job: Job, root: Path, count: int) -> None:
+    profiler = profiler_for(_launched(job, "warm"))
     began = time.monotonic()
-    found = [profiler.run(configuration, "x", root / "repeats" / f"{i:04d}") for i in range(count)]
+    default = _chosen(job)[0]
+    found = [profiler.run(default, "x", root / f"repeats-{time.time_ns()}" / f"{i:04d}") for i in range(count)]
     profiler.close()
-    for name in ("output_tokens_per_s", "tpot_mean_ms", "cpu_s"):
+    for name in ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms", "e2el_p99_ms"):
         values = [m.metrics[name] for m in found]
         spread = statistics.stdev(values) / statistics.fmean(values)
         print(
-            f"{count} repeats of the default in mode (b): {name} mean {statistics.fmean(values):.4g}, CV {spread:.1%}"
+            f"{count} fresh engines, {name}: mean {statistics.fmean(values):.4g}, coefficient of variation {spread:.1%}"
         )
     cost = sum(m.cost_s for m in found)
     print(f"{60 * count / cost:.1f} profiles a minute ({time.monotonic() - began:.0f} s with the import)", flush=True)
 
 
-def _against_vllm_bench(job: Job, configuration: Configuration, root: Path) -> None:
-    """Both load the server that ran last; the shared prefix is left out, since the two draw it differently."""
-    job = msgspec.structs.replace(
-        _launched(job, "serve"), traffic=msgspec.structs.replace(job.traffic, shared_prefix=0)
-    )
-    given = json.loads((root / "serve" / "0000" / "experiment.json").read_bytes())
+def _against_vllm_bench(job: Job, root: Path) -> None:
+    """The shared prefix is left out, since the two draw it differently."""
+    configuration = _chosen(job)[0]
+    traffic = msgspec.structs.replace(job.traffic, shared_prefix=0)
+    job = msgspec.structs.replace(_launched(job, "serve"), traffic=traffic)
     port = serving_server.free_port()
-    arguments = vllm.engine_arguments(job, configuration)
+    arguments, model = vllm.engine_arguments(job, configuration), serving_profiler.random_model(job)
     folder = root / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "experiment.json").write_bytes(
-        msgspec.json.encode({**given, "plan": load.plan(job) | {"measure_s": 0.0, "passes": 1}, "known": {}})
-    )
+    plan = load.plan(job) | {"passes": 1}
+    given = {"plan": plan, "served_name": vllm.SERVED_NAME, "known": {}}
+    (folder / "experiment.json").write_text(json.dumps(given))
     url = f"http://127.0.0.1:{port}"
+    environ = {"HF_HUB_OFFLINE": "1", **vllm.environment_variables(job)}
     with open(folder / "launcher.log", "wb") as log:
         server = subprocess.Popen(
-            processes.leashed(vllm.serve_command(job, given["model"], arguments, port)),
+            processes.leashed(vllm.serve_command(job, model, arguments, port)),
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=serving_server.variables(given["environment"]),
+            env=serving_server.variables(environ),
         )
     try:
         while not serving_server.healthy(port) and server.poll() is None:
             time.sleep(0.5)
-        print("\n| by | " + " | ".join(SHOWN) + " |\n|---|" + "---|" * len(SHOWN))
+        print("| by | " + " | ".join(SHOWN) + " |\n|---|" + "---|" * len(SHOWN))
         for turn in range(3):
             _ours(job, folder, url)
-            _theirs(job, folder, url, given["model"], turn)
+            _theirs(job, folder, url, model, turn)
     finally:
         processes.end(server, 10.0)
 
@@ -117,7 +201,7 @@ def _theirs(job: Job, folder: Path, url: str, model: str, seed: int) -> None:
         *("--model", vllm.SERVED_NAME, "--tokenizer", model, "--dataset-name", "random", "--seed", str(seed)),
         *("--random-input-len", str(traffic.input_len), "--random-output-len", str(traffic.output_len)),
         *("--num-prompts", str(traffic.requests), "--max-concurrency", str(traffic.concurrency), "--ignore-eos"),
-        *("--num-warmups", str(traffic.concurrency), "--percentile-metrics", "ttft,tpot,itl,e2el"),
+        *("--num-warmups", str(traffic.requests), "--percentile-metrics", "ttft,tpot,itl,e2el"),
         *("--save-result", "--result-dir", str(folder), "--result-filename", "theirs.json"),
     ]
     subprocess.run(command, check=True, timeout=600, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -127,7 +211,7 @@ def _theirs(job: Job, folder: Path, url: str, model: str, seed: int) -> None:
 
 
 def _launched(job: Job, launcher: str) -> Job:
-    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, launcher=launcher, timeout_s=400.0))
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, launcher=launcher, timeout_s=200.0))
 
 
 if __name__ == "__main__":

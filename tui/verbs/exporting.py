@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb
+from tui.options import common, existing_kb, note
 
 
 @click.command()
@@ -18,10 +18,14 @@ from tui.options import common, existing_kb
     show_default=True,
 )
 @click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
+@click.option("--check", is_flag=True, help="Start it here first, once, and ask it something (serving jobs).")
 @common
-def export(session: str, form: Any, knobs: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+def export(session: str, form: Any, knobs: tuple[str, ...], check: bool, kb: Path | None, as_json: bool) -> None:
     """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script."""
     from autoscout import export as exporting
 
     found = exporting.of_session(existing_kb(kb), session, list(knobs))
+    if check:
+        seconds = exporting.checked(existing_kb(kb), session, found, form)
+        note(f"started here: ready after {seconds:.0f} s, and it answers")
     click.echo(exporting.render(found, "json" if as_json else form), nl=False)

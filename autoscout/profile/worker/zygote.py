@@ -9,6 +9,9 @@ request {"experiment": path, "ranks": n, "timeout_s": s} it answers
 {"codes": [exit code of each rank, -n for signal n], "ended": [ranks that it ended itself],
 "timed_out": bool, "stopped": bool}.
 {"stop": true} ends the experiment that runs; so does closing stdin, which also ends the zygote.
+
+A request with "keep": KEY is one rank that stays when its experiment is over, and runs the next one with the same KEY:
+the worker's stay(connection), which reads a path a line and answers with an exit code a line.
 """
 
 import contextlib
@@ -21,6 +24,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,6 +54,68 @@ class Requests:
         return json.loads(line)
 
 
+class Rank:
+    """A forked process that runs one experiment."""
+
+    def __init__(self, body: Callable[[], None], answers: int) -> None:
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            with contextlib.suppress(OSError):  # the child does it too: whoever comes first
+                os.setpgid(self.pid, self.pid)
+            return
+        try:
+            os.setpgid(0, 0)
+            leash.die_with(parent)
+            os.close(answers)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            body()
+        finally:
+            os._exit(1)
+
+    def code(self) -> int | None:
+        """Of its exit; None while it runs."""
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if done else None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Kept(Rank):
+    """A forked process that runs experiments one after another, those that have the same key."""
+
+    def __init__(self, worker: ModuleType, key: str, answers: int) -> None:
+        self.key, self.gone = key, False
+        ours, theirs = socket.socketpair()
+        self._connection = ours
+
+        def body() -> None:
+            ours.close()
+            worker.stay(theirs.detach())
+
+        super().__init__(body, answers)
+        theirs.close()
+
+    def give(self, experiment: str) -> None:
+        with contextlib.suppress(OSError):  # it died: code() says so
+            self._connection.sendall(experiment.encode() + b"\n")
+
+    def code(self) -> int | None:
+        if select.select([self._connection], [], [], 0)[0] and (said := self._connection.recv(64)):
+            return int(said)
+        code = super().code()
+        self.gone = code is not None
+        return code
+
+    def end(self) -> None:
+        if not self.gone:
+            self.kill()
+            os.waitpid(self.pid, 0)
+        self._connection.close()
+
+
 def main() -> None:
     os.environ.update(json.loads(sys.argv[2]))
     answers = os.dup(1)  # whatever Megatron prints must not get in between
@@ -62,60 +128,31 @@ def main() -> None:
     gc.freeze()  # the ranks share these pages
     _answer(answers, {"ready": True})
     requests = Requests()
+    kept: Kept | None = None
     while not requests.closed:
         request = requests.next(None)
-        if request is not None and "experiment" in request:
-            _answer(answers, _run(worker, request, requests, answers))
+        if request is None or "experiment" not in request:
+            continue
+        if "keep" in request:
+            kept = _kept(worker, request, kept, answers)
+            ranks: list[Rank] = [kept]
+        else:
+            port = _free_port()
+            ranks = [_forked(worker, request, rank, port, answers) for rank in range(request["ranks"])]
+        _answer(answers, _run(ranks, request["timeout_s"], requests))
 
 
-def _answer(file: int, answer: dict[str, Any]) -> None:
-    os.write(file, json.dumps(answer).encode() + b"\n")
+def _kept(worker: ModuleType, request: dict[str, Any], kept: Kept | None, answers: int) -> Kept:
+    if kept is not None and (kept.gone or kept.key != request["keep"]):
+        kept.end()
+        kept = None
+    kept = kept or Kept(worker, request["keep"], answers)
+    kept.give(request["experiment"])
+    return kept
 
 
-def _run(worker: ModuleType, request: dict[str, Any], requests: Requests, answers: int) -> dict[str, Any]:
-    port = _free_port()
-    pids = [_fork(worker, request, rank, port, answers) for rank in range(request["ranks"])]
-    codes: dict[int, int] = {}
-    ended: list[int] = []
-    deadline = time.monotonic() + request["timeout_s"]
-    timed_out = stopped = failed = False
-    while len(codes) < len(pids):
-        command = requests.next(_TICK_S)
-        for rank, pid in enumerate(pids):
-            if rank not in codes:
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    codes[rank] = os.waitstatus_to_exitcode(status)
-        if not failed and any(codes.values()):
-            failed = True
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
-        stopped = stopped or requests.closed or (command is not None and "stop" in command)
-        late = time.monotonic() > deadline
-        if (stopped or late) and not ended:
-            timed_out = late and not failed and not stopped
-            ended = [rank for rank in range(len(pids)) if rank not in codes]
-            for rank in ended:
-                os.killpg(pids[rank], signal.SIGKILL)
-    return {
-        "codes": [codes[rank] for rank in range(len(pids))],
-        "ended": ended,
-        "timed_out": timed_out,
-        "stopped": stopped,
-    }
-
-
-def _fork(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        with contextlib.suppress(OSError):  # the child does it too: whoever comes first
-            os.setpgid(pid, pid)
-        return pid
-    try:
-        os.setpgid(0, 0)
-        leash.die_with(parent)
-        os.close(answers)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+def _forked(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> Rank:
+    def body() -> None:
         os.environ.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank),
@@ -124,8 +161,40 @@ def _fork(worker: ModuleType, request: dict[str, Any], rank: int, port: int, ans
             MASTER_PORT=str(port),
         )
         worker.run_and_exit(Path(request["experiment"]))
-    finally:
-        os._exit(1)
+
+    return Rank(body, answers)
+
+
+def _answer(file: int, answer: dict[str, Any]) -> None:
+    os.write(file, json.dumps(answer).encode() + b"\n")
+
+
+def _run(ranks: list[Rank], timeout_s: float, requests: Requests) -> dict[str, Any]:
+    codes: dict[int, int] = {}
+    ended: list[int] = []
+    deadline = time.monotonic() + timeout_s
+    timed_out = stopped = failed = False
+    while len(codes) < len(ranks):
+        command = requests.next(_TICK_S)
+        for number, rank in enumerate(ranks):
+            if number not in codes and (code := rank.code()) is not None:
+                codes[number] = code
+        if not failed and any(codes.values()):
+            failed = True
+            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        stopped = stopped or requests.closed or (command is not None and "stop" in command)
+        late = time.monotonic() > deadline
+        if (stopped or late) and not ended:
+            timed_out = late and not failed and not stopped
+            ended = [number for number in range(len(ranks)) if number not in codes]
+            for number in ended:
+                ranks[number].kill()
+    return {
+        "codes": [codes[number] for number in range(len(ranks))],
+        "ended": ended,
+        "timed_out": timed_out,
+        "stopped": stopped,
+    }
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,26 @@ import effective
 import prompts
 
 _LONGEST_S = 6 * 3600.0
+Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
     experiment, url = Path(sys.argv[1]), sys.argv[2]
     try:
-        measured = asyncio.run(_drive(experiment, url))
+        measured = _loop()(_drive(experiment, url))
     except Exception as error:
         driving.leave_error(experiment.parent, error)
         return 1
     driving.write(experiment.with_name("rank-0.json"), measured)
     return 0
+
+
+def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
+    try:
+        import uvloop  # vLLM's own servers use it
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
 
 
 async def _drive(experiment: Path, url: str) -> dict[str, Any]:
@@ -35,7 +45,9 @@ async def _drive(experiment: Path, url: str) -> dict[str, Any]:
     given = json.loads(experiment.read_bytes())
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
-        async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
+        async def answer(
+            requests: list[prompts.Request], concurrency: int, ids: bool
+        ) -> tuple[float, list[driving.Record]]:
             body = {"model": given["served_name"], "return_token_ids": ids}
             return await _answer(session, url, body, requests, concurrency)
 
@@ -52,30 +64,37 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, k
         config = (await response.json())["vllm_config"]
     parts = {name.removesuffix("_config"): part for name, part in config.items() if isinstance(part, dict)}
     found = effective.of_described({part: parts.get(part, {}) for part in effective.PARTS})
-    driving.write(experiment.with_name("effective.json"), found)
+    cache = parts.get("cache", {})
+    tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
+    driving.write(experiment.with_name("effective.json"), found | ({"kv_cache_tokens": tokens} if tokens else {}))
     return known.get(found["identity"], "")
 
 
 async def _answer(
     session: aiohttp.ClientSession, url: str, body: dict[str, Any], requests: list[prompts.Request], concurrency: int
-) -> list[driving.Record]:
-    start = time.perf_counter()
+) -> tuple[float, list[driving.Record]]:
+    """Bodies are written before the first is sent, and answers read after the last has come: client and server share
+    the machine's processors, and what we compute meanwhile the server's users would wait for."""
+    bodies = [_body(body, request) for request in requests]
     turns = asyncio.Semaphore(concurrency or len(requests))
+    start = time.perf_counter()
 
-    async def one(request: prompts.Request) -> driving.Record:
+    async def one(request: prompts.Request, content: bytes) -> tuple[driving.Record, Received]:
         if not concurrency:
             await asyncio.sleep(max(0.0, start + request.arrival_s - time.perf_counter()))
         async with turns:
-            return await _ask(session, url, body, request, start)
+            record = driving.record(time.perf_counter() - start, request)
+            return record, await _ask(session, url, content, record)
 
-    return list(await asyncio.gather(*(one(request) for request in requests)))
+    said = await asyncio.gather(*(one(request, content) for request, content in zip(requests, bodies, strict=True)))
+    duration = time.perf_counter() - start
+    for record, received in said:
+        _read(record, received, start)
+    return duration, [record for record, _ in said]
 
 
-async def _ask(
-    session: aiohttp.ClientSession, url: str, body: dict[str, Any], request: prompts.Request, start: float
-) -> driving.Record:
-    record = driving.record(time.perf_counter() - start, request)
-    body = body | {
+def _body(body: dict[str, Any], request: prompts.Request) -> bytes:
+    asked = {
         "prompt": request.prompt,
         "max_tokens": request.output_len,
         "temperature": 0.0,
@@ -83,20 +102,39 @@ async def _ask(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    return json.dumps(body | asked).encode()
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, content: bytes, record: driving.Record) -> Received:
+    """What came, and when."""
+    received: Received = []
+    headers = {"Content-Type": "application/json"}
     try:
-        async with session.post(f"{url}/v1/completions", json=body) as response:
+        async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:
             if response.status != 200:
-                said = (await response.text())[:300]
-                return record | {"error": f"HTTP {response.status}: {said}"}
-            async for line in response.content:  # server-sent events are lines
+                record["error"] = f"HTTP {response.status}: {(await response.text())[:300]}"
+                return []
+            async for part in response.content.iter_any():
+                received.append((time.perf_counter(), part))
+    except (aiohttp.ClientError, ValueError, OSError) as error:
+        record["error"] = f"{type(error).__name__}: {error}"[:300]
+    return received
+
+
+def _read(record: driving.Record, received: Received, start: float) -> None:
+    """Server-sent events are lines; one has come when its last part has."""
+    left = b""
+    try:
+        for at, part in received:
+            *lines, left = (left + part).split(b"\n")
+            for line in lines:
                 text = line.strip()
                 if text.startswith(b"data:") and text != b"data: [DONE]":
-                    _take(record, json.loads(text[5:]), time.perf_counter() - start)
-    except (aiohttp.ClientError, ValueError, KeyError, TypeError, OSError) as error:
-        return record | {"error": f"{type(error).__name__}: {error}"[:300]}
+                    _take(record, json.loads(text[5:]), at - start)
+    except (ValueError, KeyError, TypeError) as error:
+        record["error"] = record["error"] or f"{type(error).__name__}: {error}"[:300]
     if not record["chunks"]:
-        record["error"] = "the answer has no token"
-    return record
+        record["error"] = record["error"] or "the answer has no token"
 
 
 def _take(record: driving.Record, data: dict[str, Any], now: float) -> None:

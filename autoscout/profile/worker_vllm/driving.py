@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import prompts
+import rates
 
 Record = dict[str, Any]
-Answer = Callable[[list[prompts.Request], int, bool], Awaitable[list[Record]]]
+Answer = Callable[[list[prompts.Request], int, bool], Awaitable[tuple[float, list[Record]]]]
 
 
 class State:
@@ -23,34 +24,52 @@ class State:
 
 
 async def drive(plan: dict[str, Any], answer: Answer, alone: bool = False) -> dict[str, Any]:
-    """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one).
+    """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one), or those of the
+    search for the highest rate.
 
-    `answer(requests, concurrency, ids)` returns a record a request, in order: {"sent", "chunks": times of its tokens,
-    "tokens": ids if wanted, "count", "asked", "error"}, times in seconds of the same clock(). `alone`: as there.
+    `answer(requests, concurrency, ids)` returns how long it took and a record a request, in order: {"sent", "chunks":
+    times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock. `alone`: the
+    engine computes in this process, whose processor time is then known.
     """
-    now = clock(plan, alone)
-    State.phase = "load"
-    checked = await answer(prompts.guarded(plan), 1, True)
+    State.phase, State.passes = "load", 0
+    checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):
         await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
-    passes: list[dict[str, Any]] = []
-    begun = time.perf_counter()
-    while not passes or (len(passes) < plan["passes"] and time.perf_counter() - begun < plan["measure_s"]):
-        requests = prompts.of_pass(plan, len(passes))
-        cpu, start = time.process_time(), now()
-        records = await answer(requests, plan["concurrency"], False)
-        duration, cpu = now() - start, time.process_time() - cpu
-        passes.append({"duration_s": duration, "cpu_s": cpu if alone else 0.0, "requests": records})
-        State.passes = len(passes)
+
+    async def measure(requests: list[prompts.Request]) -> dict[str, Any]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        duration, records = await answer(requests, plan["concurrency"], False)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        State.passes += 1
+        return {"duration_s": duration, "wall_s": wall, "cpu_s": cpu if alone else 0.0, "requests": records}
+
+    found: dict[str, Any] = {}
+    if "search" in plan:
+        found = await rates.highest(plan, measure)
+    else:
+        found["passes"] = []
+        begun = time.perf_counter()
+        while not found["passes"] or (
+            State.passes < plan["passes"] and time.perf_counter() - begun < plan["measure_s"]
+        ):
+            found["passes"].append(await measure(prompts.of_pass(plan, State.passes)))
     guard = [record["tokens"] for record in checked]
-    return {"guard": guard, "guard_error": checked[0]["error"], "passes": passes, "time": time.time()}
+    return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}
 
 
-def clock(plan: dict[str, Any], alone: bool) -> Callable[[], float]:
-    """What time is measured by: processor time where the engine is `alone` in this process and computes all the time,
-    as it does in a closed loop. On a free processor that is the time of the wall; on a shared one it is what the wall
-    would have shown without the others."""
-    return time.process_time if alone and plan["concurrency"] else time.perf_counter
+class Busy:
+    """The clock of an engine that computes alone in this process, on one thread: its processor time, and the time in
+    which it would have waited for the next request, which is skipped. On a free processor that is what the wall shows;
+    on a shared one it is what the wall would have shown without the others."""
+
+    def __init__(self) -> None:
+        self._skipped = -time.process_time()
+
+    def now(self) -> float:
+        return time.process_time() + self._skipped
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += max(0.0, seconds)
 
 
 def record(sent: float, request: prompts.Request) -> Record:

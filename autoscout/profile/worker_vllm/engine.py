@@ -6,12 +6,12 @@ effective.json: what vLLM made of its arguments.
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +20,17 @@ import effective
 import prompts
 from driving import State, write
 
-_IDLE_S = 0.0005
+# What an engine imports beside that, seen by what sys.modules gained while one ran.
+_LATER = (
+    *("compressed_tensors.compressors", "compressed_tensors.quantization", "compressed_tensors.transform"),
+    *(
+        "vllm.distributed.elastic_ep.elastic_execute",
+        "vllm.model_executor.layers.quantization.compressed_tensors.utils",
+    ),
+    *("vllm.model_executor.layers.quantization.online.fp8", "vllm.plugins.lora_resolvers.filesystem_resolver"),
+    *("vllm.plugins.lora_resolvers.hf_hub_resolver", "vllm.triton_utils.dispatcher", "vllm.utils.cpu_triton_utils"),
+    *("vllm.v1.core.sched.scheduler", "vllm.v1.pool.flash_maxsim", "vllm.v1.attention.backends.cpu_attn"),
+)
 
 
 def load(device: str) -> None:
@@ -36,32 +46,51 @@ def load(device: str) -> None:
 
     if device == "cpu":
         import vllm.v1.worker.cpu_model_runner
-        import vllm.v1.worker.cpu_worker
-    with contextlib.suppress(ImportError, AttributeError):
-        import vllm.v1.attention.backends.cpu_attn  # noqa: F401
+        import vllm.v1.worker.cpu_worker  # noqa: F401
+    for name in _LATER:
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module(name)
 
 
 def run_and_exit(experiment: Path) -> NoReturn:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)  # a launcher's, for ranks that find each other
+    code, _kept = _logged(experiment, None)  # taking an engine down takes seconds, and this process ends anyway
+    os._exit(code)
+
+
+def stay(connection: int) -> NoReturn:
+    """Experiments whose paths come in lines, on one engine; each is answered by its exit code. After one that failed
+    nobody knows what became of the engine: it ends with this process."""
+    code, engine = 0, None
+    with os.fdopen(os.dup(connection), "rb") as paths:
+        for path in paths:
+            code, engine = _logged(Path(path.decode().strip()), engine)
+            if code:
+                break
+            os.write(connection, b"0\n")
+    os._exit(code)
+
+
+def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
     folder = experiment.parent
     log = os.open(folder / "rank-0.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # a launcher's, for ranks that find each other
-    code = 1
+    os.close(log)
     try:
-        _kept = _run(experiment, folder)  # taking an engine down takes seconds, and this process ends anyway
-        code = 0
+        return 0, _run(experiment, folder, engine)
     except BaseException as error:
         driving.leave_error(folder, error)
+        return 1, None
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
 
 
-def _run(experiment: Path, folder: Path) -> Any:
-    """The engine, or None where it need not be started."""
+def _run(experiment: Path, folder: Path, engine: Any) -> Any:
+    """On the engine that is there, or on one that is built with the experiment's "ceiling": arguments that a kept
+    engine is made for, of which the configuration uses a part. Returns the engine."""
     given = json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -69,39 +98,64 @@ def _run(experiment: Path, folder: Path) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor.abstract import Executor
 
-    State.phase = "config"
-    arguments = EngineArgs(model=given["model"], skip_tokenizer_init=True, **given["arguments"])
-    config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)  # the defaults of a server
+    State.phase, State.passes = "config", 0
+
+    def made(arguments: dict[str, Any]) -> Any:
+        wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
+        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # the defaults of a server
+
+    config = made(given["arguments"])
     found = effective.of_config(config)
     write(folder / "effective.json", found)
     if same := given["known"].get(found["identity"]):
         write(folder / "rank-0.json", {"same_as": same, "time": time.time()})
-        return None
+        return engine
     State.phase = "build"
-    engine = LLMEngine(
-        vllm_config=config,
-        executor_class=Executor.get_class(config),
-        log_stats=False,
-        usage_context=UsageContext.OPENAI_API_SERVER,
-        multiprocess_mode=False,
-    )
-    write(folder / "effective.json", found | {"kv_cache_tokens": effective.kv_cache_tokens(config)})
-
-    plan = given["plan"]
-    clock = driving.clock(plan, alone=True)
-
-    async def answer(requests: list[prompts.Request], concurrency: int, ids: bool) -> list[driving.Record]:
-        return _answer(engine, requests, concurrency, ids, clock)
-
-    measured = asyncio.run(driving.drive(plan, answer, alone=True))
+    ceiling = given.get("ceiling")
+    if engine is None:
+        built = made(given["arguments"] | ceiling) if ceiling else config
+        engine = LLMEngine(
+            vllm_config=built,
+            executor_class=Executor.get_class(built),
+            log_stats=False,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            multiprocess_mode=False,
+        )
+    if ceiling:
+        _set(engine, config)
+    tokens = effective.kv_cache_tokens(engine.vllm_config)
+    write(folder / "effective.json", found | {"kv_cache_tokens": tokens})
+    measured = _measured(engine, given["plan"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    write(folder / "rank-0.json", measured | {"peak_memory_gib": peak})
+    write(folder / "rank-0.json", measured | ({} if ceiling else {"peak_memory_gib": peak}))
     return engine
 
 
+def _set(engine: Any, config: Any) -> None:
+    """The scheduler's limits of another configuration, as its own __init__ takes them (vLLM 0.32.0,
+    v1/core/sched/scheduler.py:129), and an empty prefix cache."""
+    scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
+    scheduler.max_num_running_reqs = wanted.max_num_seqs
+    scheduler.max_num_active_reqs = wanted.max_num_active_seqs or wanted.max_num_seqs
+    scheduler.max_num_scheduled_tokens = wanted.max_num_scheduled_tokens or wanted.max_num_batched_tokens
+    for name in ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"):
+        setattr(scheduler.scheduler_config, name, getattr(wanted, name))
+    if not engine.reset_prefix_cache():
+        raise RuntimeError("the prefix cache of the kept engine could not be emptied")
+
+
+def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:
+    async def answer(
+        requests: list[prompts.Request], concurrency: int, ids: bool
+    ) -> tuple[float, list[driving.Record]]:
+        return _answer(engine, requests, concurrency, ids)
+
+    return asyncio.run(driving.drive(plan, answer, alone=True))
+
+
 def _answer(
-    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Callable[[], float]
-) -> list[driving.Record]:
+    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool
+) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all are answered. A request that comes while a step runs waits for its end, as it does
     in a server; its time counts from when it came."""
     from vllm import SamplingParams
@@ -111,9 +165,9 @@ def _answer(
     records = [driving.record(0.0, request) for request in requests]
     waiting = list(range(len(requests)))[::-1]
     running: set[int] = set()
-    start = clock()
+    clock = driving.Busy()
     while waiting or running:
-        now = clock() - start
+        now = clock.now()
         while waiting and (len(running) < concurrency if concurrency else requests[waiting[-1]].arrival_s <= now):
             i = waiting.pop()
             records[i]["sent"] = now if concurrency else requests[i].arrival_s
@@ -127,10 +181,10 @@ def _answer(
             engine.add_request(str(i), TokensPrompt(prompt_token_ids=requests[i].prompt), params)
             running.add(i)
         if not running:
-            time.sleep(max(0.0, min(requests[waiting[-1]].arrival_s - now, 0.01)) or _IDLE_S)
+            clock.skip(requests[waiting[-1]].arrival_s - now)
             continue
         outputs = engine.step()
-        now = clock() - start
+        now = clock.now()
         for output in outputs:
             i = int(output.request_id)
             tokens = output.outputs[0].token_ids
@@ -140,4 +194,4 @@ def _answer(
                 records[i]["count"] += len(tokens)
             if output.finished:
                 running.discard(i)
-    return records
+    return clock.now(), records

@@ -32,8 +32,9 @@ def of_pass(plan: dict[str, Any], number: int) -> list[Request]:
 
 
 def warm_up(plan: dict[str, Any], number: int) -> list[Request]:
-    """At once, as many as will be in flight: the first steps of an engine are far slower than those after."""
-    count = plan["concurrency"] or 16
+    """A pass like those that count (of an open loop 16 requests at once): the first steps of an engine are far slower
+    than those after, and the first pass is too."""
+    count = None if plan["concurrency"] else 16
     return [r._replace(arrival_s=0.0) for r in of_pass(plan, _WARM - number)[:count]]
 
 

@@ -40,7 +40,6 @@ LISTED = {
     "VP3": _LATER,
     "VP4": _LATER,
     "VP8": _LATER,
-    "VP5": "our own choice: nobody has shown it to work on CPUs",
     "VS3": _SAME,
     "VS4": _SAME,
     "VS6": _SAME,

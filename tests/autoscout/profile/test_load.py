@@ -92,6 +92,14 @@ def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
     assert said == pytest.approx({name: ours[name] for name in said})
 
 
+def test_what_the_kv_cache_should_hold() -> None:
+    """Two requests of 10 + 2 and 20 + 3 tokens overlap, a third one of 30 + 4 comes when they have gone."""
+    one, two = Request(0.0, [0.5, 1.0], 2, 10), Request(0.9, [1.5, 2.0], 3, 20)
+    third = Request(2.0, [3.0], 4, 30)
+    assert load.kv_needed_tokens([Pass(3.0, 0.0, [one, two, third])]) == 35.0
+    assert load.kv_needed_tokens([Pass(1.0, 0.0, [Request(0.0, [], 0, 5, "failed")])]) == 0.0
+
+
 def test_the_median_pass_counts() -> None:
     passes = [Pass(seconds, 0.0, [Request(0.0, [0.1], 1, 1)]) for seconds in (1.0, 2.0, 50.0)]
     assert load.metrics(passes, serving_job())["requests_per_s"] == 0.5
@@ -267,7 +275,7 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_users(server: Server, t
     assert measured["output_tokens_per_s"] == pytest.approx(4 * measured["requests_per_s"])
     assert found["guard"] == [[0, 1, 2, 3]] * 4
     assert all(body["ignore_eos"] and body["temperature"] == 0.0 for body in server.asked)
-    assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 6 + 2 * 18  # warm-up, two passes
+    assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 3 * 18  # warm-up, two passes
 
 
 def test_an_open_loop_sends_when_the_plan_says(server: Server, tmp_path: Path) -> None:
@@ -299,30 +307,34 @@ def test_nobody_there_is_a_failure(tmp_path: Path) -> None:
     assert "ClientConnectorError" in (tmp_path / "rank-0.error.json").read_text()
 
 
-def test_processor_time_counts_where_the_engine_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a closed loop in one process; others that hold the processor (here: sleep) do not show."""
+async def answered(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+    records = [
+        {"sent": 0.0, "chunks": [0.1], "tokens": [7] if ids else [], "count": 1, "asked": 4, "error": ""}
+        for _ in requests
+    ]
+    return 0.1, records
+
+
+def test_the_clock_of_an_engine_that_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that hold the processor (here: sleep) do not show, nor does waiting for a request last."""
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
-    async def answer(requests: list[Any], concurrency: int, ids: bool) -> list[dict[str, Any]]:
-        time.sleep(0.2)
-        return [driving.record(0.0, r) | {"chunks": [0.1], "count": 1, "tokens": [7] if ids else []} for r in requests]
-
-    def seconds(alone: bool, **traffic: Any) -> float:
-        plan = load.plan(serving_job(input_len=4, output_len=1, requests=2, **traffic)) | {"passes": 1}
-        return asyncio.run(driving.drive(plan, answer, alone))["passes"][0]["duration_s"]
-
-    assert seconds(True, concurrency=2) < 0.2
-    assert seconds(False, concurrency=2) >= 0.2
-    assert seconds(True, rate=100.0) >= 0.2
+    clock, wall = driving.Busy(), time.perf_counter()
+    time.sleep(0.2)
+    assert clock.now() < 0.15
+    clock.skip(60.0)
+    assert 60.0 <= clock.now() < 60.2
+    assert time.perf_counter() - wall < 30
+    clock.skip(-5.0)
+    assert clock.now() >= 60.0
 
 
 def test_a_slow_engine_is_measured_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
-    async def answer(requests: list[Any], concurrency: int, ids: bool) -> list[dict[str, Any]]:
-        return [driving.record(0.0, r) | {"chunks": [0.1], "count": 1, "tokens": [7] if ids else []} for r in requests]
-
     plan = load.plan(serving_job(concurrency=2, input_len=4, output_len=1)) | {"measure_s": 0.0, "passes": 5}
-    assert len(asyncio.run(driving.drive(plan, answer))["passes"]) == 1
+    found = asyncio.run(driving.drive(plan, answered))
+    assert len(found["passes"]) == 1
+    assert found["passes"][0]["duration_s"] == 0.1

@@ -13,8 +13,9 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
+from autoscout import export
 from autoscout.objective import nearest_miss
-from autoscout.profile import guard, runner, serving_keeper, serving_profiler, vllm
+from autoscout.profile import guard, runner, serving_keeper, serving_profiler, serving_reuse, serving_server, vllm
 from autoscout.rivals.expert import expert_default
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
@@ -54,6 +55,115 @@ def test_launchers() -> None:
         vllm.launcher(forked)
     with pytest.raises(AutoscoutError, match="torchrun"):
         vllm.launcher(serving_job(launcher="torchrun"))
+    assert vllm.launcher(serving_job(launcher="reuse")) == "reuse"
+
+
+# ---- several GPUs, several nodes --------------------------------------------------------------------------
+
+
+def spread(nodes: int, **degrees: int) -> dict[str, object]:
+    """How vLLM is told to spread an engine over nodes of 8 GPUs."""
+    cluster = Cluster(nodes=[Node(device="a100", count=8)] * nodes)
+    return vllm.placement(msgspec.structs.replace(serving_job(), cluster=cluster), Configuration(dict(degrees)))
+
+
+def test_ranks_that_one_node_holds_need_no_ray() -> None:
+    assert spread(1, tp=4, pp=2, dp=1) == {}
+    assert spread(1, tp=2, pp=1, dp=4) == {}
+
+
+def test_an_engine_that_spans_nodes_takes_its_workers_from_ray() -> None:
+    assert spread(2, tp=8, pp=2, dp=1) == {"distributed_executor_backend": "ray"}
+    assert spread(4, tp=8, pp=2, dp=2) == {"distributed_executor_backend": "ray", "data_parallel_backend": "ray"}
+
+
+def test_engines_on_several_nodes_are_so_many_on_each() -> None:
+    assert spread(2, tp=4, pp=1, dp=4) == {"data_parallel_size_local": 2, "data_parallel_backend": "ray"}
+
+
+def test_the_command_of_a_large_model_says_all_of_it(tmp_path: Path) -> None:
+    cluster = Cluster(nodes=[Node(device="h100", count=8)] * 2)
+    launch = msgspec.structs.replace(serving_job().launch, python="/opt/vllm/bin/python")
+    job = msgspec.structs.replace(serving_job(), cluster=cluster, launch=launch)
+    configuration = Configuration({"tp": 8, "pp": 2, "dp": 1, "max_num_seqs": 256})
+    line = runner.launch_line(job, configuration, Path("experiment.json"))
+    assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --data-parallel-size 1" in line
+    assert line.endswith("--distributed-executor-backend ray")
+    found = export.launch(job, configuration, "tp8_pp2", "measured")
+    script = tmp_path / "serve.sh"
+    script.write_text(export.render(found, "slurm"))
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    for words in ("--nodes=2", "--gpus-per-node=8", "ray start --head", 'ray start --address="$RAY_ADDRESS"'):
+        assert words in script.read_text()
+    assert "a Ray cluster of 2 nodes" in export.render(found, "command")
+
+
+def test_only_servers_can_be_checked(tmp_path: Path) -> None:
+    trains = export.Launch(
+        job="x", name="x", devices=1, nodes=1, environment={}, arguments={}, missing=[], evidence="measured"
+    )
+    with pytest.raises(AutoscoutError, match="--check starts servers") as told:
+        export.checked(tmp_path / "kb.duckdb", "session", trains, "command")
+    assert told.value.exit_code == 2
+
+
+def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi's list, of which two rows are another's."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf '11, GPU-a, 40960\\n12, GPU-b, 20480\\n12, GPU-a, 1024\\n99, GPU-b, 70000\\n'")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert serving_server.gpu_memory_gib({11, 12}) == 41.0
+    assert serving_server.gpu_memory_gib({5}) is None
+
+
+# ---- one engine for several configurations ----------------------------------------------------------------
+
+
+def test_a_kept_engine_is_made_for_the_largest_values() -> None:
+    job = serving_job(launcher="reuse")
+    reuse = serving_reuse.Reuse(job)
+    default = expert_default(Space.of_job(job))
+    few = Configuration(default.knobs | {"max_num_seqs": 2, "max_num_batched_tokens": 64})
+    ceiling = reuse.ceiling(few)
+    assert ceiling == {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+    shared = [serving_reuse.key(job, c, ceiling) for c in (few, default)]
+    assert shared[0] == shared[1]
+    other = Configuration(default.knobs | {"block_size": 32})
+    assert serving_reuse.key(job, other, ceiling) != shared[0]
+    memory = msgspec.structs.replace(job, objective=Objective(minimize="peak_memory_gib"))
+    assert serving_reuse.Reuse(memory).ceiling(few) == {}  # that of the larger engine would count
+
+
+def test_a_disagreement_ends_the_live_change_of_the_knob_that_is_furthest() -> None:
+    job = serving_job(launcher="reuse")
+    reuse = serving_reuse.Reuse(job)
+    c = Configuration({"max_num_seqs": 128, "max_num_batched_tokens": 64})
+
+    def ran(value: float, tokens: list[float]) -> Measurement:
+        return Measurement(
+            configuration=c, name="x", context="", status="ok", metrics={"output_tokens_per_s": value}, losses=tokens
+        )
+
+    assert reuse.disagreement(ran(100.0, REFERENCE), ran(104.0, REFERENCE)) == ""
+    said = reuse.disagreement(ran(100.0, REFERENCE), ran(150.0, REFERENCE))
+    assert said == (
+        "output_tokens_per_s was 100 on a reused engine and 150 on a fresh one; from now on an engine is built for its "
+        "max_num_batched_tokens"
+    )
+    assert reuse.ceiling(c) == {"max_num_seqs": 64}
+    assert "greedy answers differ" in reuse.disagreement(ran(100.0, [7.0] * 40), ran(100.0, REFERENCE))
+    assert reuse.ceiling(c) == {}
+    assert [serving_reuse.Reuse(job).due() for _ in range(2)] == [True, True]
+    assert [reuse.due() for _ in range(10)].count(True) == 2
+
+
+def test_those_that_can_share_an_engine_follow_each_other() -> None:
+    a, b, c, d = (
+        Configuration({"block_size": block, "max_num_seqs": n}) for block, n in ((32, 1), (64, 1), (32, 2), (64, 4))
+    )
+    assert serving_reuse.in_turn(serving_job(launcher="reuse"), [a, b, c, d]) == [a, c, b, d]
+    assert serving_reuse.in_turn(serving_job(), [a, b, c, d]) == [a, b, c, d]
 
 
 def test_an_interpreter_without_vllm_is_one_sentence() -> None:

@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from serving_bench import PYTHON, needs_vllm, serving_job
+from serving_bench import needs_vllm, serving_job
 
 from autoscout import export
-from autoscout.profile import guard, processes, serving_keeper, serving_server
+from autoscout.profile import guard, processes, serving_check
 from autoscout.profile.results import collect
-from autoscout.profile.serving_profiler import VllmProfiler, random_model
-from kb.records import Configuration, Measurement
+from autoscout.profile.serving_profiler import VllmProfiler
+from autoscout.rivals.expert import expert_default
+from autoscout.space.explain import completed
+from autoscout.space.graph import Space
+from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node
 
 pytestmark = [pytest.mark.engine, needs_vllm, pytest.mark.timeout(400)]
 
@@ -110,6 +113,29 @@ def test_interrupting_ends_the_next_experiment_only(bench: Bench) -> None:
     assert bench.run().status == "ok"
 
 
+def test_a_reused_engine_measures_what_a_fresh_one_does(tmp_path: Path) -> None:
+    """The second experiment finds the engine of the first; steps of 16 tokens answer later."""
+    profiler = VllmProfiler(serving_job(launcher="reuse"))
+    try:
+        first = profiler.run(Configuration(BASE), "tiny", tmp_path / "0001")  # checked: a fresh one too
+        second = profiler.run(Configuration(BASE | {"max_num_batched_tokens": 16}), "tiny", tmp_path / "0002")
+        refused = profiler.run(Configuration(BASE | {"max_num_batched_tokens": 2}), "tiny", tmp_path / "0003")
+        after = profiler.run(Configuration(BASE), "tiny", tmp_path / "0004")
+    finally:
+        profiler.close()
+    assert [m.status for m in (first, second, refused, after)] == ["ok", "ok", "invalid", "ok"], refused.evidence
+    assert (tmp_path / "0001" / "fresh" / "rank-0.json").is_file()
+    assert "Loading safetensors" in (tmp_path / "0001" / "rank-0.log").read_text()
+    assert "Loading safetensors" not in (tmp_path / "0002" / "rank-0.log").read_text()
+    assert (
+        json.loads((tmp_path / "0002" / "effective.json").read_bytes())["values"]["scheduler.max_num_batched_tokens"]
+        == 16
+    )
+    assert second.metrics["ttft_mean_ms"] > after.metrics["ttft_mean_ms"]
+    assert guard.compare(first, second, guard.ANSWERS) == ""
+    assert second.environment["driver"] == "in process, reused"
+
+
 def left_in_shared_memory(before: set[Path]) -> set[Path]:
     """New files there that no process uses: others on this machine have theirs."""
     deadline = time.monotonic() + 20
@@ -136,34 +162,35 @@ def test_a_server_measures_the_same_things_and_leaves_nothing(tmp_path: Path) ->
     assert "must be greater than or equal to max_num_seqs" in refused.evidence
 
 
+def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: Path) -> None:
+    """Data parallel on two CPU ranks: `vllm serve` starts both engines and shares the requests among them."""
+    job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=[Node(device="cpu", count=2)]))
+    space = Space.of_job(job)
+    two = completed(space, {**BASE, "tp": 1, "dp": 2}, expert_default(space))
+    profiler = VllmProfiler(job)
+    measured = profiler.run(two, "tiny", tmp_path / "0001")
+    assert measured.status == "ok", measured.evidence
+    values = json.loads((tmp_path / "0001" / "effective.json").read_bytes())["values"]
+    assert values["parallel.data_parallel_size"] == 2
+    assert guard.compare(bench.run(), measured, guard.ANSWERS) == ""
+    answered = measured.metrics["output_tokens_per_s"]
+    assert measured.metrics["output_tokens_per_s_per_gpu"] == pytest.approx(answered / 2)
+
+
 @pytest.mark.parametrize("form", ["command", "yaml"])
-def test_what_is_exported_starts(form: export.Format, tmp_path: Path) -> None:
+def test_what_is_exported_starts_and_answers(form: export.Format) -> None:
     job = serving_job()
-    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, model_path=random_model(job)))
-    said = export.render(export.launch(job, Configuration(BASE), "tiny", "measured"), form)
-    (tmp_path / "exported.yaml").write_text(said)
-    port = serving_server.free_port()
-    line = f"{said.rstrip()} --port {port}" if form == "command" else f"vllm serve --config exported.yaml --port {port}"
-    environ = serving_server.variables(
-        {"PATH": f"{PYTHON.absolute().parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    )
-    server = subprocess.Popen(
-        [sys.executable, serving_keeper.__file__, "bash", "-c", line],
-        stdin=subprocess.PIPE,
-        cwd=tmp_path,
-        env=environ,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 300
-        while not serving_server.healthy(port):
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-    finally:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait(60)
+    assert serving_check.check(job, export.launch(job, Configuration(BASE), "tiny", "measured"), form) > 0
+
+
+def test_an_export_that_does_not_start_says_why() -> None:
+    """As of a vLLM that has no such flag any more."""
+    job = serving_job()
+    found = export.launch(job, Configuration(BASE), "tiny", "measured")
+    found = msgspec.structs.replace(found, arguments={**found.arguments, "--swap-space": 4})
+    with pytest.raises(AutoscoutError, match="does not start: unrecognized arguments: --swap-space 4") as told:
+        serving_check.check(job, found, "command")
+    assert told.value.exit_code == 1
 
 
 @pytest.mark.parametrize("launcher", ["warm", "serve"])

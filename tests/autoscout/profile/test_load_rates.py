@@ -1,0 +1,111 @@
+"""The search for the highest request rate that keeps its limits, and what is counted by device and by dollar."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from serving_bench import serving_job
+
+from autoscout.profile import load
+from autoscout.profile.load import Pass
+from kb.records import Cluster, Configuration, Job, Node, Objective
+
+WORKER = Path(load.__file__).parent / "worker_vllm"
+
+
+def search_job(limits: list[str], **traffic: Any) -> Job:
+    objective = Objective(maximize="max_rate_rps", constraints=limits)
+    return msgspec.structs.replace(serving_job(**({"rate": 1.0} | traffic)), objective=objective)
+
+
+def queue(capacity: float, seed: int) -> Any:
+    """A server that takes 1 / capacity seconds a request, one at a time, give or take."""
+    rng = np.random.default_rng(seed)
+
+    async def answer(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+        free, records = 0.0, []
+        for r in requests:
+            free = max(free, r.arrival_s) + rng.uniform(0.8, 1.2) / capacity
+            records.append(
+                {"sent": r.arrival_s, "chunks": [free], "tokens": [1] * ids, "count": 1, "asked": 4, "error": ""}
+            )
+        return free, records
+
+    return answer
+
+
+@pytest.mark.parametrize("start", [1.0, 40.0, 900.0])
+def test_the_search_ends_near_the_highest_rate_that_keeps_the_limits(
+    start: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request takes 20 ms. Waiting 50 ms at the median of an M/D/1 queue is a load of about 0.83."""
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    job = search_job(["e2el_p50_ms <= 50"], rate=start, requests=400)
+    plan = load.plan(job)
+    assert plan["arrival_s"][-1] == pytest.approx(399.0)  # of rate 1
+    found = asyncio.run(driving.drive(plan, queue(50.0, 1)))
+    assert 0.75 * 50 < found["max_rate"] < 0.95 * 50
+    lost = min(step["rate"] for step in found["tried"] if not step["kept"])
+    assert found["max_rate"] < lost <= 1.05 * found["max_rate"]
+    assert sum(step["loads"] for step in found["tried"]) <= 26
+    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    assert metrics["e2el_p50_ms"] <= 50
+
+
+def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    job = search_job(["ttft_p99_ms <= 10"], requests=50)
+    found = asyncio.run(driving.drive(load.plan(job), queue(50.0, 1)))
+    assert found["max_rate"] == 0.0
+    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    said = load.not_even(found, metrics)
+    assert said.startswith("no request rate keeps the limits: at the lowest that was tried")
+    assert "ttft_p99_ms 2" in said
+
+
+def test_clear_cases_take_one_load_and_doubtful_ones_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(WORKER))
+    import rates  # pyright: ignore[reportMissingImports]
+
+    def load_of(slow: int, of: int) -> dict[str, Any]:
+        requests = [
+            {"sent": float(i), "chunks": [i + (0.9 if i < slow else 0.1)], "count": 1, "error": ""} for i in range(of)
+        ]
+        return {"duration_s": of - 0.9, "requests": requests}
+
+    limits = [["ttft_p90_ms", 500.0]]
+    assert rates.verdict([load_of(0, 100)], limits, False) is True
+    assert rates.verdict([load_of(30, 100)], limits, False) is False
+    assert rates.verdict([load_of(9, 100)], limits, False) is None
+    assert rates.verdict([load_of(9, 100)], limits, True) is True
+    assert rates.verdict([load_of(11, 100)], limits, True) is False
+    failed = load_of(0, 100)
+    failed["requests"][3]["error"] = "HTTP 500"
+    assert rates.verdict([failed], limits, False) is False
+
+
+# ---- by device and by dollar ------------------------------------------------------------------------------
+
+
+def test_cost_and_throughput_by_what_is_used() -> None:
+    nodes = [Node(device="a100", count=8, price_per_hour=36.0), Node(device="a40", count=4, price_per_hour=4.0)]
+    job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=nodes))
+    found = {"output_tokens_per_s": 12000.0}
+    everything = load.per_device(found, job, Configuration({"a100": 8, "a40": 4}))
+    assert everything == {
+        "output_tokens_per_s_per_gpu": 1000.0,
+        "usd_per_million_output_tokens": pytest.approx(0.926, 1e-3),
+    }
+    small = load.per_device(found, job, Configuration({"a100": 0, "a40": 4}))
+    assert small == {
+        "output_tokens_per_s_per_gpu": 3000.0,
+        "usd_per_million_output_tokens": pytest.approx(0.0926, 1e-3),
+    }
+    assert "usd_per_million_output_tokens" not in load.per_device(found, serving_job(), Configuration({}))

@@ -1,0 +1,124 @@
+"""Mode (a) against servers that misbehave: each is a class and one sentence, and nothing of them stays.
+
+The interpreter that the job names is real; only `-m vllm…` is answered by a small server of ours, so that it can die,
+hang or answer nonsense on command.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from serving_bench import serving_job
+
+from autoscout.profile import vllm
+from autoscout.profile.serving_profiler import VllmProfiler
+from kb.records import Configuration, Job, Measurement
+
+pytest.importorskip("aiohttp", reason="the load generator's client is not installed here (the dev extra)")
+
+INTERPRETER = """#!/bin/sh
+case "$*" in
+  *probe.py*) echo '{"python": "3.11", "vllm": "0.32.0", "device": "x", "devices": "2"}' ;;
+  *vllm.entrypoints*) exec PYTHON FOLDER/server.py "$@" ;;
+  *) exec PYTHON "$@" ;;
+esac
+"""
+SERVER = """
+import json, os, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HOW = Path(__file__).with_name("how").read_text()
+starts = Path(__file__).with_name("starts")
+starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+if HOW == "taken" and len(starts.read_text()) == 1:
+    sys.exit("OSError: [Errno 98] error while attempting to bind on address: address already in use")
+if HOW == "flag":
+    sys.exit("usage: vllm serve\\nvllm: error: unrecognized arguments: --max-num-seqs 4")
+if HOW == "never":
+    print("Loading weights took forever", flush=True)
+    time.sleep(600)
+answered = 0
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+    def do_POST(self):
+        global answered
+        answered += 1
+        if HOW == "dies" and answered > 6:
+            print("RuntimeError: the worker is gone", flush=True)
+            os._exit(1)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
+        self.send_response(200)
+        self.end_headers()
+        if HOW == "garbage":
+            self.wfile.write(b"data: <html>busy</html>\\n\\n")
+            return
+        for i in range(asked):
+            self.wfile.write(b'data: {"choices": [{"token_ids": [%d]}]}\\n\\n' % i)
+        self.wfile.write(b'data: {"choices": [], "usage": {"completion_tokens": %d}}\\n\\ndata: [DONE]\\n\\n' % asked)
+
+ThreadingHTTPServer.request_queue_size = 64
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def experiment(folder: Path, how: str, timeout_s: float = 60.0) -> Measurement:
+    bench = folder / "bench"
+    (bench / "model").mkdir(parents=True)
+    interpreter = bench / "python"
+    interpreter.write_text(INTERPRETER.replace("PYTHON", sys.executable).replace("FOLDER", str(bench)))
+    interpreter.chmod(0o755)
+    (bench / "server.py").write_text(SERVER)
+    (bench / "how").write_text(how)
+    changes = {"launcher": "serve", "python": str(interpreter), "model_path": str(bench / "model"), "requests": 8}
+    job: Job = serving_job(**changes, timeout_s=timeout_s)
+    (bench / "model" / "config.json").write_text(json.dumps(vllm.model_config(job)))
+    profiler = VllmProfiler(job)
+    measured = profiler.run(Configuration({"max_num_seqs": 4}), "tiny", folder / "0001")
+    profiler.close()
+    mine = [p for p in psutil.process_iter(["cmdline"]) if str(bench) in " ".join(p.info["cmdline"] or [])]
+    assert mine == []
+    assert "\n" not in measured.evidence
+    return measured
+
+
+def test_a_server_that_behaves_is_measured(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "well")
+    assert measured.status == "ok", measured.evidence
+    assert measured.metrics["kv_needed_tokens"] >= 24 + 6
+
+
+def test_a_port_that_somebody_took_meanwhile_is_not_the_configurations_fault(tmp_path: Path) -> None:
+    assert experiment(tmp_path, "taken").status == "ok"
+    assert (tmp_path / "bench" / "starts").read_text() == "xx"
+
+
+def test_a_flag_that_this_version_does_not_have_is_named(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "flag")
+    assert measured.status == "invalid"
+    assert "unrecognized arguments: --max-num-seqs 4" in measured.evidence
+
+
+def test_a_server_that_never_becomes_ready_is_a_timeout(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "never", timeout_s=3.0)
+    assert measured.status == "timeout"
+    assert "the server was not ready after 3 s; it last said: Loading weights took forever" in measured.evidence
+
+
+def test_a_server_that_dies_under_load_says_why(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "dies")
+    assert measured.status == "error"
+    assert "vLLM failed under load: RuntimeError: the worker is gone" in measured.evidence
+
+
+def test_a_server_that_answers_garbage_measures_nothing(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "garbage")
+    assert measured.status == "error"
+    assert "requests failed: JSONDecodeError" in measured.evidence
+    assert measured.metrics == {}

@@ -1,0 +1,73 @@
+"""The winner of a session against the default, by vLLM's own benchmark: the exported commands are started as they are,
+and each is loaded by `vllm bench serve`, in turns.
+
+    python tests/tools/serving_confirm.py KB SESSION FILE      one round, added to FILE; run it again. Needs .venv-vllm
+"""
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from autoscout import export
+from autoscout.confirm import _T95
+from autoscout.profile import serving_check, serving_profiler
+from autoscout.session import session_started
+from kb.records import Job
+
+_SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
+
+
+def main() -> None:
+    kb, session, file = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    started = session_started(kb, session)
+    winner = export.of_session(kb, session, [])
+    default = export.launch(started.job, started.default, "default", "the expert default")
+    done = json.loads(file.read_text()) if file.exists() else []
+    turns = [("winner", winner), ("default", default)]
+    done.append({name: _benched(started.job, launch) for name, launch in (turns if len(done) % 2 else turns[::-1])})
+    file.write_text(json.dumps(done))
+    print("| exported command of | " + " | ".join(_SHOWN) + " |\n|---|" + "---|" * len(_SHOWN))
+    for said in done:
+        for name, found in said.items():
+            print(f"| {name} | " + " | ".join(f"{found[metric]:.1f}" for metric in _SHOWN) + " |")
+    logs = [math.log(said["winner"][_SHOWN[0]] / said["default"][_SHOWN[0]]) for said in done]
+    mean = statistics.fmean(logs)
+    half = _T95[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    print(
+        f"{winner.name}: {math.exp(mean):.2f} times the output tokens a second of the default "
+        f"(95 % interval {math.exp(mean - half):.2f} to {math.exp(mean + half):.2f}, {len(logs)} rounds)"
+    )
+
+
+def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
+    """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
+    model = job.launch.model_path or serving_profiler.random_model(job)
+    with serving_check.serving(job, launch, "command") as (port, _), tempfile.TemporaryDirectory() as folder:
+        runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
+    return {metric: statistics.fmean(run[metric] for run in runs) for metric in _SHOWN}
+
+
+def _bench(job: Job, model: str, port: int, folder: Path, seed: int) -> dict[str, float]:
+    """The load of the job: what all requests begin with, and the rest, which is each one's own."""
+    traffic = job.traffic
+    assert isinstance(traffic.input_len, int)
+    command = [
+        *(job.launch.python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--port", str(port)),
+        *("--model", model, "--dataset-name", "random", "--seed", str(seed), "--ignore-eos"),
+        *("--random-prefix-len", str(traffic.shared_prefix)),
+        *("--random-input-len", str(traffic.input_len - traffic.shared_prefix)),
+        *("--random-output-len", str(traffic.output_len), "--num-prompts", str(20 * traffic.requests)),
+        *("--max-concurrency", str(traffic.concurrency), "--num-warmups", str(traffic.requests)),
+        *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-dir", str(folder)),
+        *("--result-filename", "theirs.json"),
+    ]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return json.loads((folder / "theirs.json").read_bytes())
+
+
+if __name__ == "__main__":
+    main()
