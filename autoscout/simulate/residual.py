@@ -47,7 +47,8 @@ class Residual:
         self._seen = None
         self.base.fit(columns, values)
         said = self.base.predict(columns)
-        target = np.log(values) - np.log(said.value)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+            target = np.log(values) - np.log(said.value)
         known = np.isfinite(target)
         if not known.any():
             return

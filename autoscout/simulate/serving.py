@@ -24,6 +24,10 @@ from kb.records import Traffic
 # half a millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
 
+_BATCHES: dict[Any, dict[str, float]] = {}  # what was simulated of batches, by all that they depend on
+_MOST_BATCHES = 20_000
+_LABELS = ("row", "source", "model", "version", "why_not")  # columns that change nothing
+
 # Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
 # tests/tools/serving_accuracy.py, which measures them.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
@@ -60,7 +64,8 @@ class ServingSimulator:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects the level by measured rows of the job: their mean log error, shrunk towards none by two rows."""
         self.bias = self.spread = 0.0
-        error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
+        with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
+            error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
         error = error[np.isfinite(error)]
         if len(error):
             self.bias = float(error.sum() / (len(error) + _PRIOR_ROWS))
@@ -99,8 +104,9 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
         found[metric] = np.full(n, np.nan)
     batches = s.batch > 0
     exact = np.full(n, n <= EXACT) | (batches & (batches.sum() <= EXACT_BATCHES))
+    keys = _keys(columns, kind, n) if (exact & batches).any() else [None] * n
     for i in np.flatnonzero(exact).tolist():
-        for name, value in exactly(columns, s, i).items():
+        for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
     fails = s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12)
     for name in found:
@@ -109,6 +115,30 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
         worst = 0.0 if name.endswith(("_per_s", "_rps")) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
+
+
+def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
+    """(n,) all that the batch of a configuration depends on; None where requests come one by one."""
+    if "traffic" in columns:
+        return [None] * n
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
+    own = {name: v for name, v in arrays.items() if v.shape == (n,)}
+    alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
+    numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]
+    words = [own[name].tolist() for name in own if name not in numbers]
+    table = np.array([own[name].astype(float) for name in numbers]).reshape(len(numbers), n).T.copy()
+    return [(alike, tuple(numbers), row.tobytes(), *(w[i] for w in words)) for i, row in enumerate(table)]
+
+
+def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float]:
+    """`exactly`, simulated once for the same batch: ensembles ask for the same rows again and again."""
+    if key is None:
+        return exactly(columns, s, i)
+    if key not in _BATCHES:
+        if len(_BATCHES) >= _MOST_BATCHES:
+            _BATCHES.clear()
+        _BATCHES[key] = exactly(columns, s, i)
+    return _BATCHES[key]
 
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.column_names import renamed, status_of
+
 Row = Mapping[str, Any]
 
 # A table's name of a metric → ours. Latencies come in the unit that the row or the column's ending says.
@@ -71,8 +73,8 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
     """
     runs: dict[Any, dict[str, Any]] = {}
     measured: list[dict[str, float]] = []
-    for i, row in enumerate(rows):
-        if str(row.get("status") or "ok") != "ok":
+    for i, row in enumerate(map(renamed, rows)):
+        if status_of(row) != "ok":
             continue
         key = _run_key(row, i)
         if key not in runs:
@@ -146,11 +148,11 @@ def _columns(row: Row) -> dict[str, Any]:
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
         out["batch"] = 0.0
-    out["gpus"] = _number(row.get("n_gpus")) or out["tp"] * out["pp"] * out["dp"]
+    out["gpus"] = _number(row.get("gpus")) or out["tp"] * out["pp"] * out["dp"]
     out["gpu"] = device_name(str(row.get("gpu") or ""), _number(row.get("memory_gib")))
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
-    out["dtype"] = str(row.get("precision") or weights)
+    out["dtype"] = str(row.get("dtype") or weights)
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
     out["framework"] = str(row.get("framework") or "vLLM")
     out["version"] = str(row.get("version") or "")
