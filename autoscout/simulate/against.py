@@ -83,7 +83,8 @@ def score_rows(rows: Rows) -> Scores:
             predictions[member.name] = member.predict(rows.columns)
     fold, held_out = _folds(rows)
     predictions |= _held_out(rows, fold)
-    members = {name: _accuracy(rows, p) for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
+    able = {name: p for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
+    members = {name: _accuracy(rows, p) for name, p in able.items()}
     group_rows = {
         name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
         for name in rows.groups

@@ -92,7 +92,6 @@ NUMBERS = [
     "stage_tp",
     "stage_recomputed",
     "grad_bytes",
-    "compiled",
     "a100",
     "a40",
 ]

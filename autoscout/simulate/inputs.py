@@ -78,7 +78,7 @@ class Inputs(SimpleNamespace):
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
-DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0}
+DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0}  # flex: DeepEP
 
 
 def complete(columns: Columns) -> Inputs:

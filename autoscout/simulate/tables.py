@@ -33,6 +33,17 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
     # its tensor parallelism always splits the sequence, too
     "torchtitan FSDP2": {"bias": 0, "attention": "flash2", "sp": 1, "zero": 3},
+    # scripts/performance of NVIDIA-NeMo/Megatron-Bridge: everything overlaps
+    "Megatron-Bridge": {
+        "bias": 0,
+        "sp": 1,
+        "distopt": 1,
+        "overlap_grad": 1,
+        "overlap_param": 1,
+        "overlap_p2p": 1,
+        "tp_comm_overlap": 1,
+        "dispatcher": "flex",
+    },
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2},
 }
 # Columns that are read beside those of column_names.
@@ -40,6 +51,8 @@ ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "b
 OPERATORS = 13.0  # per layer, as Mist and Aceso cut models into stages
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
+# torchtitan's "selective op" keeps attention and every other product: wk, wo and w3 of seven run again
+TITAN_RECOMPUTED = 0.36
 # Megatron-LM of 2021-22 as Mist's and vTrain's authors ran it.
 EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "learned_positions": 1, "dtype": "fp16"}
 
@@ -88,7 +101,7 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
         found["zero"] = 2.0
     if own.get("source") == "fms_fsdp" and x.get("ar") == "selective":
         found |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
-    if "lora.yaml" in other:
+    if "lora.yaml" in other or "LoRA Performance" in other:
         found["lora"] = 2.0 if "qlora" in other else 1.0
     if match := re.search(r'"ops_per_stage": \[(\d+)', other):
         found["stage_layers"] = float(match[1]) / OPERATORS
@@ -107,9 +120,10 @@ def _torchtitan(other: str, x: Row) -> dict[str, Any]:
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
     found: dict[str, Any] = {"dtype": "fp8"} if "float8" in run.lower() else {}
-    found["compiled"] = float("compile" in run.lower())
     if "asynctp" in run.lower().replace(" ", ""):
         found["tp_comm_overlap"] = 1.0
+    if x.get("ar") == "selective":
+        found |= {"ar": "full", "recomputed": TITAN_RECOMPUTED}
     if x.get("pp", 1) > 1 and "mbs" in x:
         found["vpp"] = 2.0 if "Interleaved" in run else 1.0
         found["mbs"] = max(x["mbs"] // (x["pp"] * found["vpp"]), 1.0)
@@ -127,7 +141,9 @@ def peak_gib(rows: Sequence[Row]) -> np.ndarray:
     return np.array([_gib(row) for row in rows], dtype=float)
 
 
-_TIME = re.compile(r"(?:iteration_time|step_time|iter_time|time_per_(?:step|iteration))(?:_median|_derived)?(?:_(s|ms))?")
+_TIME = re.compile(
+    r"(?:iteration_time|step_time|iter_time|time_per_(?:step|iteration))(?:_median|_derived)?(?:_(m?s))?"
+)
 _RATE = re.compile(r"(tokens|samples)_(?:per_s(?:ec(?:ond)?)?|s)(_per_gpu|_per_device)?")
 _PEAK = re.compile(
     r"(?:peak_mem(?:ory)?(?:_per_gpu|_allocated(?:_any_rank)?)?|(?:mem_)?max_(?:mem(?:ory)?_)?allocated)"
@@ -215,6 +231,8 @@ def _software(own: Row) -> dict[str, Any]:
             unit = 128 * (number(own.get("tp")) or 1.0)
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
+    if framework.startswith("Megatron-Bridge"):  # what follows is its version
+        framework = "Megatron-Bridge"
     return FRAMEWORKS.get(framework, {})
 
 
