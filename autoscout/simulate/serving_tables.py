@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.column_names import renamed, status_of
+from autoscout.simulate.column_names import number, renamed, status_of
 
 Row = Mapping[str, Any]
 
@@ -60,6 +60,7 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
 }
+_MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
@@ -224,9 +225,6 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
 
 
 def _number(value: Any) -> float:
-    """0 for what is missing or no number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return number if np.isfinite(number) else 0.0
+    """0 for what is missing, no number, or none that a run could have."""
+    found = number(value) or 0.0
+    return found if 0 < found < _MOST else 0.0

@@ -78,7 +78,7 @@ def of_row(row: Row) -> dict[str, Any]:
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
     told = {k: number(v) for k, v in own.items() if k in NUMBERS}
     x |= {k: v for k, v in told.items() if v is not None and (v > 0 or (v == 0 and k in MAY_BE_0))}
-    x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher") if k in own}
+    x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "framework") if k in own}
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
     ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
     x |= _recomputation(str(ar).strip().lower(), x)
@@ -214,7 +214,7 @@ def _model_name(own: Row) -> str:
     )
 
 
-def _software(own: Row) -> dict[str, Any]:
+def _software(own: dict[str, Any]) -> dict[str, Any]:
     framework = str(own.get("framework", ""))
     if _is_vtrain(own):  # its paper, section 4
         wide = number(own.get("hidden")) or 0.0

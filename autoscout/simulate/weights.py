@@ -13,6 +13,7 @@ _COVERAGE = 0.9
 _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
+_OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
 _LEAST = 0.05  # a smaller weight costs time and says nothing
 
@@ -36,8 +37,16 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """(m,) s: root mean square of the held-out log errors, with `prior` (m,) counting as a few rows."""
     misses = L - y[:, None]
     known = np.isfinite(misses)
-    squares = np.where(known, misses, 0.0) ** 2
+    squares = np.where(known, _held(misses), 0.0) ** 2
     return np.sqrt((_PRIOR_ROWS * prior**2 + squares.sum(0)) / (_PRIOR_ROWS + known.sum(0)))
+
+
+def _held(misses: np.ndarray) -> np.ndarray:
+    """(n, m) misses, none further out than a few times the usual one of its member: single rows that nobody explains
+    (mistakes of a table) say little of a member."""
+    usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
+    most = _OUTLIER * np.array(usual) + 1e-3
+    return np.clip(misses, -most, most)
 
 
 def by_precision(s: np.ndarray) -> np.ndarray:
@@ -53,12 +62,20 @@ def stacked(y: np.ndarray, L: np.ndarray, s: np.ndarray) -> np.ndarray:
     if len(y) == 0:
         return start
     filled = np.where(np.isfinite(L), L, (y + 3 * s.max())[:, None])  # who could not say has missed by far
-    misses = filled - y[:, None]
+    misses = _trusted(filled - y[:, None])
     pull = math.sqrt(_PRIOR_ROWS) * s  # one row's error of each member, so that λ has the scale of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
     return without_small(nnls(a, b)[0])
+
+
+def _trusted(misses: np.ndarray) -> np.ndarray:
+    """The misses of each row times its weight (Huber's): rows that even the nearest member misses by far say which
+    member is biased that way, not which is right."""
+    least = np.abs(misses).min(1)
+    most = _OUTLIER * np.median(least) + 1e-3
+    return misses * np.minimum(1.0, most / np.maximum(least, most))[:, None]
 
 
 def without_small(w: np.ndarray) -> np.ndarray:
