@@ -19,13 +19,14 @@ from autoscout.simulate.weights import SPAN
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
 _FOLDS = 8  # models are held out one by one, or in so many parts;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
-_FEWEST_OF_A_JOB = 5  # rows, for a rank correlation
+_FEWEST_OF_A_JOB = 5  # rows, for a rank correlation,
+_DIFFER = 0.05  # and how far apart its slowest and its fastest are at least, in logs: closer ones are noise
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `rank`: mean Spearman correlation within jobs of 5 rows or more; `coverage`: share of rows
-    inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that ran though predicted to
-    fail (they have no MAPE)."""
+    """`mape` over `rows`; `rank`: mean Spearman correlation within jobs of 5 rows or more that differ by 5 %;
+    `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
+    ran though predicted to fail (they have no MAPE)."""
 
     rows: int
     mape: float
@@ -151,7 +152,7 @@ def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float
     found = []
     for name in np.unique(job):
         p, m = predicted[job == name], measured[job == name]
-        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(m) > 0 and np.ptp(p) > 0:
+        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(np.log(m)) > _DIFFER and np.ptp(p) > 0:
             found.append(float(spearmanr(p, m)[0]))  # pyright: ignore[reportArgumentType]
     return float(np.mean(found)) if found else None
 

@@ -111,12 +111,15 @@ def _predictable(
 
 def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
     columns, metrics = serving_tables.columns_of_rows(rows)
+    if not metrics:
+        return []
+    too_fast = _too_fast(columns, metrics)
     found = []
     for metric, values in metrics.items():
         measured = np.flatnonzero(np.isfinite(values) & (values > 0))
         if metric == "peak_memory_gib" or not len(measured):
             continue
-        why = columns["why_not"][measured]
+        why = np.where(columns["why_not"] != "", columns["why_not"], too_fast)[measured]
         skipped.update(str(w) for w in why if w)
         ok = measured[why == ""]
         if len(ok):
@@ -124,6 +127,21 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
             groups = {name: some[name] for name in ("source", "gpu", "framework", "model")}
             found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
     return found
+
+
+def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """(n,) "" or why a row cannot be what its columns say: each token of a sequence reads all weights once more (of
+    a mixture those of the experts that are chosen), which takes the time that the data sheet's bandwidth allows."""
+    c = columns
+    attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
+    width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
+    weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # bytes, at least
+    rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
+    least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
+    whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
+    fast = whole < least_s
+    return np.where(fast, "faster than its devices can read the weights", "").astype(object)
 
 
 def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed: tuple[str, ...]) -> np.ndarray:

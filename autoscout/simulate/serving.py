@@ -102,7 +102,7 @@ class ServingSimulator:
                 parts[name][rows] = found[f"part:{name}"] * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
-            own = np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other)
+            own = np.broadcast_to(np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other), len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)

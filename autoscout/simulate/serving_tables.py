@@ -60,6 +60,7 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
 }
+_NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
@@ -190,6 +191,8 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "the lengths of the requests are not stated"
     if "llama.cpp" in run["framework"]:
         return "llama.cpp has kernels of its own, which no calibration covers"
+    if run["kv_cache_dtype"].startswith("fp8") and run["gpu"].startswith(_NO_FP8):
+        return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"
     if "EP" in noted.get("Parallelism Type", ""):
         return "how experts are spread over the devices is not stated"
     if re.match(r"(?!nan)\S", noted.get("speculative model", "nan")):

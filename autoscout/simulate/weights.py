@@ -15,6 +15,7 @@ _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is 
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
 _OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
+_LOST = 0.9  # of the weight, lost on a row, from which on members that only guess are not asked
 _LEAST = 0.05  # a smaller weight costs time and says nothing
 
 
@@ -61,7 +62,7 @@ def stacked(y: np.ndarray, L: np.ndarray, s: np.ndarray) -> np.ndarray:
     start = by_precision(s)
     if len(y) == 0:
         return start
-    filled = np.where(np.isfinite(L), L, (y + 3 * s.max())[:, None])  # who could not say has missed by far
+    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # who could not say has missed by far, for its standards
     misses = _trusted(filled - y[:, None])
     pull = math.sqrt(_PRIOR_ROWS) * s  # one row's error of each member, so that λ has the scale of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
@@ -93,13 +94,16 @@ def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
     """(n, m) weights per row. What a doubted member loses goes to whoever claims the least error there, also to
     members without a weight elsewhere; by precision squared, as many bad ones shall not outvote a good one. Rows
-    sum to 1, or to 0 where nobody can say."""
+    sum to 1, or to 0 where nobody can say, or those with a weight cannot and the others would guess."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
     total = precision.sum(1, keepdims=True)
     share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)
-    return np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
+    found = np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
+    claimed = np.where(np.isfinite(L), np.maximum(np.nan_to_num(E, nan=np.inf), s), np.inf)
+    guess = (lost > _LOST) & (claimed.min(1, keepdims=True) > _USELESS)
+    return np.where(guess, 0.0, found)
 
 
 def combine(
