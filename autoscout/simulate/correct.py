@@ -24,7 +24,7 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
-LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.25, 0.35, 0.25, 0.4, 1.0
+LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
 MOST = 256  # rows, evenly spaced ones of more: the time for a space of 100,000 configurations grows with their square

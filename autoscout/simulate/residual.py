@@ -17,7 +17,7 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 # Prior standard deviations, in units of the log error that the member below claims.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
-_JOB, _SOFTWARE = 0.4, 0.4  # levels of one job, and of one framework on one kind of device
+_JOB, _SOFTWARE = 0.2, 0.4  # levels of one job, and of one framework on one kind of device
 _OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the effects, and of the noise
 _UNUSUAL = 0.5  # log evidence that a scale a factor e away from the usual one has to bring

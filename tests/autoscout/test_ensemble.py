@@ -111,7 +111,7 @@ def test_a_member_that_cannot_say_leaves_the_others_to_speak():
     ensemble = Ensemble([Analytic("knows all", 1.2), Analytic("gives up", gives_up=3.0)])
     columns, values = rows(100)
     ensemble.fit(columns, values)
-    assert set(ensemble.weights) == {"knows all", "gives up"}
+    assert ensemble.weights["gives up"] > 0.9  # it is right where it speaks
     assert np.isfinite(ensemble.predict(columns).value).all()
 
 
