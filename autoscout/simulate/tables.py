@@ -33,8 +33,9 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
     # its tensor parallelism always splits the sequence, too
     "torchtitan FSDP2": {"bias": 0, "attention": "flash2", "sp": 1, "zero": 3},
-    # scripts/performance of NVIDIA-NeMo/Megatron-Bridge: everything overlaps
+    # scripts/performance of NVIDIA-NeMo/Megatron-Bridge: everything overlaps, gradients are reduced in bf16
     "Megatron-Bridge": {
+        "grad_bytes": 2,
         "bias": 0,
         "sp": 1,
         "distopt": 1,
@@ -107,6 +108,8 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
         found["stage_layers"] = float(match[1]) / OPERATORS
     if match := re.search(r'"(?:num_gpus_per_stage|num_gpus)": \[+(\d+)', other):
         found["stage_tp"] = float(match[1])
+    if re.search(r"\bfsdp=([2-9]|\d\d)", other):
+        found["zero"] = 3.0
     if "torchtitan" in str(own.get("framework", "")):
         found |= _torchtitan(other, x)
     return found
