@@ -101,7 +101,7 @@ MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "lora", "stage_recomputed", "a100", "a40",
 )  # fmt: skip
-NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework")
+NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "stages")
 
 _OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
 _MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")

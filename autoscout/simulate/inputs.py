@@ -39,7 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    # one stage, where a table's stages differ: which it is, its layers, tensor parallel degree and share recomputed
+    "stage_at": 0.0,
     "stage_layers": np.nan,
     "stage_tp": np.nan,
     "stage_recomputed": np.nan,

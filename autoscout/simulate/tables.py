@@ -108,11 +108,30 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
         found["stage_layers"] = float(match[1]) / OPERATORS
     if match := re.search(r'"(?:num_gpus_per_stage|num_gpus)": \[+(\d+)', other):
         found["stage_tp"] = float(match[1])
+    found |= _stages(other, str(own.get("ar", "")))
     if re.search(r"\bfsdp=([2-9]|\d\d)", other):
         found["zero"] = 3.0
     if "torchtitan" in str(own.get("framework", "")):
         found |= _torchtitan(other, x)
     return found
+
+
+def _stages(other: str, ar: str) -> dict[str, str]:
+    """Plans of Aceso, whose stages differ: "layers:tp:share recomputed|…", one for every stage."""
+    lists = [
+        re.search(pattern, text)
+        for pattern, text in (
+            (r'"ops_per_stage": \[([^\]]*)\]', other),
+            (r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other),
+            (r"\[([^\]]*)\]", ar),
+        )
+    ]
+    values = [[v for part in match[1].split(",") if (v := number(part)) is not None] for match in lists if match]
+    if len(values) < 3 or len({len(v) for v in values}) != 1 or len(values[0]) < 2:
+        return {}
+    return {
+        "stages": "|".join(f"{ops / OPERATORS:.3f}:{tp:g}:{share:g}" for ops, tp, share in zip(*values, strict=True))
+    }
 
 
 def _torchtitan(other: str, x: Row) -> dict[str, Any]:
