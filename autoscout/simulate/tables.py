@@ -117,7 +117,7 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _stages(other: str, ar: str) -> dict[str, str]:
-    """Plans of Aceso, whose stages differ: "layers:tp:share recomputed|…", one for every stage."""
+    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…", one for every stage."""
     lists = [
         re.search(pattern, text)
         for pattern, text in (
@@ -127,7 +127,7 @@ def _stages(other: str, ar: str) -> dict[str, str]:
         )
     ]
     values = [[v for part in match[1].split(",") if (v := number(part)) is not None] for match in lists if match]
-    if len(values) < 3 or len({len(v) for v in values}) != 1 or len(values[0]) < 2:
+    if len(values) < 3 or len({len(v) for v in values}) != 1 or len(set(values[1])) < 2:
         return {}
     return {
         "stages": "|".join(f"{ops / OPERATORS:.3f}:{tp:g}:{share:g}" for ops, tp, share in zip(*values, strict=True))
