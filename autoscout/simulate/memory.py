@@ -26,6 +26,7 @@ GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
 ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
+ADAPTERS, UNEVEN = 0.06, 0.09  # more, for adapters in plain PyTorch, and for plans whose stages differ
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # The same for trainers in plain PyTorch kernels, and what their layers keep: bytes per element of the residual stream,
@@ -77,7 +78,7 @@ class Memory:
         factor = np.exp(self.margin)
         return Prediction(
             value=factor * raw,
-            error=np.full(len(raw), self.spread),
+            error=self._error(columns, len(raw)),
             parts={name: factor * part for name, part in parts.items()},
         )
 
@@ -85,7 +86,15 @@ class Memory:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
         from scipy.special import ndtr
 
-        return ndtr((self._pressure(columns) + self.margin) / self.spread)
+        pressure = self._pressure(columns)
+        return ndtr((pressure + self.margin) / self._error(columns, len(pressure)))
+
+    def _error(self, columns: Columns, n: int) -> Array:
+        """(n,) more for trainers and plans that are described less exactly."""
+        adapters = np.nan_to_num(np.asarray(columns.get("lora", 0.0), dtype=float)) > 0
+        uneven = np.asarray(columns.get("stages", ""), dtype=str) != ""
+        more = np.where(uneven, UNEVEN, np.where(adapters, ADAPTERS, 0.0))
+        return np.broadcast_to(np.hypot(self.spread, more), n)
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""

@@ -117,7 +117,7 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _stages(other: str, ar: str) -> dict[str, str]:
-    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…", one for every stage."""
+    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…", for every stage."""
     lists = [
         re.search(pattern, text)
         for pattern, text in (
