@@ -107,8 +107,8 @@ class Memory:
         pressure = self._pressure_as_described(columns)
         if of is None:
             return pressure
-        highest = np.full(of[-1] + 1, -np.inf)
-        np.maximum.at(highest, of, pressure)
+        highest = np.full(of[-1] + 1, np.nan)  # of an unknown device
+        np.fmax.at(highest, of, pressure)
         return highest
 
     def _pressure_as_described(self, columns: Columns) -> Array:

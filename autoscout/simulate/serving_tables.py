@@ -61,6 +61,7 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "shared_prefix": ("shared_prefix",),
 }
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
+_MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
@@ -189,6 +190,9 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "the kind of GPU is not known"
     if not (run["input_len"] and run["output_len"]):
         return "the lengths of the requests are not stated"
+    users = max(run["batch"], run["concurrency"], run["requests"], run["rate"])
+    if users > _MOST_USERS or max(run["input_len"], run["output_len"], run["shared_prefix"]) > _LONGEST:
+        return "more requests, or longer ones, than an engine takes"
     if "llama.cpp" in run["framework"]:
         return "llama.cpp has kernels of its own, which no calibration covers"
     if run["kv_cache_dtype"].startswith("fp8") and run["gpu"].startswith(_NO_FP8):

@@ -49,6 +49,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
 }
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
+_MOST = 1e13  # larger numbers are mistakes
 OPERATORS = 13.0  # per layer, as Mist and Aceso cut models into stages
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
@@ -78,7 +79,7 @@ def of_row(row: Row) -> dict[str, Any]:
     software = _software(own)
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
     told = {k: number(v) for k, v in own.items() if k in NUMBERS}
-    x |= {k: v for k, v in told.items() if v is not None and (v > 0 or (v == 0 and k in MAY_BE_0))}
+    x |= {k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in MAY_BE_0))}
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "framework") if k in own}
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
     ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
@@ -117,7 +118,7 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
 
 
 def _stages(other: str, ar: str) -> dict[str, str]:
-    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…", for every stage."""
+    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…" of every stage."""
     lists = [
         re.search(pattern, text)
         for pattern, text in (
