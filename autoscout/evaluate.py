@@ -9,7 +9,7 @@ simulators itself has asked them about the whole space before it asks for an exp
 each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -44,13 +44,15 @@ class Evaluator:
         context: str,
         default: Configuration,
         stand_in: bool = True,
+        past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
     ) -> None:
         """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
         session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
         oldest first; `stand_in`: simulators answer instead of experiments, as in the paper; without, the strategy
-        asks them itself (`predictors`). Errors: AutoscoutError when only simulators are wanted and there are none."""
+        asks them itself (`predictors`), and `past` is what other jobs measured, for these. Errors: AutoscoutError when
+        only simulators are wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
-        self.default, self.stand_in = default, stand_in
+        self.default, self.stand_in, self._past = default, stand_in, past
         self._profile, self._judge = profile, judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
@@ -240,7 +242,7 @@ class Evaluator:
         """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
-        simulators = Simulators(self.job, self.space, self._training)
+        simulators = Simulators(self.job, self.space, self._training, past=self._past)
         return simulators if simulators.weights else None
 
 

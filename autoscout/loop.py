@@ -21,6 +21,7 @@ from autoscout.schedule import slots
 from autoscout.search.hyper import Hyper
 from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
+from autoscout.simulate.past import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.steer import Steering
 from autoscout.tape import Tape
@@ -103,6 +104,7 @@ class Loop:
         remembered = []
         if started.kb_mark:
             remembered = store.measurements(kb, job=self.job.id, context=started.context, up_to=started.kb_mark)
+        others = started.kb_mark and started.strategy == "autoscout" and started.warm_start != "off"
         self.evaluator = Evaluator(
             self.job,
             space,
@@ -115,6 +117,7 @@ class Loop:
             started.context,
             started.default,
             stand_in=started.strategy != "autoscout",
+            past=measured_by_others(kb, self.job, started.kb_mark) if others else [],
         )
         self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite)
         stop.now = profiler.interrupt

@@ -84,11 +84,11 @@ def scored(report: Report) -> None:
             if len(counts) > 1:
                 click.echo("")
                 click.echo(_by_group(scores, group, counts))
-        if (memory := scores.memory) is not None:
-            click.echo(
-                f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
-                f"{memory.false_fits:.1%} died though predicted to fit"
-            )
+    if (memory := report.memory) is not None:
+        click.echo(
+            f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
+            f"{memory.false_fits:.1%} died though predicted to fit"
+        )
     if report.skipped:
         click.echo("\nnot scored")
         click.echo(table([(n, why) for why, n in sorted(report.skipped.items(), key=lambda s: -s[1])], ("rows", "why")))

@@ -19,18 +19,21 @@ from autoscout.simulate.weights import SPAN
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
 _FOLDS = 8  # models are held out one by one, or in so many parts;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
-_FEWEST_OF_A_JOB = 5  # rows, for a rank correlation
+_FEWEST_OF_A_JOB = 5  # rows, for a rank correlation,
+_DIFFER = 0.05  # and how far apart its slowest and its fastest are at least, in logs: closer ones are noise
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `rank`: mean Spearman correlation within jobs of 5 rows or more; `coverage`: share of rows
-    inside the 90 % interval; `groups`: MAPE by source, gpu and model."""
+    """`mape` over `rows`; `rank`: mean Spearman correlation within jobs of 5 rows or more that differ by 5 %;
+    `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
+    ran though predicted to fail (they have no MAPE)."""
 
     rows: int
     mape: float
     rank: float | None
     coverage: float
     groups: dict[str, dict[str, float]]
+    failing: int
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
@@ -52,13 +55,13 @@ class Scores(msgspec.Struct, frozen=True):
     held_out: str
     members: dict[str, Accuracy]
     group_rows: dict[str, dict[str, int]]
-    memory: OutOfMemory | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
     table: str
     rows: int
     metrics: dict[str, Scores]
+    memory: OutOfMemory | None
     skipped: dict[str, int]
     unknown_columns: list[str]
 
@@ -70,26 +73,24 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
     for rows in measured.sets:
         note(f"{rows.metric}: {len(rows.values)} rows")
         metrics[rows.metric] = score_rows(rows)
-    return Report(str(path), measured.rows, metrics, measured.skipped, measured.unknown)
+    memory = _decisions(measured.runs) if measured.runs else None
+    return Report(str(path), measured.rows, metrics, memory, measured.skipped, measured.unknown)
 
 
 def score_rows(rows: Rows) -> Scores:
-    ran = np.isfinite(rows.values)
-    memory = _decisions(rows) if rows.metric == "peak_memory_gib" and not ran.all() else None
-    groups = {name: of[ran] for name, of in rows.groups.items()}
-    kept = Rows(rows.task, rows.metric, take(rows.columns, ran), rows.values[ran], groups, rows.job[ran])
     predictions: dict[str, Prediction] = {}
-    for member in analytic(kept.metric, kept.task):
-        if not member.applies(kept.columns):
-            predictions[member.name] = member.predict(kept.columns)
-    fold, held_out = _folds(kept)
-    predictions |= _held_out(kept, fold)
-    members = {name: _accuracy(kept, p) for name, p in predictions.items() if np.isfinite(p.value).any()}
+    for member in analytic(rows.metric, rows.task):
+        if not member.applies(rows.columns):
+            predictions[member.name] = member.predict(rows.columns)
+    fold, held_out = _folds(rows)
+    predictions |= _held_out(rows, fold)
+    able = {name: p for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
+    members = {name: _accuracy(rows, p) for name, p in able.items()}
     group_rows = {
-        name: dict(zip(*(v.tolist() for v in np.unique(kept.groups[name], return_counts=True)), strict=True))
-        for name in kept.groups
+        name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
+        for name in rows.groups
     }
-    return Scores(kept.metric, len(kept.values), len(np.unique(kept.job)), held_out, members, group_rows, memory)
+    return Scores(rows.metric, len(rows.values), len(np.unique(rows.job)), held_out, members, group_rows)
 
 
 def _folds(rows: Rows) -> tuple[np.ndarray, str]:
@@ -128,9 +129,9 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
 
 
 def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
-    known = np.isfinite(said.value)
-    error = np.abs(said.value / rows.values - 1)
-    inside = np.abs(np.log(said.value / rows.values)) <= SPAN * said.error
+    known = np.isfinite(said.value) & (said.value > 0)
+    ratio = np.where(known, said.value, np.nan) / rows.values
+    error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
     groups = {
         name: {str(g): float(error[known & (of == g)].mean()) for g in np.unique(of[known])}
         for name, of in rows.groups.items()
@@ -141,6 +142,7 @@ def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
         rank=_rank(rows.job[known], said.value[known], rows.values[known]),
         coverage=float(inside[known].mean()),
         groups=groups,
+        failing=int(np.isposinf(said.value).sum() + (said.value == 0).sum()),
     )
 
 
@@ -150,7 +152,7 @@ def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float
     found = []
     for name in np.unique(job):
         p, m = predicted[job == name], measured[job == name]
-        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(m) > 0 and np.ptp(p) > 0:
+        if len(m) >= _FEWEST_OF_A_JOB and np.ptp(np.log(m)) > _DIFFER and np.ptp(p) > 0:
             found.append(float(spearmanr(p, m)[0]))  # pyright: ignore[reportArgumentType]
     return float(np.mean(found)) if found else None
 

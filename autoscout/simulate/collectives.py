@@ -35,12 +35,18 @@ class Topology:
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 
-    def all_to_all(self, size: Array, group: Array, stride: Array) -> Array:
+    def all_to_all(
+        self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
+    ) -> Array:
         """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
-        the network."""
+        the network; where `each` is one copy of what goes to `copies` ranks at random, it crosses once for every
+        node that it goes to (DeepEP)."""
         inside = self._inside(group, stride)
         local = self._island(size * (group - 1) / np.maximum(group, 1), inside, self.hw.island.all_to_all)
-        crossing = size * (1 - inside / np.maximum(group, 1))
+        nodes = np.maximum(group / np.maximum(inside, 1), 1)
+        crossing = size * (1 - 1 / nodes)
+        once = each * (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
+        crossing = np.where(np.asarray(each) > 0, np.minimum(once, crossing), crossing)
         network = crossing * np.minimum(self.per_node, group * stride) / self._network()
         away = 1e-6 * self.hw.network.latency_us + network
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))

@@ -1,15 +1,22 @@
-"""A few measured rows of a job correct the analytic model.
+"""Measured rows correct the analytic model: of the job itself, or of other jobs.
 
-The logarithm of measured / predicted is a Gaussian process over the job's rows, with the covariance
+The logarithm of measured / predicted is a Gaussian process over rows, with the covariance
 
-    LEVEL²                      the whole job is slower or faster than predicted
-  + EACH² Σₖ sₖ sₖ'             so is one part; sₖ is its share of a row's time (a ridge on the parts' log factors)
-  + LOCAL² exp(−d² / 2)         rows with like layouts err alike, for reasons that no part knows
+    LEVEL²                      everything is slower or faster than predicted
+  + JOB² [same job]             so is one job
+  + SOFTWARE² [same software]   so is what runs one framework on one kind of device
+  + (FAR or 1 [same software]) ×
+        ( EACH² Σₖ sₖ sₖ'       one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
+        + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job]) )   like layouts err alike, for reasons that no part knows
   + NOISE²                      of one measurement,
 
-each a share of the error claimed without measured rows. A row that stands far out is believed less (Huber), so that one
-odd measurement does not move all others. The posterior is the correction, its spread the new error.
+each a share of the error claimed without measured rows. So a job's own rows say most, those of the same framework and
+device something, and those of others hardly change how the layouts of a job compare. A row that stands far out is
+believed less (Huber), so that one odd measurement does not move all others. The posterior is the correction, its
+spread the new error.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,41 +24,55 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
-LEVEL, EACH, LOCAL = 0.4, 0.4, 1.0
+LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
+FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
 MOST = 256  # rows, evenly spaced ones of more: the time for a space of 100,000 configurations grows with their square
 _BLOCK = 1 << 13  # rows corrected at a time, in single precision
 _OUTLIER = 2.0  # standard deviations of the job's residuals
 
 
+class Alike(NamedTuple):
+    """What makes rows err alike, (n, …) each. `layouts`: (n, knobs), logarithms to base 2, in units of the distance
+    over which layouts differ; `job`, `software`: (n,) numbers that are the same for the same ones."""
+
+    layouts: Array
+    job: Array
+    software: Array
+
+    def take(self, rows: Array | slice) -> "Alike":
+        return Alike(self.layouts[rows].astype(np.float32), self.job[rows], self.software[rows])
+
+
 class Correction:
-    def __init__(self, parts: Parts, layouts: Array, error: Array, values: Array) -> None:
-        """`layouts`: (n, knobs), logarithms to base 2 of what makes rows alike. Rows without a value are left out."""
+    def __init__(self, parts: Parts, alike: Alike, error: Array, values: Array) -> None:
+        """Rows without a value are left out."""
         total = np.sum(list(parts.values()), axis=0)
         usable = np.flatnonzero(np.isfinite(values) & (values > 0) & np.isfinite(total))
         usable = usable[:: -(-len(usable) // MOST) or 1]
         self.claimed = float(np.median(error[usable])) if len(usable) else 0.0
         self.names = list(parts)
         self.shares = self._shares(parts)[:, usable]
-        self.layouts = layouts[usable]
+        self.alike = Alike(*(of[usable] for of in alike))
         residual = np.log(values[usable] / total[usable])
         spread = np.full(len(residual), NOISE)
         for _ in range(5):
-            covariance = self._covariance(self.shares, self.layouts) + np.diag(spread**2)
+            covariance = self._covariance(self.shares, self.alike) + np.diag(spread**2)
             self.inverse = np.linalg.inv(covariance)
             self.weights = self.inverse @ residual
             far = np.abs(residual - np.median(residual)) / (_OUTLIER * self.claimed)
             spread = NOISE * np.maximum(far, 1) + 0.5 * self.claimed * (far > 1)
 
-    def apply(self, parts: Parts, layouts: Array, error: Array) -> Prediction:
+    def apply(self, parts: Parts, alike: Alike, error: Array) -> Prediction:
         shares = self._shares(parts).astype(np.float32)
-        before = (LEVEL**2 + LOCAL**2) * self.claimed**2 + EACH**2 * self.claimed**2 * (shares**2).sum(axis=0)
+        before = LEVEL**2 + JOB**2 + SOFTWARE**2 + LOCAL**2 + EACH**2 * (shares**2).sum(axis=0)
+        before = before * self.claimed**2
         shift, explained = np.empty(len(before)), np.empty(len(before))
-        known = self.shares.astype(np.float32), self.layouts.astype(np.float32)
+        known = self.shares.astype(np.float32), self.alike.take(slice(None))
         weights, root = self.weights.astype(np.float32), np.linalg.cholesky(self.inverse).astype(np.float32)
         for start in range(0, len(before), _BLOCK):
             some = slice(start, start + _BLOCK)
-            cross = self._covariance(shares[:, some], layouts[some].astype(np.float32), *known)
+            cross = self._covariance(shares[:, some], alike.take(some), *known)
             shift[some] = cross @ weights
             explained[some] = np.square(cross @ root).sum(axis=1)
         variance = before - explained + NOISE**2
@@ -66,10 +87,22 @@ class Correction:
         matrix = np.array([parts[name] for name in self.names])
         return matrix / matrix.sum(axis=0)
 
-    def _covariance(self, s: Array, x: Array, t: Array | None = None, z: Array | None = None) -> Array:
-        t, z = s if t is None else t, x if z is None else z
+    def _covariance(self, s: Array, a: Alike, t: Array | None = None, b: Alike | None = None) -> Array:
+        t, b = s if t is None else t, a if b is None else b
+        x, z = a.layouts, b.layouts
         distance = np.maximum((x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1) - 2 * x @ z.T, 0)
-        return self.claimed**2 * (LEVEL**2 + EACH**2 * s.T @ t + LOCAL**2 * np.exp(-distance / 2))
+        job, software = _same(a.job, b.job), _same(a.software, b.software)
+        near = LOCAL**2 * np.exp(-distance / 2) * (OTHERS + (1 - OTHERS) * job)
+        kin = FAR + (1 - FAR) * software
+        levels = LEVEL**2 + JOB**2 * job + SOFTWARE**2 * software
+        return self.claimed**2 * (levels + kin * (EACH**2 * s.T @ t + near))
+
+
+def _same(a: Array, b: Array) -> Array:
+    """(n, m) or (1, 1): 1 where they are equal."""
+    if np.ptp(a) == 0 and np.ptp(b) == 0:  # one job, as in a session
+        return np.array([[a[0] == b[0]]], dtype=np.float32)
+    return (a[:, None] == b).astype(np.float32)
 
 
 def layout(columns: list[tuple[Array, float]], n: int) -> Array:

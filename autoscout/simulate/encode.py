@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -9,6 +10,10 @@ from autoscout.simulate.member import Columns
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job
+
+_OF_A_JOB = (
+    "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
+)  # fmt: skip
 
 
 def length(columns: Columns) -> int:
@@ -36,6 +41,27 @@ def of_job(job: Job) -> dict[str, Any]:
     kinds = list(device_counts(job))
     load = {"traffic": job.traffic} if job.task == "serve" else {}
     return {**attributes_of(job), **load, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+
+
+def software_of(columns: Columns) -> np.ndarray:
+    """(n,) a number that rows share which run the same framework on the same kind of device."""
+    return _code(columns, ("framework", "gpu"))
+
+
+def job_of(columns: Columns) -> np.ndarray:
+    """(n,) a number that rows share which compute the same on as many devices."""
+    return _code(columns, _OF_A_JOB) + software_of(columns)
+
+
+def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
+    found = np.zeros(length(columns))
+    for i, name in enumerate(names):
+        values = np.atleast_1d(np.asarray(columns.get(name, 0.0)))
+        if values.dtype.kind not in "fiub":
+            words, which = np.unique(values.astype(str), return_inverse=True)
+            values = np.array([crc32(word.encode()) for word in words], dtype=float)[which]
+        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational: hardly two sums are equal
+    return found
 
 
 class Seen:

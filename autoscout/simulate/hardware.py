@@ -4,6 +4,7 @@ The upper part of a file is the data sheet; the part below `[gemm]` is fitted fr
 collectives by tests/tools/fit_hardware.py, which also writes what the fit is worth. A new device is a new file.
 """
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -146,13 +147,31 @@ def all_hardware() -> dict[str, Hardware]:
 
 
 def hardware(name: str) -> Hardware | None:
-    """The device that a job file or a table calls so; None if there are no constants for it."""
-    return _by_name().get(_plain(name))
+    """The device that a job file, a table or a driver calls so; None if there are no constants for it."""
+    return _by_name().get(_plain(name)) or _by_name().get(_plain(_described(name)))
 
 
 def kinds(names: list[str]) -> list[str]:
     """The names of `names` that are devices (on a mixed cluster the knob that counts them has such a name)."""
     return [n for n in names if _plain(n) in _by_name()]
+
+
+_DEVICE = re.compile(r"\b(h200|h100|l40s|a10g|a10|a40|v100|a100|a800)\b")
+_VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b96 ?gi?b\b")  # other clocks, links or memory
+
+
+@cache
+def _described(name: str) -> str:
+    """ "NVIDIA A100-SXM4-80GB" → our name of the device; "" for none of ours, or another variant of it."""
+    text = re.sub(r"[_\-/(),]+", " ", name.lower())
+    found = set(_DEVICE.findall(text))
+    if len(found) != 1 or _VARIANT.search(text):
+        return ""
+    (device,) = found
+    small, pcie = re.search(r"\b40 ?g", text) is not None, "pcie" in text
+    if device in ("a100", "a800"):
+        return "" if small and pcie else "a100-40-sxm" if small else "a100-80-pcie" if pcie else "a100-80-sxm"
+    return "" if pcie and device in ("h100", "h200", "v100") else device
 
 
 @cache

@@ -39,7 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # the first stage, where a table's stages differ: its layers, tensor parallel degree and share recomputed
+    # one stage, where a table's stages differ: which it is, its layers, tensor parallel degree and share recomputed
+    "stage_at": 0.0,
     "stage_layers": np.nan,
     "stage_tp": np.nan,
     "stage_recomputed": np.nan,
@@ -78,7 +79,7 @@ class Inputs(SimpleNamespace):
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
-DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0}
+DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0}  # flex: DeepEP
 
 
 def complete(columns: Columns) -> Inputs:

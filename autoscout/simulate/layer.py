@@ -15,6 +15,7 @@ from autoscout.simulate.inputs import Inputs
 from autoscout.simulate.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 
 Array = np.ndarray
+FP8_CAST = 4.0  # bytes a value: read in bf16, written twice in 8 bits
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
 # its matrix product), and in fused ones.
@@ -108,22 +109,27 @@ def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Arra
     frozen = x.lora > 0
     dx = gemm(hw, tokens, inputs, outputs, x.dtype)
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, x.dtype, accumulate))
-    return _Linear(gemm(hw, tokens, outputs, inputs, x.dtype), dx + dw)
+    forward = gemm(hw, tokens, outputs, inputs, x.dtype)
+    if x.dtype == "fp8":  # inputs and gradients are cast, with a transposed copy for the weight gradients
+        forward = forward + memory_bound(hw, FP8_CAST * tokens * inputs, hw.elementwise.bandwidth)
+        dx = dx + memory_bound(hw, FP8_CAST * tokens * outputs, hw.elementwise.bandwidth)
+    return _Linear(forward, dx + dw)
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting one by one."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
-    fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, x.dtype)
+    dtype = "bf16" if x.dtype == "fp8" else x.dtype  # only linear layers compute in 8 bits
+    fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
     fused, fused_backward = fused / older, fused_backward / older
     if np.all(x.attention > 0):
         return fused, fused_backward
     b = 4 if x.dtype == "fp32" else 2
-    product = batched_gemm(hw, x.mbs * heads, queries, x.seq_len, x.head_dim, x.dtype)
-    weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, x.dtype)
+    product = batched_gemm(hw, x.mbs * heads, queries, x.seq_len, x.head_dim, dtype)
+    weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, dtype)
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
     # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
@@ -162,9 +168,11 @@ def _feed_forward(
     size = own * x.topk * x.hidden * b
     stride = np.where(x.etp > 1, x.tp, 1)
     swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
+    once = topology.all_to_all(size * IMBALANCE, x.ep, stride, own * x.hidden * b * IMBALANCE, x.topk)
+    swapped = np.where(x.dispatcher == 2, 2 * (once + topology.late(x.ep)), swapped)
     everything = own * x.ep * x.hidden * b
     gathered = topology.all_gather(everything, x.ep, stride) + topology.reduce_scatter(everything, x.ep, stride)
-    ep = np.where(x.dispatcher > 0, gathered, swapped) + np.where(
+    ep = np.where(x.dispatcher == 1, gathered, swapped) + np.where(
         x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
     )
     is_moe = x.experts > 0

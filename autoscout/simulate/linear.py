@@ -83,12 +83,12 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
     if name == "ddp_optim":
         return np.nan_to_num(np.asarray(columns.get("distopt", False)).astype(float))
     absent = 1.0 if name in _DEGREES else 0.0
-    return np.nan_to_num(np.asarray(columns.get(name, absent)).astype(float), nan=absent)
+    return np.maximum(np.nan_to_num(np.asarray(columns.get(name, absent)).astype(float), nan=absent), 0.0)
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
     """How many of a kind: its knob on a mixed cluster, else all `gpus` where `gpu` is of that kind."""
     if kind in columns:
-        return np.asarray(columns[kind]).astype(float)
+        return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.char.startswith(np.asarray(columns.get("gpu", "")).astype(str), kind)
-    return np.where(of_kind, np.asarray(columns.get("gpus", 0)).astype(float), 0.0)
+    return np.where(of_kind, np.nan_to_num(np.asarray(columns.get("gpus", 0)).astype(float)), 0.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.encode import take
 from autoscout.simulate.hardware import Hardware, hardware
 from autoscout.simulate.inputs import REQUIRED, Inputs, by_precision, complete
 from autoscout.simulate.member import Columns, Prediction
@@ -25,6 +26,7 @@ GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
 ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
+ADAPTERS, UNEVEN = 0.06, 0.09  # more, for adapters in plain PyTorch, and for plans whose stages differ
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # The same for trainers in plain PyTorch kernels, and what their layers keep: bytes per element of the residual stream,
@@ -76,7 +78,7 @@ class Memory:
         factor = np.exp(self.margin)
         return Prediction(
             value=factor * raw,
-            error=np.full(len(raw), self.spread),
+            error=self._error(columns, len(raw)),
             parts={name: factor * part for name, part in parts.items()},
         )
 
@@ -84,7 +86,15 @@ class Memory:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
         from scipy.special import ndtr
 
-        return ndtr((self._pressure(columns) + self.margin) / self.spread)
+        pressure = self._pressure(columns)
+        return ndtr((pressure + self.margin) / self._error(columns, len(pressure)))
+
+    def _error(self, columns: Columns, n: int) -> Array:
+        """(n,) more for trainers and plans that are described less exactly."""
+        adapters = np.nan_to_num(np.asarray(columns.get("lora", 0.0), dtype=float)) > 0
+        uneven = np.asarray(columns.get("stages", ""), dtype=str) != ""
+        more = np.where(uneven, UNEVEN, np.where(adapters, ADAPTERS, 0.0))
+        return np.broadcast_to(np.hypot(self.spread, more), n)
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
@@ -93,6 +103,15 @@ class Memory:
     def _pressure(self, columns: Columns) -> Array:
         """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
         fewer micro batches, may lie on the smaller devices."""
+        columns, of = by_stage(columns)
+        pressure = self._pressure_as_described(columns)
+        if of is None:
+            return pressure
+        highest = np.full(of[-1] + 1, np.nan)  # of an unknown device
+        np.fmax.at(highest, of, pressure)
+        return highest
+
+    def _pressure_as_described(self, columns: Columns) -> Array:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
@@ -106,6 +125,15 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
+        """(n,) GiB and its parts, of the fullest stage where a table describes every one."""
+        each, of = by_stage(columns)
+        total, parts = self._as_described(each)
+        if of is None:
+            return total, parts
+        fullest = np.lexsort((-total, of))[np.unique(np.sort(of), return_index=True)[1]]
+        return total[fullest], {name: part[fullest] for name, part in parts.items()}
+
+    def _as_described(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
         groups = [(rows, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
@@ -116,6 +144,23 @@ class Memory:
         if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
             parts["process"][:] = CPU_PROCESS_GIB
         return np.sum(list(parts.values()), axis=0), parts
+
+
+def by_stage(columns: Columns) -> tuple[Columns, Array | None]:
+    """Rows whose table describes every stage (`stages`: "layers:tp:share recomputed|…"), once for each of them, and
+    which row each is of; None where there are no such rows."""
+    stages = np.atleast_1d(np.asarray(columns.get("stages", ""), dtype=str))
+    if not any(stages):
+        return columns, None
+    cut = [text.split("|") if text else [""] for text in stages.tolist()]
+    of = np.repeat(np.arange(len(cut)), [len(parts) for parts in cut])
+    told = [[float(v) for v in part.split(":")] if part else [] for parts in cut for part in parts]
+    each = take(columns, of)
+    at = np.concatenate([np.arange(len(parts)) for parts in cut]).astype(float)
+    for i, name in enumerate(("stage_layers", "stage_tp", "stage_recomputed")):
+        given = np.broadcast_to(np.asarray(each.get(name, np.nan), dtype=float), len(of))
+        each[name] = np.array([v[i] if v else g for v, g in zip(told, given, strict=True)])
+    return {**{k: v for k, v in each.items() if k != "stages"}, "stage_at": at}, of
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
@@ -133,6 +178,8 @@ def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Arr
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
         begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
         stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])
+        if np.any(x.stage_at > 0):  # rows that describe one stage each
+            stages = [x.stage_at]
         found += [np.log(_total(_stage(x, np.minimum(index, x.pp - 1))) / GIB / room) for index in stages]
     return np.max(np.broadcast_arrays(*found), axis=0)
 
@@ -142,9 +189,9 @@ def _total(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fuller of the first and the last stage; of the first where a table tells
-    its size only (planners that cut stages of different size fill all of them alike)."""
-    first, last = _stage(x, np.zeros(1)), _stage(x, x.pp - 1)
+    """GiB by component, (n,) each, of the fuller of the first and the last stage; of the one that a table tells
+    where stages differ (planners fill all of them alike)."""
+    first, last = _stage(x, x.stage_at), _stage(x, x.pp - 1)
     fuller = (_total(first) >= _total(last)) | ~np.isnan(x.stage_recomputed)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
 
@@ -152,11 +199,11 @@ def peak(x: Inputs) -> dict[str, Array]:
 def _stage(x: Inputs, index: Array) -> dict[str, Array]:
     """Bytes by component on a rank of that pipeline stage."""
     b = 4.0 if x.dtype == "fp32" else 2.0
-    first = index == 0
-    layers = np.where(first & ~np.isnan(x.stage_layers), x.stage_layers, np.ceil(x.layers / x.pp))
-    if not np.all(np.isnan(x.stage_recomputed)):  # stages that differ: the table describes the first one
-        tp = np.where(first & ~np.isnan(x.stage_tp), x.stage_tp, x.tp)
-        share = np.where(first & ~np.isnan(x.stage_recomputed), x.stage_recomputed, x.recomputed)
+    first, told = index == 0, index == x.stage_at
+    layers = np.where(told & ~np.isnan(x.stage_layers), x.stage_layers, np.ceil(x.layers / x.pp))
+    if not np.all(np.isnan(x.stage_recomputed)):  # stages that differ
+        tp = np.where(told & ~np.isnan(x.stage_tp), x.stage_tp, x.tp)
+        share = np.where(told & ~np.isnan(x.stage_recomputed), x.stage_recomputed, x.recomputed)
         x = Inputs(**{**vars(x), "tp": tp, "recomputed": share})
     dense, expert = rank_weights(x, layers)
     inner = ~first & (index < x.pp - 1)

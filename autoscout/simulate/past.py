@@ -2,15 +2,21 @@
 that needs no row of this job. Where it misleads, held-out rows of this job take its weight."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from autoscout.presets import device_memory_gib
 from autoscout.simulate.encode import kind, length, of_configurations, of_job
 from autoscout.simulate.member import Columns, Member, Prediction
 from autoscout.simulate.stack import Ensemble
 from autoscout.space.graph import Space
-from kb.records import Configuration, Job
+from kb import store
+from kb.records import Configuration, Job, Measurement
+from kb.similar import FAR, similar
+
+_JOBS = 3  # further ones say the same or mislead
 
 
 class PastJobs:
@@ -58,3 +64,12 @@ def past_jobs(
     columns = stacked([{**of_job(job), **of_configurations(space, rows)} for job, rows, _ in known])
     of = np.repeat([job.id for job, _, _ in known], [len(rows) for _, rows, _ in known])
     return PastJobs(members(), columns, np.concatenate([values for _, _, values in known]), of)
+
+
+def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
+    """What the nearest other jobs of the same target measured, up to a mark of the knowledge base."""
+    near = [a for a in similar(kb, job, device_memory_gib, up_to=up_to) if a.distance < FAR]
+    others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
+    return [
+        (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to)]) for a in others
+    ]

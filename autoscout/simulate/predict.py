@@ -12,15 +12,13 @@ from autoscout.presets import device_memory_gib
 from autoscout.rivals.expert import expert_default
 from autoscout.simulate.ensemble import Simulators, medians, memory_of
 from autoscout.simulate.members import analytic
+from autoscout.simulate.past import measured_by_others
 from autoscout.simulate.stack import Rule, Said
 from autoscout.simulate.weights import SPAN
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
-from kb.similar import FAR, similar
-
-_PAST_JOBS = 3  # further ones say the same or mislead
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -66,7 +64,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     space = Space.of_job(job)
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
-    past = _past(job, kb)
+    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
     simulators = Simulators(job, space, rows, past=past)
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
@@ -116,15 +114,6 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     rows = [m for _, m in store.measurements(kb, job=job.id)]
     newest = [m for m in rows if m.context == rows[-1].context]
     return newest, len(rows) - len(newest)
-
-
-def _past(job: Job, kb: Path | None) -> list[tuple[Job, list[Measurement]]]:
-    """Measurements of the nearest other jobs of the same target."""
-    if kb is None or not kb.exists():
-        return []
-    near = [a for a in similar(kb, job, device_memory_gib) if a.distance < FAR and a.job.target == job.target]
-    others = [a for a in near if a.job.id != job.id][:_PAST_JOBS]
-    return [(a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context)]) for a in others]
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

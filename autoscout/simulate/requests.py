@@ -67,7 +67,7 @@ def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """(count,) arrival times in seconds, the first at 0; stretched so that the rate is met exactly, as vLLM's bench
     does."""
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, count - 1))])
-    return arrivals * ((count - 1) / rate / arrivals[-1] if count > 1 else 1.0)
+    return arrivals * ((count - 1) / max(rate, 1e-9) / arrivals[-1] if count > 1 else 1.0)
 
 
 def lengths(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:

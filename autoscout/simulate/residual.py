@@ -1,6 +1,7 @@
 """What a member gets wrong, learned from few rows: a Bayesian linear regression of log(measured / predicted).
 
-Effects: a level, each doubling of a number, each value, products of two doublings. All start at zero, with a prior in
+Effects: a level, that of each job and of each framework on each kind of device (so that layouts are compared within
+jobs), each doubling of a number, each value, products of two doublings. All start at zero, with a prior in
 proportion to the error that the member below claims, so that one row already corrects the level, and where nothing
 was measured the physics stands. Their common scale and the noise are those with the largest evidence (MacKay,
 "Bayesian interpolation", 1992), drawn towards the usual ones while rows are few.
@@ -11,15 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.encode import Seen, length
+from autoscout.simulate.encode import Seen, job_of, length, software_of
 from autoscout.simulate.member import Columns, Member, Prediction
 
 # Prior standard deviations, in units of the log error that the member below claims.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
+_JOB, _SOFTWARE = 0.2, 0.4  # levels of one job, and of one framework on one kind of device
+_OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the effects, and of the noise
 _UNUSUAL = 0.5  # log evidence that a scale a factor e away from the usual one has to bring
 _CARRIES = 8.0  # doublings outside of what was seen over which half of what was learned is taken to hold
-_MOST_VALUES, _MOST_PRODUCTS = 12, 8
+_MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200
 
 
 class _Posterior(NamedTuple):
@@ -47,14 +50,15 @@ class Residual:
         self._seen = None
         self.base.fit(columns, values)
         said = self.base.predict(columns)
-        target = np.log(values) - np.log(said.value)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+            target = np.log(values) - np.log(said.value)
         known = np.isfinite(target)
         if not known.any():
             return
         self._seen = Seen(columns)
         self._claimed = float(np.median(said.error[known]))
         self._prepare(columns)
-        x, y = self._effects(columns)[known], target[known] / self._claimed
+        x, y = self._effects(columns)[known], _held(target[known]) / self._claimed
         self._posterior = _posterior(x, y, self._prior)
 
     def predict(self, columns: Columns) -> Prediction:
@@ -88,7 +92,10 @@ class Residual:
         self._products = list(itertools.combinations(sorted(strong.tolist()), 2))
         values = sum(len(v) for v in self._values if len(v) <= _MOST_VALUES)
         sizes = {_LEVEL: 1, _DOUBLING: len(self._numeric), _PRODUCT: len(self._products)}
-        self._prior = np.concatenate([*(np.full(n, size) for size, n in sizes.items()), np.full(values, _VALUE)])
+        self._levels = [(np.unique(of(columns)), of, size) for of, size in ((job_of, _JOB), (software_of, _SOFTWARE))]
+        self._levels = [level for level in self._levels if 1 < len(level[0]) <= _MOST_LEVELS]
+        sizes_of = [np.full(n, size) for size, n in sizes.items()] + [np.full(values, _VALUE)]
+        self._prior = np.concatenate([*sizes_of, *(np.full(len(names), size) for names, _, size in self._levels)])
 
     def _effects(self, columns: Columns) -> np.ndarray:
         """(n, effects), in single precision: spaces are large"""
@@ -101,12 +108,20 @@ class Residual:
             for i, values in enumerate(self._values)
             if len(values) <= _MOST_VALUES
         ]
+        for names, of, _ in self._levels:
+            parts.append((np.broadcast_to(of(columns), len(x))[:, None] == names).astype(np.float32))
         return np.concatenate(parts, axis=1)
 
     def _table(self, columns: Columns) -> np.ndarray:
         """(n, columns that varied)"""
         assert self._seen is not None
         return self._seen.matrix(columns, self._names) if self._names else np.empty((length(columns), 0))
+
+
+def _held(target: np.ndarray) -> np.ndarray:
+    centre = np.median(target)
+    most = _OUTLIER * np.median(np.abs(target - centre)) + 1e-3
+    return np.clip(target, centre - most, centre + most)
 
 
 def _doublings(x: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving_device import device, has_constants
@@ -24,6 +25,10 @@ from kb.records import Traffic
 # half a millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
 
+_BATCHES: dict[Any, dict[str, float]] = {}  # what was simulated of batches, by all that they depend on
+_MOST_BATCHES = 20_000
+_LABELS = ("row", "source", "model", "version", "why_not")  # columns that change nothing
+
 # Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
 # tests/tools/serving_accuracy.py, which measures them.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
@@ -33,6 +38,7 @@ _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # more, where the engine's host overheads were measured beside another kind of device (H100)
 _SCALED = 0.15  # more, where even the kernels were
 _OTHER_ENGINE = 0.3  # more, for engines that are not vLLM: their level is their own
+OTHERS = 0.3  # of the level of other frameworks and devices, what is taken to hold for one without rows
 _PRIOR_ROWS = 2.0  # measured rows of a job that weigh as much as the model's own level
 
 
@@ -43,8 +49,8 @@ class ServingSimulator:
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        self.bias = 0.0  # log of measured over predicted
-        self.spread = 0.0  # what is known of the error after rows of the job; 0: nothing
+        # By framework and device: (log of measured over predicted, what is known of the error); None: of any other.
+        self.levels: dict[float | None, tuple[float, float]] = {}
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -58,15 +64,25 @@ class ServingSimulator:
         return ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level by measured rows of the job: their mean log error, shrunk towards none by two rows."""
-        self.bias = self.spread = 0.0
-        error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
-        error = error[np.isfinite(error)]
-        if len(error):
-            self.bias = float(error.sum() / (len(error) + _PRIOR_ROWS))
-            prior = _PRIOR_ROWS * _of(_SPREAD, self.metric) ** 2
-            variance = (((error - self.bias) ** 2).sum() + prior) / (len(error) + _PRIOR_ROWS)
-            self.spread = float(np.sqrt(variance * (1 + 1 / (len(error) + _PRIOR_ROWS))))
+        """Corrects the level by measured rows: that of each framework on each kind of device, and that of all where
+        there are none of its own. Median log errors, shrunk by two rows."""
+        self.levels = {}
+        with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
+            error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
+        known = np.isfinite(error)
+        if not known.any():
+            return
+        error, software = error[known], np.broadcast_to(software_of(columns), known.shape)[known]
+        levels: dict[float | None, tuple[float, float]] = {None: self._level(error, 0.0)}
+        for which in np.unique(software).tolist():
+            levels[which] = self._level(error[software == which], levels[None][0] * OTHERS)
+        self.levels = levels
+
+    def _level(self, error: np.ndarray, prior: float) -> tuple[float, float]:
+        rows = len(error)
+        bias = (rows * float(np.median(error)) + _PRIOR_ROWS * prior) / (rows + _PRIOR_ROWS)
+        squares = _PRIOR_ROWS * _of(_SPREAD, self.metric) ** 2 + ((error - bias) ** 2).sum()
+        return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
         """NaN where the model cannot say (another device, speculative decoding), inf (0 for rates) where the weights or
@@ -81,14 +97,26 @@ class ServingSimulator:
                 continue
             some = columns_at(columns, rows, n)
             found, exact = evaluate(some, kind, len(rows), self.metric)
-            value[rows] = found[self.metric] * np.exp(self.bias)
+            value[rows] = found[self.metric]
             for name in parts:
                 parts[name][rows] = found[f"part:{name}"] * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
-            own = self.spread or np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other)
+            own = np.broadcast_to(np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other), len(rows))
+            if self.levels:
+                bias, own = self._levels_of(some, own)
+                value[rows] *= np.exp(bias)
             error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
         return Prediction(value=value, error=error, parts=parts)
+
+    def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(bias, error) of each row; `own`: the error without rows of its framework and device."""
+        software = np.broadcast_to(software_of(columns), own.shape)
+        bias, error = np.full(own.shape, self.levels[None][0] * OTHERS), own.copy()
+        for which, (level, spread) in self.levels.items():
+            if which is not None:
+                bias[software == which], error[software == which] = level, spread
+        return bias, error
 
 
 def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -99,8 +127,9 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
         found[metric] = np.full(n, np.nan)
     batches = s.batch > 0
     exact = np.full(n, n <= EXACT) | (batches & (batches.sum() <= EXACT_BATCHES))
+    keys = _keys(columns, kind, n) if (exact & batches).any() else [None] * n
     for i in np.flatnonzero(exact).tolist():
-        for name, value in exactly(columns, s, i).items():
+        for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
     fails = s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12)
     for name in found:
@@ -109,6 +138,30 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
         worst = 0.0 if name.endswith(("_per_s", "_rps", "_per_gpu")) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
+
+
+def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
+    """(n,) all that the batch of a configuration depends on; None where requests come one by one."""
+    if "traffic" in columns:
+        return [None] * n
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
+    own = {name: v for name, v in arrays.items() if v.shape == (n,)}
+    alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
+    numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]
+    words = [own[name].tolist() for name in own if name not in numbers]
+    table = np.array([own[name].astype(float) for name in numbers]).reshape(len(numbers), n).T.copy()
+    return [(alike, tuple(numbers), row.tobytes(), *(w[i] for w in words)) for i, row in enumerate(table)]
+
+
+def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float]:
+    """`exactly`, simulated once for the same batch: ensembles ask for the same rows again and again."""
+    if key is None:
+        return exactly(columns, s, i)
+    if key not in _BATCHES:
+        if len(_BATCHES) >= _MOST_BATCHES:
+            _BATCHES.clear()
+        _BATCHES[key] = exactly(columns, s, i)
+    return _BATCHES[key]
 
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:

@@ -154,7 +154,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     place = np.minimum(place, 0.4 * np.sqrt(s.requests / s.replicas) / capacity)
     sending = s.requests / s.replicas / np.maximum(rate, 1e-12)
     growing = np.maximum(load - 1, 0.0) * sending / 2
-    wait = np.where(closed, users / served - hold, place + growing)
+    wait = np.where(closed, users / np.maximum(served, 1e-12) - hold, place + growing)
     wait = np.maximum(wait, 0.0)
     # The users of a closed loop all begin at once.
     together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)

@@ -32,7 +32,8 @@ def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | No
     for name, values in {**latencies, "tpot": tpot[many]}.items():
         if len(values):
             found[f"{name}_mean_ms"] = float(values.mean())
-            found.update({f"{name}_{p}_ms": float(np.quantile(values, q)) for p, q in QUANTILES.items()})
+            tails = np.quantile(values, list(QUANTILES.values())).tolist()
+            found.update({f"{name}_{p}_ms": tail for p, tail in zip(QUANTILES, tails, strict=True)})
     if run.gap_counts.sum():
         found["itl_mean_ms"] = float(np.average(run.gaps_s, weights=run.gap_counts)) * 1e3
         order = np.argsort(run.gaps_s)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.column_names import number, renamed, status_of
+
 Row = Mapping[str, Any]
 
 # A table's name of a metric → ours. Latencies come in the unit that the row or the column's ending says.
@@ -58,6 +60,9 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
 }
+_NO_FP8 = ("a100", "a40", "a10g", "v100")
+_MOST_USERS, _LONGEST = 16_384, 262_144
+_MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
@@ -71,8 +76,8 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
     """
     runs: dict[Any, dict[str, Any]] = {}
     measured: list[dict[str, float]] = []
-    for i, row in enumerate(rows):
-        if str(row.get("status") or "ok") != "ok":
+    for i, row in enumerate(map(renamed, rows)):
+        if status_of(row) != "ok":
             continue
         key = _run_key(row, i)
         if key not in runs:
@@ -146,11 +151,11 @@ def _columns(row: Row) -> dict[str, Any]:
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
         out["batch"] = 0.0
-    out["gpus"] = _number(row.get("n_gpus")) or out["tp"] * out["pp"] * out["dp"]
+    out["gpus"] = _number(row.get("gpus")) or out["tp"] * out["pp"] * out["dp"]
     out["gpu"] = device_name(str(row.get("gpu") or ""), _number(row.get("memory_gib")))
     out["memory_gib"] = _number(row.get("memory_gib"))
     weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
-    out["dtype"] = str(row.get("precision") or weights)
+    out["dtype"] = str(row.get("dtype") or weights)
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
     out["framework"] = str(row.get("framework") or "vLLM")
     out["version"] = str(row.get("version") or "")
@@ -185,8 +190,13 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "the kind of GPU is not known"
     if not (run["input_len"] and run["output_len"]):
         return "the lengths of the requests are not stated"
+    users = max(run["batch"], run["concurrency"], run["requests"], run["rate"])
+    if users > _MOST_USERS or max(run["input_len"], run["output_len"], run["shared_prefix"]) > _LONGEST:
+        return "more requests, or longer ones, than an engine takes"
     if "llama.cpp" in run["framework"]:
         return "llama.cpp has kernels of its own, which no calibration covers"
+    if run["kv_cache_dtype"].startswith("fp8") and run["gpu"].startswith(_NO_FP8):
+        return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"
     if "EP" in noted.get("Parallelism Type", ""):
         return "how experts are spread over the devices is not stated"
     if re.match(r"(?!nan)\S", noted.get("speculative model", "nan")):
@@ -222,9 +232,6 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
 
 
 def _number(value: Any) -> float:
-    """0 for what is missing or no number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return number if np.isfinite(number) else 0.0
+    """0 for what is missing, no number, or none that a run could have."""
+    found = number(value) or 0.0
+    return found if 0 < found < _MOST else 0.0

@@ -3,19 +3,20 @@
 Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
-Whichever errs less on rows that the weights were not fitted on is used. A member that cannot say, or claims a larger
-error than usual because a row lies outside of what it was fitted on, loses weight on that row.
+Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices with rows enough have
+weights of their own: who is right about one engine may not be about another. A member that cannot say, or claims a
+larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from autoscout.simulate import weights as weighing
-from autoscout.simulate.encode import length, take
+from autoscout.simulate.encode import length, software_of, take
 from autoscout.simulate.member import Columns, Member, Prediction
 
 Rule = Literal["published", "stacked", "best"]
@@ -24,8 +25,12 @@ _FOLDS = 5
 _GROUPS = 3  # jobs from which on whole jobs are held out
 _FEW = 12  # with fewer rows each is a fold
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
+_OWN_WEIGHTS = 40  # rows of one framework on one kind of device from which on it has weights of its own
 _SURE = 0.9  # trust left in those with a weight, below which those without are asked too
 _LEARNED = 1.0  # log error of a learned member before any row supports it
+
+
+Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +61,7 @@ class Ensemble:
         self.held_out = np.empty(0)  # predictions of the rows fitted on, each made without it
         self._w = np.zeros(len(self.members))
         self._s = np.full(len(self.members), _LEARNED)
+        self._own: Own = {}
         self._stretch = 1.0
 
     @property
@@ -76,7 +82,7 @@ class Ensemble:
 
     def begin(self, columns: Columns) -> None:
         """Before any row of the job: members that need none, weighted by how sure they say they are here."""
-        self._s = self._prior(columns)
+        self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
         self._w = weighing.without_small(self._w) if can.any() else self._w
@@ -91,8 +97,9 @@ class Ensemble:
         for member in self.members:
             member.fit(columns, values)
         self.rows = len(values)
-        self._w, self._s = self._choose(y, L, E, fold, prior)
-        mean, spread = self._combined(self._w, self._s, L, E)
+        told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)))
+        self._w, self._s, self._own = self._choose(told, fold, prior)
+        mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
         jobs = 0 if groups is None else len(np.unique(groups))
         self._stretch = weighing.stretch(y, mean, spread, jobs if jobs >= _GROUPS else 0)
         self.held_out = np.exp(mean)
@@ -101,16 +108,18 @@ class Ensemble:
         self.mape = {n: e for i, n in enumerate(self._names) if (e := _mape(y, L[:, i])) is not None}
 
     def predict(self, columns: Columns) -> Prediction:
-        weighty = self._w > 0
+        weighty = np.any([self._w, *(w for w, _ in self._own.values())], axis=0)
         L, E, _ = self._ask(columns, weighty)
+        software = np.broadcast_to(software_of(columns), len(L))
         if self.rule != "published" and weighty.any():
-            kept = (self._w * weighing.doubt(self._s, L, E)).sum(1)
+            w, s = _of_rows(self._w, self._s, self._own, software)
+            kept = (w * weighing.doubt(s, L, E)).sum(1)
             doubted = np.flatnonzero(kept < _SURE)  # others are asked only where they may matter
             if len(doubted):
                 others = ~weighty
                 there, spread, _ = self._ask(take(columns, doubted), others)
                 L[np.ix_(doubted, others)], E[np.ix_(doubted, others)] = there[:, others], spread[:, others]
-        mean, spread = self._combined(self._w, self._s, L, E)
+        mean, spread = self._combined(self._w, self._s, self._own, software, L, E)
         return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
@@ -126,8 +135,9 @@ class Ensemble:
         """The prediction of the first row, what every member says of it, and why some count for less."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
-        rows = self._row_weights(self._w, self._s, L, E)
-        mean, spread = weighing.combine(rows, self._s, L, E, log=self.rule != "published")
+        w, s = _of_rows(self._w, self._s, self._own, np.broadcast_to(software_of(first), 1))
+        rows = self._row_weights(w, s, L, E)
+        mean, spread = weighing.combine(rows, s, L, E, log=self.rule != "published")
         told = [
             Said(
                 member=m.name,
@@ -170,30 +180,37 @@ class Ensemble:
                 L[here], E[here], _ = self._ask(asked, np.ones(len(self.members), dtype=bool))
         return L, E
 
-    def _choose(
-        self, y: np.ndarray, L: np.ndarray, E: np.ndarray, fold: np.ndarray, prior: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(w, s) by the wanted rule, or by the one whose weights err less on folds they were not fitted on."""
+    def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
+        """(w, s, own) by the wanted rule, or by the one whose weights err less on folds they were not fitted on."""
         if self._wanted == "best":
-            errors = {rule: self._nested_error(rule, y, L, E, fold, prior) for rule in ("stacked", "published")}
-            self.rule = "published" if errors["published"] < errors["stacked"] else "stacked"
-        return self._weigh(y, L, E, prior)
+            misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
+            both = np.isfinite(misses["stacked"] + misses["published"])
+            worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
+            self.rule = "stacked" if worse else "published"
+        return self._weigh(told, prior)
 
-    def _nested_error(
-        self, rule: Rule, y: np.ndarray, L: np.ndarray, E: np.ndarray, fold: np.ndarray, prior: np.ndarray
-    ) -> float:
+    def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """(n,) absolute log errors of a rule; NaN where it cannot say."""
         self.rule = rule
-        miss = np.full(len(y), np.inf)
+        miss = np.full(len(told.y), np.nan)
         for f in np.unique(fold):
             here, rest = fold == f, fold != f
-            w, s = self._weigh(y[rest], L[rest], E[rest], prior)
-            mean, _ = self._combined(w, s, L[here], E[here])
-            miss[here] = np.abs(mean - y[here])
-        return float(np.nan_to_num(miss, nan=np.inf).mean())
+            mean, _ = self._combined(*self._weigh(told.take(rest), prior), *told.asked(here))
+            miss[here] = np.abs(mean - told.y[here])
+        return miss
 
-    def _weigh(self, y: np.ndarray, L: np.ndarray, E: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh(self, told: "_Told", prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
+        names, rows = np.unique(told.software, return_counts=True)
+        own: Own = {}
+        if len(names) > 1 and self.rule != "published":
+            enough = names[rows >= _OWN_WEIGHTS].tolist()
+            own = {name: self._weigh_alike(told.take(told.software == name), prior) for name in enough}
+        return *self._weigh_alike(told, prior), own
+
+    def _weigh_alike(self, told: "_Told", prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(w, s). Weights need evidence: `prior` doubts learned members. The error that is usual for a member, once it
         has a weight, is that of the held-out rows and what it claimed for them."""
+        y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
         usual = weighing.usual_errors(y, L, claimed)
         if self.rule == "published":
@@ -220,7 +237,10 @@ class Ensemble:
                 said.append(prediction)
         return L, E, said
 
-    def _combined(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _combined(
+        self, w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray, L: np.ndarray, E: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        w, s = _of_rows(w, s, own, software)
         return weighing.combine(self._row_weights(w, s, L, E), s, L, E, log=self.rule != "published")
 
     def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
@@ -239,6 +259,31 @@ class Ensemble:
             error = self.mape.get(member.name)
             return f"errs by {error:.0%} on held-out rows, others less" if error is not None else "nothing supports it"
         return ""
+
+
+class _Told(NamedTuple):
+    """Held-out rows: y (n,), L and E (n, m), and which software each is of."""
+
+    y: np.ndarray
+    L: np.ndarray
+    E: np.ndarray
+    software: np.ndarray
+
+    def take(self, rows: np.ndarray) -> "_Told":
+        return _Told(*(each[rows] for each in self))
+
+    def asked(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.software[rows], self.L[rows], self.E[rows]
+
+
+def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, m) or (m,) weights and usual errors."""
+    if not own:
+        return w, s
+    ws, ss = np.tile(w, (len(software), 1)), np.tile(s, (len(software), 1))
+    for name, (weight, usual) in own.items():
+        ws[software == name], ss[software == name] = weight, usual
+    return ws, ss
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:

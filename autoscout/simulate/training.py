@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from autoscout.simulate.collectives import Topology
-from autoscout.simulate.correct import Correction, layout
+from autoscout.simulate.correct import Alike, Correction, layout
+from autoscout.simulate.encode import job_of, software_of
 from autoscout.simulate.hardware import Hardware, hardware, kinds
 from autoscout.simulate.inputs import REQUIRED, Inputs, by_precision, complete, distinct
 from autoscout.simulate.layer import Times, head_times, layer_times
@@ -59,12 +60,12 @@ class Training:
         parts, error = self._parts(columns)
         values = np.asarray(values, dtype=float)
         known = np.isfinite(values) & np.isfinite(error)
-        self.correction = Correction(parts, _layouts(columns), error, values) if known.any() else None
+        self.correction = Correction(parts, _alike(columns), error, values) if known.any() else None
 
     def predict(self, columns: Columns) -> Prediction:
         parts, error = self._parts(columns)
         if self.correction is not None:
-            return self.correction.apply(parts, _layouts(columns), error)
+            return self.correction.apply(parts, _alike(columns), error)
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
@@ -91,12 +92,11 @@ class Training:
         return parts, error
 
 
-def _layouts(columns: Columns) -> Array:
-    """What makes two rows err alike: the shapes of their products first, how they are replicated last."""
+def _alike(columns: Columns) -> Alike:
+    """Layouts err alike by the shapes of their products first, by how they are replicated last."""
     x = complete(columns)
-    return layout(
-        [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)], x.n
-    )
+    knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
+    return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))
 
 
 def devices(columns: Columns, device: str) -> list[str]:

@@ -86,5 +86,6 @@ class Trees:
         target = np.log(values)
         if self.base is not None:
             self.base.fit(columns, values)
-            target = target - np.log(self.base.predict(columns).value)
+            with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0: it does not fit
+                target = target - np.log(self.base.predict(columns).value)
         return target, np.isfinite(target)

@@ -13,7 +13,9 @@ _COVERAGE = 0.9
 _PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
 _PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
 _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
+_OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
+_LOST = 0.9  # of the weight, lost on a row, from which on members that only guess are not asked
 _LEAST = 0.05  # a smaller weight costs time and says nothing
 
 
@@ -36,8 +38,16 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """(m,) s: root mean square of the held-out log errors, with `prior` (m,) counting as a few rows."""
     misses = L - y[:, None]
     known = np.isfinite(misses)
-    squares = np.where(known, misses, 0.0) ** 2
+    squares = np.where(known, _held(misses), 0.0) ** 2
     return np.sqrt((_PRIOR_ROWS * prior**2 + squares.sum(0)) / (_PRIOR_ROWS + known.sum(0)))
+
+
+def _held(misses: np.ndarray) -> np.ndarray:
+    """(n, m) misses, none further out than a few times the usual one of its member: single rows that nobody explains
+    (mistakes of a table) say little of a member."""
+    usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
+    most = _OUTLIER * np.array(usual) + 1e-3
+    return np.clip(misses, -most, most)
 
 
 def by_precision(s: np.ndarray) -> np.ndarray:
@@ -52,13 +62,21 @@ def stacked(y: np.ndarray, L: np.ndarray, s: np.ndarray) -> np.ndarray:
     start = by_precision(s)
     if len(y) == 0:
         return start
-    filled = np.where(np.isfinite(L), L, (y + 3 * s.max())[:, None])  # who could not say has missed by far
-    misses = filled - y[:, None]
+    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # who could not say has missed by far, for its standards
+    misses = _trusted(filled - y[:, None])
     pull = math.sqrt(_PRIOR_ROWS) * s  # one row's error of each member, so that λ has the scale of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
     return without_small(nnls(a, b)[0])
+
+
+def _trusted(misses: np.ndarray) -> np.ndarray:
+    """The misses of each row times its weight (Huber's): rows that even the nearest member misses by far say which
+    member is biased that way, not which is right."""
+    least = np.abs(misses).min(1)
+    most = _OUTLIER * np.median(least) + 1e-3
+    return misses * np.minimum(1.0, most / np.maximum(least, most))[:, None]
 
 
 def without_small(w: np.ndarray) -> np.ndarray:
@@ -76,13 +94,16 @@ def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
     """(n, m) weights per row. What a doubted member loses goes to whoever claims the least error there, also to
     members without a weight elsewhere; by precision squared, as many bad ones shall not outvote a good one. Rows
-    sum to 1, or to 0 where nobody can say."""
+    sum to 1, or to 0 where nobody can say, or those with a weight cannot and the others would guess."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
     total = precision.sum(1, keepdims=True)
     share = np.divide(precision, total, out=np.zeros_like(precision), where=total > 0)
-    return np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
+    found = np.where(total > 0, kept + lost * share, kept / np.maximum(kept.sum(1, keepdims=True), 1e-300))
+    claimed = np.where(np.isfinite(L), np.maximum(np.nan_to_num(E, nan=np.inf), s), np.inf)
+    guess = (lost > _LOST) & (claimed.min(1, keepdims=True) > _USELESS)
+    return np.where(guess, 0.0, found)
 
 
 def combine(
@@ -110,8 +131,8 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
-    if n == 0:
-        return 1.0
+    if n == 0:  # a single row, which nothing could be held out from
+        return float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS)) / SPAN
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
         return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)

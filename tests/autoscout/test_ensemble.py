@@ -111,7 +111,7 @@ def test_a_member_that_cannot_say_leaves_the_others_to_speak():
     ensemble = Ensemble([Analytic("knows all", 1.2), Analytic("gives up", gives_up=3.0)])
     columns, values = rows(100)
     ensemble.fit(columns, values)
-    assert set(ensemble.weights) == {"knows all", "gives up"}
+    assert ensemble.weights["gives up"] > 0.9  # it is right where it speaks
     assert np.isfinite(ensemble.predict(columns).value).all()
 
 
@@ -210,7 +210,10 @@ def test_stacked_weights_are_a_share_each(n, m, seed):
     assert w.sum() == pytest.approx(1)
     on_rows = weighing.on_rows(w, s, L, np.full((n, m), 0.3))
     assert (on_rows >= -1e-12).all()
-    assert on_rows.sum(1) == pytest.approx(np.isfinite(L).any(1).astype(float))
+    total = on_rows.sum(1)
+    trusted = (np.where(np.isfinite(L), w, 0.0).sum(1) > 0.1) & (np.isfinite(L) & (w > 0) & (s < 0.5)).any(1)
+    assert total[trusted] == pytest.approx(1.0)  # elsewhere the others may only guess, and nobody says
+    assert np.isclose(total, 0.0).astype(int) + np.isclose(total, 1.0) == pytest.approx(1)
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,7 @@ from kb.records import Measurement
 class Bench:
     """An evaluator over the analytic landscape, with what it wrote and how often it profiled."""
 
-    def __init__(self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured):
+    def __init__(self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured, **more):
         self.space = space_of("tiny-gpt-cpu")
         self.events = []
         self.profiled = []
@@ -37,6 +37,7 @@ class Bench:
             hyper or Hyper(),
             "test",
             expert_default(self.space),
+            **more,
         )
 
     def search(self, steps):
@@ -178,3 +179,19 @@ def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_
     for m in measurements:
         assert m.fidelity == ("profiled" if m.configuration.knobs["pp"] == 4 else "simulated")
     assert {m.fidelity for m in measurements} == {"profiled", "simulated"}
+
+
+def test_what_other_jobs_measured_predicts_for_a_job_without_rows(tmp_path):
+    job = job_of("tiny-gpt-cpu")
+    other = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, hidden=192))
+    bench = Bench(tmp_path, stand_in=False, past=[(other, history(80))])
+    alone = Bench(tmp_path, stand_in=False)
+    codes = bench.space.feasible.codes[::50]
+    truth = np.array(
+        [step_time(bench.space.feasible.configuration(i)) for i in range(0, len(bench.space.feasible), 50)]
+    )
+
+    def off(found):
+        return np.abs(found.evaluator.predictors()["ensemble"](codes) / truth - 1).mean()
+
+    assert off(bench) < 0.5 * off(alone)

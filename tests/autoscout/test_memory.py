@@ -141,3 +141,17 @@ def test_peaks_of_megatrons_own_regression_runs():
 def test_peaks_of_mists_runs_with_equal_stages():
     rows = measured("validation/train_end_to_end.csv.gz")
     assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and r["tp"]]) <= 0.05
+
+
+def test_the_fullest_of_stages_that_differ_counts():
+    """A plan whose second stage has most layers and recomputes nothing: not what the first one needs."""
+    job = {"layers": 24, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpu": "a100", "te": 0.0}
+    columns = {**job, "pp": 3, "gpus": 4, "stages": np.array(["4:1:1|16:2:0|4:1:1", "16:1:0|4:2:1|4:1:1", ""])}
+    uneven, first, even = Memory().predict(columns).value
+    alone = {**job, "pp": 3, "gpus": 4, "recomputed": 0.0, "stage_layers": 16.0, "stage_recomputed": 0.0}
+    assert uneven == pytest.approx(Memory().predict({**alone, "stage_tp": 2.0, "stage_at": 1.0}).value[0])
+    assert first == pytest.approx(Memory().predict({**alone, "stage_tp": 1.0}).value[0])
+    assert first > uneven
+    assert even == pytest.approx(Memory().predict({**job, "pp": 3, "gpus": 4}).value[0])
+    chances = Memory().oom_probability(columns)
+    assert chances[0] <= chances[1]

@@ -146,9 +146,8 @@ def test_memory_is_scored_with_its_decisions(tmp_path):
     for row in rows[:3]:
         row |= {"status": "oom", "peak_memory_gib": "", "iteration_time_s": ""}
     report = answer("predict", "--against", written(tmp_path / "memory.csv", rows))
-    memory = report["metrics"]["peak_memory_gib"]
-    assert memory["rows"] == 24
-    assert (memory["memory"]["runs"], memory["memory"]["died"]) == (27, 3)
+    assert report["metrics"]["peak_memory_gib"]["rows"] == 24
+    assert (report["memory"]["runs"], report["memory"]["died"]) == (27, 3)
 
 
 def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(measured_kb, tmp_path):

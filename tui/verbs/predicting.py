@@ -48,9 +48,9 @@ def _against(table: Path, as_json: bool) -> None:
 
     report = score(table, note)
     if as_json:
-        main = next(iter(report.metrics.values()))
-        mape = {name: {"all": a.mape, **a.groups} for name, a in main.members.items()}
-        _json({"table": report.table, "metric": main.metric, "mape": mape, **_plain(report)})
+        main = next(iter(report.metrics.values()), None)
+        mape = {name: {"all": a.mape, **a.groups} for name, a in main.members.items()} if main else {}
+        _json({"table": report.table, "metric": main and main.metric, "mape": mape, **_plain(report)})
     else:
         predictions.scored(report)
 

@@ -1,0 +1,141 @@
+"""What tables of training runs call their columns, in our names."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Ours → what others say; case, blanks and hyphens do not matter.
+_ALSO = {
+    "gpu": ("gpu_name", "gpu_type", "gpu_model", "device", "device_name", "accelerator", "hardware"),
+    "gpu_mem_gb": ("gpu_memory_gb", "device_memory_gb"),
+    "gpus": ("n_gpus", "num_gpus", "ngpus", "gpu_count", "world_size", "n_devices", "num_devices", "devices"),
+    "per_node": ("gpus_per_node", "devices_per_node"),
+    "model": ("model_name", "case"),
+    "layers": ("num_layers", "n_layers", "n_layer", "num_hidden_layers"),
+    "hidden": ("hidden_size", "d_model", "n_embd", "hidden_dim"),
+    "heads": ("num_heads", "n_heads", "n_head", "num_attention_heads", "attention_heads"),
+    "kv_heads": ("kv_groups", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "num_query_groups"),
+    "ffn": ("ffn_hidden_size", "intermediate_size", "ffn_size", "d_ff"),
+    "vocab": ("vocab_size", "padded_vocab_size"),
+    "experts": ("num_experts", "n_experts"),
+    "topk": ("moe_topk", "top_k", "moe_router_topk", "num_experts_per_tok"),
+    "expert_ffn": ("moe_ffn_hidden_size", "moe_intermediate_size"),
+    "seq_len": ("seq_length", "sequence_length", "max_seq_len", "seqlen", "seq", "context_length"),
+    "global_batch": ("global_batch_size", "gbs", "train_batch_size"),
+    "mbs": ("micro_batch", "micro_batch_size", "microbatch_size", "local_batch_size"),
+    "tp": ("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size"),
+    "pp": ("pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size"),
+    "dp": ("data_parallel", "data_parallel_size", "dp_size"),
+    "cp": ("context_parallel", "context_parallel_size", "cp_size"),
+    "ep": ("expert_parallel", "expert_parallel_size", "expert_model_parallel_size", "ep_size"),
+    "sp": ("sequence_parallel",),
+    "vpp": ("virtual_pp", "virtual_pipeline", "interleave"),
+    "zero": ("zero_stage",),
+    "distopt": ("dist_opt", "distributed_optimizer", "use_distributed_optimizer"),
+    "overlap_grad": ("overlap_grad_reduce",),
+    "overlap_param": ("overlap_param_gather",),
+    "ar": (
+        "recompute", "recomputation", "recompute_granularity", "activation_recompute", "activation_recomputation",
+        "activation_checkpointing", "gradient_checkpointing",
+    ),
+    "ar_method": ("recompute_method",),
+    "ar_layers": ("recompute_num_layers",),
+    "dtype": ("precision", "params_dtype"),
+}  # fmt: skip
+ALIASES = {other: ours for ours, others in _ALSO.items() for other in others}
+
+NUMBERS = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "gated",
+    "vocab",
+    "experts",
+    "topk",
+    "expert_ffn",
+    "bias",
+    "tied",
+    "learned_positions",
+    "params",
+    "seq_len",
+    "global_batch",
+    "gpus",
+    "per_node",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "mbs",
+    "sp",
+    "recomputed",
+    "ar_layers",
+    "distopt",
+    "zero",
+    "zero_group",
+    "overlap_grad",
+    "overlap_param",
+    "ddp_bucket",
+    "tp_comm_overlap",
+    "tp_comm",
+    "overlap_p2p",
+    "te",
+    "dropout",
+    "lora",
+    "node_gb_s",
+    "stage_layers",
+    "stage_tp",
+    "stage_recomputed",
+    "grad_bytes",
+    "a100",
+    "a40",
+]
+
+# Where 0 says something; elsewhere it is how tables write "not used".
+MAY_BE_0 = (
+    "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "lora", "stage_recomputed", "a100", "a40",
+)  # fmt: skip
+NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "stages")
+
+_OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
+_MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[\s\-]+", "_", name.strip().lower())
+
+
+def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row in our names, without what says nothing; of two columns of one meaning the one with our name counts."""
+    own = {plain(str(k)): v for k, v in row.items() if said(v)}
+    return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
+        k: v for k, v in own.items() if k not in ALIASES
+    }
+
+
+def status_of(row: Mapping[str, Any]) -> str:
+    """ok · oom · failed"""
+    text = str(row.get("status") if said(row.get("status")) else "ok").strip().lower()
+    return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
+
+
+def said(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() not in ("", "nan", "none", "null", "n/a")
+    return value is not None and value == value  # NaN differs from itself
+
+
+def number(value: Any) -> float | None:
+    if isinstance(value, str) and value.strip().lower() in ("true", "false", "yes", "no"):
+        return float(value.strip().lower() in ("true", "yes"))
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if abs(found) < float("inf") else None

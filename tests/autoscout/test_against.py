@@ -1,0 +1,207 @@
+"""Tables of measured rows that other people wrote: other names, missing columns, failures, units."""
+
+import csv
+import gzip
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoscout.simulate import tables
+from autoscout.simulate.against import score
+from autoscout.simulate.hardware import hardware
+from autoscout.simulate.training import Training
+from kb.records import AutoscoutError
+
+OTHER_NAMES = {
+    "n_gpus": "World Size",
+    "layers": "num_hidden_layers",
+    "hidden": "d_model",
+    "micro_batch": "micro-batch-size",
+    "global_batch": "GBS",
+    "tp": "tensor_model_parallel_size",
+    "pp": "PP_Size",
+    "seq_len": "Sequence_Length",
+    "gpu": "GPU Name",
+    "ar": "recompute",
+    "iteration_time_s": "Step Time (s)",
+}
+
+
+def layouts(gpu="NVIDIA A100-SXM4-80GB"):
+    """18 rows of two models whose time is the model's own."""
+    rows = [
+        {
+            "gpu": gpu, "n_gpus": 8, "layers": layers, "hidden": hidden, "heads": hidden // 128, "seq_len": 2048,
+            "global_batch": 64, "micro_batch": mbs, "tp": tp, "pp": pp, "ar": "none", "dtype": "bf16",
+        }
+        for layers, hidden in ((24, 2048), (32, 4096))
+        for tp, pp in ((1, 1), (2, 2), (4, 1))
+        for mbs in (1, 2, 4)
+    ]  # fmt: skip
+    seconds = Training().predict(tables.columns_of(rows)).value
+    return [{**row, "iteration_time_s": t} for row, t in zip(rows, seconds.tolist(), strict=True)]
+
+
+def serving():
+    return [
+        {"gpu": "A100", "framework": "vLLM", "model": model, "tp": tp, "input_len": 128, "output_len": 128,
+         "concurrency": users, "tpot_ms": 20.0 + users, "ttft_ms": 90.0, "status": "ok"}
+        for model in ("Llama-2-7B", "mistral-7b") for tp in (1, 2) for users in (1, 8)
+    ]  # fmt: skip
+
+
+def written(path: Path, rows) -> Path:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def analytic(path: Path) -> tuple[int, float]:
+    scores = score(path).metrics["step_time_s"]
+    return scores.rows, scores.members["analytic"].mape
+
+
+def test_other_names_of_columns_and_devices_say_the_same(tmp_path):
+    renamed = [{OTHER_NAMES.get(k, k).replace(" (s)", "_s"): v for k, v in row.items()} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv", renamed)) == (18, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    ("name", "convert"),
+    [
+        ("step_time_ms", lambda row, s: 1e3 * s),
+        ("tokens_per_s", lambda row, s: 64 * 2048 / s),
+        ("tokens_per_s_per_gpu", lambda row, s: 64 * 2048 / s / 8),
+        ("samples_per_s", lambda row, s: 64 / s),
+    ],
+)
+def test_times_and_rates_of_other_units(tmp_path, name, convert):
+    rows = [{**row, name: convert(row, row.pop("iteration_time_s"))} for row in layouts()]
+    assert analytic(written(tmp_path / "t.csv.gz", rows)) == (18, pytest.approx(0, abs=1e-9))
+
+
+def test_parquet_and_single_rows(tmp_path):
+    import duckdb
+
+    one = written(tmp_path / "one.csv", layouts()[:1])
+    duckdb.sql(f"COPY (FROM read_csv('{one}')) TO '{tmp_path / 'one.parquet'}'")
+    for path in (one, tmp_path / "one.parquet"):
+        assert analytic(path) == (1, pytest.approx(0, abs=1e-9))
+
+
+def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
+    rows = [{**row, "status": "ok"} for row in layouts()]
+    rows[0] |= {"status": "CUDA out of memory", "iteration_time_s": ""}
+    rows[1] |= {"status": "crashed", "iteration_time_s": ""}
+    report = score(written(tmp_path / "t.csv", rows))
+    assert report.metrics["step_time_s"].rows == 16
+    assert report.memory is not None
+    assert (report.memory.runs, report.memory.died) == (17, 1)
+    assert report.skipped == {"its status says that it failed": 1}
+    only = score(written(tmp_path / "died.csv", rows[:1]))
+    assert only.metrics == {}
+    assert only.memory is not None
+    assert only.memory.died == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"gpu": "TPU v5e"}, "no constants for device TPU v5e"),
+        ({"tp": 8, "pp": 2}, "n_gpus is less than tp × pp × cp"),
+        ({"global_batch": 1, "tp": 1}, "global_batch is less than micro_batch on every replica"),
+        ({"experts": 64, "topk": 6}, "no expert_ffn (so many experts are narrower than ffn)"),
+        ({"seq_len": ""}, "no seq_len"),
+        ({"model": "mimo-vlm-7b"}, "a kind of model or run that is not predicted (mimo)"),
+    ],
+)
+def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, change, why):
+    rows = [{**row, "model": "", "experts": "", "topk": ""} for row in layouts()]
+    rows[0] |= change
+    report = score(written(tmp_path / "t.csv", rows))
+    assert report.skipped == {why: 1}
+    assert report.metrics["step_time_s"].rows == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB SXM4"),
+        ("nvidia a100 80gb pcie", "NVIDIA A100 80 GB PCIe"),
+        ("a800", "NVIDIA A100 80 GB SXM4"),
+        ("H100 SXM5 80GB HBM3", "NVIDIA H100 80 GB SXM5"),
+        ("NVIDIA L40S", "NVIDIA L40S"),
+        ("NVIDIA A40", "NVIDIA A40"),
+        ("H100 PCIe", None),  # other clocks and links
+        ("H100-SXM-96GB(HBM2e, 500W)", None),
+        ("A6000", None),
+        ("", None),
+    ],
+)
+def test_names_of_devices(name, device):
+    found = hardware(name)
+    assert (found and found.name) == device
+
+
+odd = st.one_of(st.none(), st.integers(-3, 10**6), st.floats(), st.booleans(), st.text(max_size=8))
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("drop"), st.integers(0, 30)),
+        st.tuples(st.just("rename"), st.integers(0, 30)),
+        st.tuples(st.just("upper"), st.integers(0, 30)),
+        st.tuples(st.just("fill"), st.integers(0, 30), odd),
+        st.tuples(st.just("spoil"), st.integers(0, 30), st.integers(0, 30), odd),
+    ),
+    max_size=5,
+)
+
+
+def changed(rows, edits):
+    rows = [dict(row) for row in rows]
+    for edit in edits:
+        names = list(rows[0])
+        name = names[edit[1] % len(names)]
+        if edit[0] == "spoil":
+            rows[edit[2] % len(rows)][name] = edit[3]
+        else:
+            for row in rows:
+                value = row.pop(name)
+                if edit[0] == "fill":
+                    row[name] = edit[2]
+                elif edit[0] != "drop":
+                    row[name.upper() if edit[0] == "upper" else OTHER_NAMES.get(name, f"{name}_2")] = value
+        if not rows[0]:
+            break
+    return rows
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=changes, kind=st.sampled_from([layouts, serving]), count=st.integers(1, 8))
+def test_any_table_is_scored_or_refused_with_a_sentence(tmp_path, edits, kind, count):
+    rows = [row for row in changed(kind()[:count], edits) if row]
+    if not rows:
+        return
+    path = written(tmp_path / "t.csv", rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            report = score(path)
+        except AutoscoutError as error:
+            report, refusal = None, error
+        else:
+            refusal = None
+    if report is None:
+        assert refusal is not None
+        assert refusal.exit_code == 2
+        assert str(refusal)
+        return
+    for scores in report.metrics.values():
+        assert scores.rows <= len(rows)
+        assert all(np.isfinite(accuracy.mape) for accuracy in scores.members.values())
