@@ -146,9 +146,9 @@ def _problems(job: Job) -> typing.Iterator[str]:
             yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
     for one in (objective, *further):
         if one.maximize in known_metrics and not one.maximize.endswith(_MORE_IS_BETTER):
-            yield f"objective: maximize '{one.maximize}', of which less is better; write minimize"
+            yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
         if one.minimize in known_metrics and one.minimize.endswith(_MORE_IS_BETTER):
-            yield f"objective: minimize '{one.minimize}', of which more is better; write maximize"
+            yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
     yield from _serving_objective_problems(job)
     if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
         yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
