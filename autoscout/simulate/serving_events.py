@@ -197,20 +197,21 @@ class _Simulation:
                 self._enqueue(self.next_arrival)
 
     def _send(self) -> None:
-        """A user of the closed loop sends the next request."""
-        if self.next_arrival < len(self.inputs):
+        """A user of the closed loop sends the next request; one that is refused at once the one after it."""
+        while self.next_arrival < len(self.inputs):
             self.arrival[self.next_arrival] = self.now
-            self._enqueue(self.next_arrival)
+            if self._enqueue(self.next_arrival):
+                return
 
-    def _enqueue(self, i: int) -> None:
+    def _enqueue(self, i: int) -> bool:
+        """Whether the engine takes request i at all."""
         self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
         prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
-            if self.users:
-                self._send()
-            return
+            return False
         self.waiting.append(_Sequence(i, self.inputs[i], self.outputs[i]))
+        return True
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.limits.block)

@@ -205,3 +205,29 @@ def test_any_table_is_scored_or_refused_with_a_sentence(tmp_path, edits, kind, c
     for scores in report.metrics.values():
         assert scores.rows <= len(rows)
         assert all(np.isfinite(accuracy.mape) for accuracy in scores.members.values())
+
+
+def test_latencies_that_no_device_reaches_and_caches_without_kernels_are_refused(tmp_path):
+    """2,048 tokens of a model of 7 billion parameters take an H100 seconds, not 50 ms."""
+    row = {"gpu": "H100", "framework": "TensorRT-LLM", "model": "Qwen2-7B", "tp": 1, "batch": 1, "input_len": 2048,
+           "output_len": 2048, "e2e_latency_s": 15.0, "kv_dtype": ""}  # fmt: skip
+    rows = [row, {**row, "e2e_latency_s": 0.05}, {**row, "gpu": "A100", "kv_dtype": "fp8"}]
+    report = score(written(tmp_path / "t.csv", rows))
+    assert report.metrics["e2el_mean_ms"].rows == 1
+    assert sorted(report.skipped.values()) == [1, 1]
+    assert "faster than its devices can read the weights" in report.skipped
+
+
+def test_a_job_s_layouts_keep_their_order_when_another_framework_teaches(tmp_path):
+    """Its rows say that recomputation is cheap and tensor parallelism dear; what they teach of the level holds."""
+    here = [{**row, "framework": "mine", "source": "mine"} for row in layouts()]
+    other = [
+        {**row, "framework": "theirs", "source": "theirs", "layers": 40, "hidden": 5120, "heads": 40}
+        | {"iteration_time_s": row["iteration_time_s"] * 3.2 * (0.7 if row["tp"] == 1 else 1.3)}
+        for row in layouts()[:9]
+    ]
+    scores = score(written(tmp_path / "t.csv", here + other)).metrics["step_time_s"]
+    ensemble, alone = scores.members["ensemble"].rank, scores.members["analytic"].rank
+    assert ensemble is not None
+    assert alone is not None
+    assert ensemble > alone - 0.05
