@@ -123,6 +123,7 @@ class Loop:
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
+        reason = "failed"
         try:
             reason = self._search()
             confirmed = self._confirm()
@@ -130,8 +131,9 @@ class Loop:
             self._end("interrupted")
             raise
         except AutoscoutError as error:
+            early = reason == "stopped" and not self.evaluator.done
             with contextlib.suppress(AutoscoutError):
-                self._end("failed", error)
+                self._end("stopped" if early else "failed", error)
             raise
         mean, peak = self._end(reason)
         return Result(
@@ -341,6 +343,8 @@ class Loop:
         allowed = self.steering.allowed
         done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
         finalists = confirm.finalists(self.job, done, self.started.default)
+        if not self.evaluator.done:
+            raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
         repeats, default = self.job.launch.repeats, self.started.default

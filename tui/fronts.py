@@ -31,7 +31,7 @@ def front(state: State) -> Front | None:
     if state.job is None:
         return None
     objective = state.job.objective
-    also = [text.split() for text in getattr(objective, "also", [])]
+    also = [text.split() for text in objective.also]
     first, least = objective.metric, bool(objective.minimize)
     groups: dict[str, tuple[str, list[dict[str, float]]]] = {}
     for run in state.runs:

@@ -62,6 +62,14 @@ def test_stopping_still_ends_on_a_result(tmp_path):
     assert any(isinstance(e, Confirmed) for e in events)
 
 
+def test_stopped_before_anything_was_measured_it_did_not_fail(tmp_path):
+    with pytest.raises(AutoscoutError, match="ended before anything was measured"):
+        ordered(tmp_path, "stop")
+    ended = journals.events(tmp_path / "sessions" / "s" / "journal.jsonl")[-1]
+    assert isinstance(ended, SessionEnded)
+    assert ended.reason == "stopped"
+
+
 @pytest.mark.parametrize(
     ("order", "said"),
     [("try tp=3", "tp 3 is not among"), ("pin tp=7", "in this job tp is one of"), ("exclude nonsense=1", "nonsense")],
