@@ -27,7 +27,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.encoding import Encoding
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Mean, Predictor, of_past, of_simulator
-from autoscout.search.model import Model
+from autoscout.search.model import OWN, Model
 from autoscout.search.past import Past
 from autoscout.search.pool import Pool
 from autoscout.search.trade import Trade
@@ -285,15 +285,12 @@ class AutoScout:
     def _worth(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) bent log-cost of each measured row as believed, and its standard deviation.
 
-        What no knob explains is partly a configuration's own (it comes again) and partly noise (it does not): half
-        and half, as long as repeats do not tell.
+        What no knob explains is partly a configuration's own (it comes again) and partly noise (it does not).
         """
         believed = self.model.believed_costs()
         count = np.array([len(values) for values in self.model.costs.values()])
-        noise = self.model.noise
-        own = noise**2 / 2
-        once = noise**2 / 2
-        share = own / (own + once / count)
+        once = self.model.noise**2 * (1 - OWN)
+        share = self.model.own_share()
         return believed + share * (self.model.bent() - believed), np.sqrt(share * once / count)
 
 
