@@ -31,6 +31,7 @@ class Steering:
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # what `pin` and `exclude` left of it
         self.taken = 0
+        self._stale = len(self._lines()) if tape.replaying else 0  # orders older than the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
         """Those that came since the last call and can be obeyed; on a resumed session first those that were, without
@@ -39,8 +40,10 @@ class Steering:
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):
                 yield Order(what=recorded.what, values=recorded.values, by=recorded.by)  # type: ignore[arg-type]
-        for order in [] if self.tape.replaying else self._new():
+        for order, stale in [] if self.tape.replaying else self._new():
             refused = "the line in the file is no order" if order.what == "unreadable" else self._refusal(order, best)
+            if order.what == "pause" and stale:
+                refused = "the session was resumed since"
             self.tape.emit(Steered(what=order.what, values=order.values, by=order.by, refused=refused), sync=True)
             if refused:
                 self.on_note(f"{order.what} is refused: {refused}")
@@ -58,19 +61,20 @@ class Steering:
         self.allowed = Space.of_job(self.job)
         return self.allowed
 
-    def _new(self) -> list[Order]:
+    def _lines(self) -> list[bytes]:
         """A torn line is read when it is whole."""
-        try:
-            lines = self.path.read_bytes().split(b"\n")[:-1]
-        except FileNotFoundError:
-            return []
+        return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
+
+    def _new(self) -> list[tuple[Order, bool]]:
+        """Orders, and whether they were given before the session was resumed."""
         orders = []
-        for line in lines[self.taken :]:
-            self.taken += 1
+        for at, line in enumerate(self._lines()[self.taken :], self.taken):
             try:
-                orders.append(msgspec.json.decode(line, type=Order))
+                order = msgspec.json.decode(line, type=Order)
             except (msgspec.DecodeError, msgspec.ValidationError):
-                orders.append(Order(what="unreadable"))
+                order = Order(what="unreadable")
+            orders.append((order, at < self._stale))
+        self.taken += len(orders)
         return orders
 
     def _refusal(self, order: Order, best: Configuration) -> str:

@@ -137,6 +137,24 @@ def test_a_paused_session_waits_and_goes_on(tmp_path):
     assert seen == ["pause", "go"]
 
 
+def test_a_pause_that_was_not_heard_before_the_engine_died_does_not_hold_the_resumed_session(tmp_path):
+    job, kb = load_job(replay_job(tmp_path)), tmp_path / "kb.duckdb"
+    folder = store.sessions_folder(kb) / "s"
+    stop = Stop()
+
+    def die(event: journals.Event) -> None:
+        if isinstance(event, ExperimentEnded) and not stop.asked:
+            stop.ask()
+
+    with pytest.raises(Interrupted):
+        session.tune(job, kb, OPTIONS, die, lambda t: None, stop, "s")
+    give(folder, parsed("pause", [], "test"))
+    session.resume("s", kb, lambda e: None, lambda t: None, Stop())
+    events = journals.events(folder / "journal.jsonl")
+    assert [e.refused for e in events if isinstance(e, Steered)] == ["the session was resumed since"]
+    assert any(isinstance(e, Confirmed) for e in events)
+
+
 @pytest.mark.parametrize("words", [["budget"], ["budget", "-3"], ["try"], ["pin", "tp"], ["fly"]])
 def test_orders_that_mean_nothing_are_not_given(tmp_path, words):
     with pytest.raises(AutoscoutError) as refused:
