@@ -27,7 +27,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.encoding import Encoding
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Mean, Predictor, of_past, of_simulator
-from autoscout.search.model import OWN, Model
+from autoscout.search.model import Model
 from autoscout.search.past import Past
 from autoscout.search.pool import Pool
 from autoscout.search.trade import Trade
@@ -178,7 +178,7 @@ class AutoScout:
     def _closing(self) -> bool:
         if self.budget is None or len(self.model.costs) < 2:
             return False
-        return self.budget - self.asked <= min(self.hyper.remeasure, self.budget // 4)
+        return self.budget - self.asked <= self.hyper.remeasure * self.budget
 
     def _repeat(self) -> int | None:
         if self.budget is None or self.asked >= self.budget:
@@ -289,7 +289,7 @@ class AutoScout:
         """
         believed = self.model.believed_costs()
         count = np.array([len(values) for values in self.model.costs.values()])
-        once = self.model.noise**2 * (1 - OWN)
+        _, once = self.model.unexplained()
         share = self.model.own_share()
         return believed + share * (self.model.bent() - believed), np.sqrt(share * once / count)
 

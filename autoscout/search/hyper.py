@@ -24,7 +24,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     opening: int = 6  # first experiments where nothing is known beforehand: the default and points far from it
     explore: float = 0.003  # bandit exploration: a relative gain that is hardly worth an experiment any more
     probe: float = 1.5  # exploration of the tree over the belief, beside gains that are scaled to 1
-    remeasure: int = 5  # of a budget: kept for repeating the front-runners
+    remeasure: float = 0.15  # share of a budget that is kept for repeating the front-runners
     sparse: bool = True  # the tree over structures proposes
     dense: bool = True  # coordinate steps propose
     bandit: bool = True  # of `paper`: the arms by what they earned, else in turns

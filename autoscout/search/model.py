@@ -28,7 +28,8 @@ _CANDIDATES = 7_000
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 20_000
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
-OWN = 0.5  # share of the variance that no knob explains which is a configuration's own, as long as repeats do not tell
+_OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
+# this is worth
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -182,7 +183,7 @@ class Model:
 
     def _look(self, pending: list[int]) -> None:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
-        bent = self.bent()
+        bent, share, (own, _) = self.bent(), self.own_share(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
         for member in self._active():
@@ -194,19 +195,27 @@ class Model:
             mean = offset + member.centre + member.unit * belief.mean(y)
             deviation = member.unit * belief.deviation
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
-            own = member.posterior.theta.noise * member.unit * np.sqrt(OWN)
-            here += self.own_share() * (bent - here)
-            self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own**2), float(here.min()))
+            here += share * (bent - here)
+            self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self.gain *= self.feasibility.chance(self.gain)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
+    def unexplained(self) -> tuple[float, float]:
+        """What no knob explains of a log-cost: the variance of what is a configuration's own, and comes again, and of
+        what one measurement adds. Repeats tell them apart."""
+        share, worth = _OWN
+        scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values())
+        repeats = sum(len(values) - 1 for values in self.costs.values())
+        once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + repeats)
+        return max(self.noise**2 - once, 0.05 * once), once
+
     def own_share(self) -> np.ndarray:
-        """(n,): how much of what no knob explains of the measured rows' log-costs is their own, and comes again."""
-        count = np.array([len(values) for values in self.costs.values()])
-        return OWN / (OWN + (1 - OWN) / count)
+        """(n,): how much of what no knob explains of the measured rows' log-costs is taken to be their own."""
+        own, once = self.unexplained()
+        return own / (own + once / np.array([len(values) for values in self.costs.values()]))
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
