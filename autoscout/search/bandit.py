@@ -8,6 +8,7 @@ Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and i
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
+_SHARE = 0.2  # of what is promised at best, that exploring the arms may cost
 _MOST = 3.0  # times what was promised, that one experiment may count for
 
 
@@ -34,10 +35,11 @@ class UCB1:
         first. So no arm must be pulled to be known, one that promises and earns little starves, and one great promise
         that failed weighs no more than a small one."""
         total = sum(self.n.values()) + pulls
+        c0 = min(self.c0, _SHARE * max(gains.values()))
         index = {}
         for a, gain in gains.items():
             kept = (self.kept[a] + pulls) / (self.n[a] + pulls)
-            index[a] = gain * kept + self.c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
+            index[a] = gain * kept + c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
         return index
 
     def age(self) -> None:
