@@ -34,7 +34,7 @@ class Progress:
     def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
         self.job = job
         self.write = write
-        self.began = time.monotonic()
+        self.began = self.now = time.time()
         self.session = session
         self.arm = ""
         self.searched = 0
@@ -51,11 +51,13 @@ class Progress:
         for event in past:
             self.see(event)
         self.write = write
+        self.began = time.time()
 
     def see(self, event: Event) -> None:
+        self.now = event.at or time.time()
         match event:
             case SessionStarted():
-                self.session = event.session
+                self.session, self.began = event.session, self.now
                 self._line(f"session {event.session}")
             case Decided():
                 self.arm = event.arm
@@ -122,7 +124,7 @@ class Progress:
             self.write(f"{'':>36}{problem}")
 
     def _line(self, text: str) -> None:
-        self.write(f"{clock(time.monotonic() - self.began)}  {self._standing():<27}  {text}")
+        self.write(f"{clock(self.now - self.began)}  {self._standing():<27}  {text}")
 
     def _standing(self) -> str:
         """Best so far and its gain over the default."""

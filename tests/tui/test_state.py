@@ -10,6 +10,7 @@ from tui_samples import JOB, ended, running, session
 from kb import journal as journals
 from kb.journal import ExperimentEnded, SessionResumed
 from tui.eta import remaining
+from tui.plain import Progress
 from tui.state import best_so_far, fold
 from tui.tree import grow
 
@@ -104,3 +105,14 @@ def test_folding_in_two_parts_is_folding_at_once(cut: int):
     for event in events[cut:]:
         state.apply(event)
     assert state == fold(events)
+
+
+def test_lines_of_a_recording_tell_the_time_of_the_session():
+    lines: list[str] = []
+    events = journals.events(RECORDED)
+    started = next(e for e in events if isinstance(e, journals.SessionStarted))
+    progress = Progress(started.job, started.session, lines.append)
+    for event in events:
+        progress.see(event)
+    assert lines[0].startswith("00:00")
+    assert lines[-1].startswith("02:")
