@@ -154,7 +154,7 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
         return np.where(np.isnan(found), otherwise, found)
 
     degrees = column("tp", 1.0) * column("pp", 1.0) * column("cp", 1.0)
-    uneven = ~np.isnan(column("stage_tp"))  # planners' stages have degrees of their own
+    uneven = columns.get("stages", np.full(n, "")) != ""  # planners' stages have degrees of their own
     few = (column("gpus") < degrees * 0.999) & ~uneven
     why[few] = "n_gpus is less than tp × pp × cp"
     dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
