@@ -210,7 +210,7 @@ def test_a_stage_holds_the_weights_and_scores_of_its_operators():
 )
 def test_aceso_recomputes_what_its_plans_say(hidden: int, heads: int, tp: int, first: int, plan: str):
     """recompute_ops of stages of gpt_13B_10stages_2024-5-31-9-21-26 and gpt_22B_13stages_2024-5-31-9-24-52
-    (Dazz993/Mist @ 3895557, benchmark/superscaler); the embedding, which the first stages begin with, is not in the text."""
+    (Dazz993/Mist @ 3895557, benchmark/superscaler); the text is without the embedding of the first stages."""
     stream, scores = 2.0 * 4096 * hidden, 2.0 * 4096**2 * heads / tp
     size = dict.fromkeys("xadyeh", stream) | dict.fromkeys("no", stream / 2) | dict.fromkeys("fg", 4 * stream / tp)
     size |= dict.fromkeys("spr", scores) | {"m": scores / 2, "c": stream / tp, "q": 3 * stream / tp}

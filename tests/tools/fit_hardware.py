@@ -11,6 +11,7 @@ What no table measures for a device is taken from the nearest one that it does, 
 import argparse
 import csv
 import gzip
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -34,15 +35,19 @@ DEVICES = {
     "l40s": ("L40S", "", "", 362, 864, 142),
     "a40": ("", "A40", "", 149.7, 696, 84),
     "a10g": ("", "", "A10G", 70, 600, 80),
+    "l4": ("", "", "L4", 121, 300, 58),
     "v100": ("", "", "V100-SXM2-32GB", 125, 900, 80),
 }
 BORROWED = {  # what a device has no table for: (device whose tables are used instead)
     "a40": "A100-SXM-80GB",
     "a10g": "A100-SXM-80GB",
+    "l4": "L40S",  # of its generation
     "v100": "A100-SXM-80GB",
 }
+# No table has these: all constants are those of the device named, links as many times faster as the data sheets say.
+ASSUMED = {"b200": ("h100", 2.0), "gb200": ("h100", 2.0), "b300": ("h100", 2.0), "gb300": ("h100", 2.0)}
 MIST_SHAPES = {"gpt_1_3B": 2048, "gpt_2_6B": 2560, "gpt_6_7B": 4096, "gpt_13B": 5120, "gpt_22B": 6144, "gpt_40B": 8192}
-MIST_SEQ = {"A100-SXM4-40GB": 4096, "A10G": 2048, "V100-SXM2-32GB": 2048}
+MIST_SEQ = {"A100-SXM4-40GB": 4096, "A10G": 2048, "L4": 2048, "V100-SXM2-32GB": 2048}
 
 
 class Data:
@@ -66,12 +71,24 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="replace the fitted part of the files")
     options = parser.parse_args()
     data = Data(options.data)
-    for device in DEVICES:
-        text = fitted(data, device)
+    for device in (*DEVICES, *ASSUMED):
+        text = fitted(data, device) if device in DEVICES else assumed(data, *ASSUMED[device])
         print(f"# ---- {device}\n{text}")
         if options.write:
             path = FOLDER / f"{device}.toml"
             path.write_text(path.read_text().split(MARK)[0].rstrip() + "\n\n" + MARK + text)
+
+
+def assumed(data: Data, like: str, faster: float) -> str:
+    """The constants of another device, with links that many times faster."""
+    note = (
+        f"# Nothing was measured on this device. As on {like}, with links {faster:g} times as fast by the data sheets:"
+    )
+
+    def scaled(match: re.Match[str]) -> str:
+        return f"bus_gb_s = {[round(faster * float(v), 2) for v in match[1].split(',')]}"
+
+    return f"{note}\n{re.sub(r'bus_gb_s = .([^]]*).', scaled, fitted(data, like))}"
 
 
 def fitted(data: Data, device: str) -> str:
@@ -276,7 +293,7 @@ def attention_lines(data: Data, device: str, peak: float, sms: int) -> list[str]
 def elementwise_lines(data: Data, device: str) -> list[str]:
     """Shares of the memory's bandwidth, by training kernels of known traffic on tensors far larger than the caches."""
     gpu = DEVICES[device][2] or "A100-SXM4-40GB"
-    bandwidth = {"A100-SXM4-40GB": 1555, "A10G": 600, "V100-SXM2-32GB": 900}[gpu]
+    bandwidth = {"A100-SXM4-40GB": 1555, "A10G": 600, "L4": 300, "V100-SXM2-32GB": 900}[gpu]
     traffic: dict[str, tuple[str, Callable[[float, float], float]]] = {
         # op: (share that it measures, MiB moved, from input and output as the table states them)
         "enc-1st-layernorm": ("norm_bandwidth", lambda _in, out: out),
@@ -307,7 +324,7 @@ def link_lines(data: Data, device: str) -> list[str]:
         points, source = nccl_points(data, name), f"op_aiconfigurator_nccl_perf.csv.gz ({name})"
         if vidur:
             points["send", 2] = vidur_sends(data, vidur)
-    elif mist in ("A10G", "V100-SXM2-32GB"):
+    elif mist in ("A10G", "L4", "V100-SXM2-32GB"):
         points, source = mist_points(data, mist), f"comm_aceso_mist_prims.csv.gz ({mist})"
     else:
         points, source = vidur_points(data), "comm_vidur.csv.gz (A40 with NVLink pairs); the others from all-reduce"
@@ -389,7 +406,7 @@ def mist_points(data: Data, gpu: str) -> dict:
             continue
         if r["collective"].startswith("p2p_intra"):
             points["send", 2].append((size * 2**20, size * 2**20 / (value * 1e9)))
-        elif r["collective"] in passes and r["set"] in ("a10g", "v100-sxm2-32gb-seq2048"):
+        elif r["collective"] in passes and r["set"] in ("a10g", "l4", "v100-sxm2-32gb-seq2048"):
             n = int(r["n_gpus"])
             whole = size * n if r["collective"] == "all_gather" else size  # the table counts what a rank brings along
             points[r["collective"], n].append((passes[r["collective"]] * (n - 1) / n * whole * 2**20, value / 1e3))
