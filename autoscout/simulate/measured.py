@@ -82,6 +82,8 @@ def _runs(rows: list[dict[str, Any]]) -> Rows | None:
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("ar")):
+            continue  # its recipes recompute or offload what its tables do not say
         key = (row.get("source"), row["source_ref"]) if column_names.said(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0

@@ -279,14 +279,19 @@ def _eager(x: Inputs) -> Array:
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
     """What one layer keeps of one micro batch, without and of the score matrix. Split by tp only: queries, keys,
     values, the attention's output, and the feed-forward block's inner tensors. Everywhere (or split by sp): inputs and
-    outputs of both norms, dropout masks. Trainers of adapters in plain PyTorch: see NORM."""
+    outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of adapters in
+    plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
-    stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, 4 * b + 2 * x.dropout)
-    qkv = tokens * x.head_dim * (2 * x.heads + 2 * x.kv_heads) / x.tp * b
+    eight = x.dtype == "fp8"
+    product = 1.0 if eight else b
+    plain = 2 * b + 2 * product + 2 * x.dropout
+    stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
+    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b) / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
     matrices = np.where(gated, 3.0, 2.0)
-    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), matrices * b)
-    sparse = own * x.topk * (2 * b * h + x.expert_ffn * matrices * b) + own * x.experts * 4
+    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), (matrices - 1) * b + product)
+    inside = x.expert_ffn * ((matrices - 1) * b + product)
+    sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
