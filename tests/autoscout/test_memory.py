@@ -63,6 +63,24 @@ def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages():
     assert parts(pp=4, global_batch=64, dp=2)["activations"] == pytest.approx(four["activations"])
 
 
+def test_eight_bits_keep_less_of_what_products_read():
+    saved = parts(dtype="bf16")["activations"] - parts(dtype="fp8")["activations"]
+    # two norms' outputs and the second product's input, a byte less each; the attention's output, a byte more
+    assert saved * 2**30 == pytest.approx(32 * 2048 * (2 * 4096 + 4 * 4096 - 4096))
+
+
+def test_gradients_of_scores_come_on_top_of_unfused_attention():
+    one, two = (parts(te=0, attention="unfused", pp=2, dp=4, layers=layers)["activations"] for layers in (16, 32))
+    fixed = 2 * one - two  # what does not grow with the layers
+    assert fixed * 2**30 == pytest.approx(4 * 2048**2 * 32)
+
+
+def test_adapters_beside_every_product_keep_their_inputs():
+    lora = {"lora": 1, "te": 0, "gated": 1, "ffn": 11008}
+    few, all_of_them = parts(**lora)["activations"], parts(**lora, adapters=1)["activations"]
+    assert (all_of_them - few) * 2**30 == pytest.approx(32 * 2048 * 3 * (4096 + 2 * 4096 + 11008))
+
+
 def test_fewer_experts_on_a_rank_need_less():
     moe = {"experts": 64, "topk": 8, "expert_ffn": 1024}
     assert parts(**moe, ep=8)["weights"] < parts(**moe, ep=1)["weights"] / 4

@@ -62,6 +62,13 @@ def test_devices_without_measurements_say_so():
     assert hardware("NVIDIA L4") == all_hardware()["l4"] != hardware("NVIDIA L40S")
 
 
+def test_many_parts_of_zero_1_are_less_certain():
+    job = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 1024, "gpu": "a100", "gpus": 256}
+    own, few, fsdp = ({**job, **how} for how in ({"zero": 1}, {"zero": 1, "zero_group": 8}, {"zero": 3}))
+    assert Training().predict(own).error > 2 * Training().predict(few).error
+    assert Training().predict(few).error == Training().predict(fsdp).error
+
+
 def test_a_wheel_takes_the_hardware_along():
     project = (folder().parents[1] / "pyproject.toml").read_text()
     assert '"fixtures/hardware" = "autoscout/simulate/hardware_data"' in project
