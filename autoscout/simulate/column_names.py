@@ -87,10 +87,9 @@ NUMBERS = [
     "te",
     "dropout",
     "lora",
+    "adapters",
+    "norms",
     "node_gb_s",
-    "stage_layers",
-    "stage_tp",
-    "stage_recomputed",
     "grad_bytes",
     "a100",
     "a40",
@@ -99,7 +98,7 @@ NUMBERS = [
 # Where 0 says something; elsewhere it is how tables write "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "lora", "stage_recomputed", "a100", "a40",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
 NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "stages")
 

@@ -156,7 +156,7 @@ def kinds(names: list[str]) -> list[str]:
     return [n for n in names if _plain(n) in _by_name()]
 
 
-_DEVICE = re.compile(r"\b(h200|h100|l40s|a10g|a10|a40|v100|a100|a800)\b")
+_DEVICE = re.compile(r"\b(gb300|gb200|b300|b200|h200|h100|l40s|l4|a10g|a10|a40|v100|a100|a800)\b")
 _VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b96 ?gi?b\b")  # other clocks, links or memory
 
 

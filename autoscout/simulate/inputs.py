@@ -39,9 +39,10 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # one stage, where a table's stages differ: which it is, its layers, tensor parallel degree and share recomputed
+    # one stage of a plan that is cut between operators (operators.py): which it is, its first operator, how many, …
     "stage_at": 0.0,
-    "stage_layers": np.nan,
+    "stage_from": np.nan,
+    "stage_operators": np.nan,
     "stage_tp": np.nan,
     "stage_recomputed": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
@@ -60,6 +61,8 @@ DEFAULTS: dict[str, Any] = {
     "te": 1.0,
     "dropout": 0.0,
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
+    "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
+    "norms": 2.0,  # a layer
     "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
 }
 

@@ -82,6 +82,8 @@ def _runs(rows: list[dict[str, Any]]) -> Rows | None:
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("ar")):
+            continue  # its recipes recompute or offload what its tables do not say
         key = (row.get("source"), row["source_ref"]) if column_names.said(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -154,7 +156,7 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
         return np.where(np.isnan(found), otherwise, found)
 
     degrees = column("tp", 1.0) * column("pp", 1.0) * column("cp", 1.0)
-    uneven = ~np.isnan(column("stage_tp"))  # planners' stages have degrees of their own
+    uneven = columns.get("stages", np.full(n, "")) != ""  # planners' stages have degrees of their own
     few = (column("gpus") < degrees * 0.999) & ~uneven
     why[few] = "n_gpus is less than tp × pp × cp"
     dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
@@ -172,8 +174,11 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
     for i, row in enumerate(rows):
         if match := _UNLIKE.search(" ".join(str(row.get(name, "")) for name in ("suite", "case", "model"))):
             why[i] = f"a kind of model or run that is not predicted ({match[0].lower()})"
-        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("precision")):
+        precision = str(row.get("precision", "")).lower()
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not re.search(r"bf16|fp\d", precision):
             why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"
+        if "fp4" in precision:
+            why[i] = "4-bit training"
         if "litgpt" in str(row.get("framework", "")) and "full.yaml" in str(row.get("other", "")):
             why[i] = "litgpt's full fine-tuning: its peaks leave no room for the optimizer that its table implies"
     devices = columns.get("gpu", np.full(n, ""))

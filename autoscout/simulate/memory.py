@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate import operators
 from autoscout.simulate.encode import take
 from autoscout.simulate.hardware import Hardware, hardware
 from autoscout.simulate.inputs import REQUIRED, Inputs, by_precision, complete
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.once import rank_weights
+from autoscout.simulate.operators import by_stage
 from autoscout.simulate.stage import layer_weights, recomputed
 from autoscout.simulate.training import devices, fleets
 from kb.records import Configuration, Job
@@ -26,16 +28,16 @@ GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
 ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
-ADAPTERS, UNEVEN = 0.06, 0.09  # more, for adapters in plain PyTorch, and for plans whose stages differ
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# The same for trainers in plain PyTorch kernels, and what their layers keep: bytes per element of the residual stream,
-# of queries, keys, values and outputs, of inner tensors, of inputs to quantised products. Fitted to litgpt's 34 LoRA
-# and QLoRA rows; leaving one model out errs by 9 %.
-EAGER_LOGITS = 20.0
-EAGER = {"stream": 11.0, "attention": 4.0, "inner": 2.3, "quantised": 2.2}
-QUANTISED = 0.64  # bytes per parameter: 4 bits, scales, and what dequantising needs; of the same fit
-CORE_OPERATORS = 4 / 13  # scores, softmax, dropout and weighting, of the operators of a layer
+# Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
+# stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
+# tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
+NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
+# What its code does not tell: bytes per logit, more of the stream, of an input that a 4-bit product reads, and of a
+# 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); leaving one model out
+# errs by 2.3 %.
+EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
 
@@ -78,7 +80,7 @@ class Memory:
         factor = np.exp(self.margin)
         return Prediction(
             value=factor * raw,
-            error=self._error(columns, len(raw)),
+            error=np.full(len(raw), self.spread),
             parts={name: factor * part for name, part in parts.items()},
         )
 
@@ -87,14 +89,7 @@ class Memory:
         from scipy.special import ndtr
 
         pressure = self._pressure(columns)
-        return ndtr((pressure + self.margin) / self._error(columns, len(pressure)))
-
-    def _error(self, columns: Columns, n: int) -> Array:
-        """(n,) more for trainers and plans that are described less exactly."""
-        adapters = np.nan_to_num(np.asarray(columns.get("lora", 0.0), dtype=float)) > 0
-        uneven = np.asarray(columns.get("stages", ""), dtype=str) != ""
-        more = np.where(uneven, UNEVEN, np.where(adapters, ADAPTERS, 0.0))
-        return np.broadcast_to(np.hypot(self.spread, more), n)
+        return ndtr((pressure + self.margin) / self.spread)
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
@@ -125,11 +120,14 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """(n,) GiB and its parts, of the fullest stage where a table describes every one."""
+        """(n,) GiB and its parts, of the fullest recorded stage where a table describes every one."""
         each, of = by_stage(columns)
         total, parts = self._as_described(each)
         if of is None:
             return total, parts
+        seen = np.nan_to_num(each["stage_recorded"], nan=1.0) > 0
+        each, of, total = take(each, seen), of[seen], total[seen]
+        parts = take(parts, seen)
         fullest = np.lexsort((-total, of))[np.unique(np.sort(of), return_index=True)[1]]
         return total[fullest], {name: part[fullest] for name, part in parts.items()}
 
@@ -144,23 +142,6 @@ class Memory:
         if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
             parts["process"][:] = CPU_PROCESS_GIB
         return np.sum(list(parts.values()), axis=0), parts
-
-
-def by_stage(columns: Columns) -> tuple[Columns, Array | None]:
-    """Rows whose table describes every stage (`stages`: "layers:tp:share recomputed|…"), once for each of them, and
-    which row each is of; None where there are no such rows."""
-    stages = np.atleast_1d(np.asarray(columns.get("stages", ""), dtype=str))
-    if not any(stages):
-        return columns, None
-    cut = [text.split("|") if text else [""] for text in stages.tolist()]
-    of = np.repeat(np.arange(len(cut)), [len(parts) for parts in cut])
-    told = [[float(v) for v in part.split(":")] if part else [] for parts in cut for part in parts]
-    each = take(columns, of)
-    at = np.concatenate([np.arange(len(parts)) for parts in cut]).astype(float)
-    for i, name in enumerate(("stage_layers", "stage_tp", "stage_recomputed")):
-        given = np.broadcast_to(np.asarray(each.get(name, np.nan), dtype=float), len(of))
-        each[name] = np.array([v[i] if v else g for v, g in zip(told, given, strict=True)])
-    return {**{k: v for k, v in each.items() if k != "stages"}, "stage_at": at}, of
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
@@ -178,7 +159,7 @@ def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Arr
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
         begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
         stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])
-        if np.any(x.stage_at > 0):  # rows that describe one stage each
+        if np.any(_cut(x)):  # rows that describe one stage each
             stages = [x.stage_at]
         found += [np.log(_total(_stage(x, np.minimum(index, x.pp - 1))) / GIB / room) for index in stages]
     return np.max(np.broadcast_arrays(*found), axis=0)
@@ -189,28 +170,37 @@ def _total(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fuller of the first and the last stage; of the one that a table tells
-    where stages differ (planners fill all of them alike)."""
+    """GiB by component, (n,) each, of the fuller of the first and the last stage; where a row describes one stage of
+    a plan, of that."""
     first, last = _stage(x, x.stage_at), _stage(x, x.pp - 1)
-    fuller = (_total(first) >= _total(last)) | ~np.isnan(x.stage_recomputed)
+    fuller = (_total(first) >= _total(last)) | _cut(x)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
+
+
+def _cut(x: Inputs) -> Array:
+    """Whether a row describes one stage, cut between operators."""
+    return ~np.isnan(x.stage_operators)
 
 
 def _stage(x: Inputs, index: Array) -> dict[str, Array]:
     """Bytes by component on a rank of that pipeline stage."""
     b = 4.0 if x.dtype == "fp32" else 2.0
-    first, told = index == 0, index == x.stage_at
-    layers = np.where(told & ~np.isnan(x.stage_layers), x.stage_layers, np.ceil(x.layers / x.pp))
-    if not np.all(np.isnan(x.stage_recomputed)):  # stages that differ
-        tp = np.where(told & ~np.isnan(x.stage_tp), x.stage_tp, x.tp)
-        share = np.where(told & ~np.isnan(x.stage_recomputed), x.stage_recomputed, x.recomputed)
-        x = Inputs(**{**vars(x), "tp": tp, "recomputed": share})
+    first, cut = index == 0, _cut(x)
+    layers = np.ceil(x.layers / x.pp)
+    if np.any(cut):
+        told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
+        layers = np.array([operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])
+        layers = np.where(cut, layers, np.ceil(x.layers / x.pp))
+        x = Inputs(**{**vars(x), "tp": np.where(cut, x.stage_tp, x.tp)})
     dense, expert = rank_weights(x, layers)
     inner = ~first & (index < x.pp - 1)
     positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
     dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
     parts = _states(x, dense, expert, b)
     parts["activations"], parts["logits"] = _activations(x, b, layers, index)
+    if x.dtype == "fp16":  # the update copies gradients to fp32, when the activations are gone
+        copies = parts["gradients"] * 2 / x.grad_bytes * (x.grad_bytes == 2)
+        parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
     parts["process"] = np.zeros(1)
     return parts
@@ -248,31 +238,64 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     inputs = b * own * x.hidden  # what a recomputed layer keeps
     whole, _ = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
-    # Recomputing single operators (Mist, Aceso) drops the largest first: scores, then the rest.
-    operators = (x.attention == 0) & ~np.isnan(x.recomputed)
-    kept_scores = np.where(operators, np.maximum(1 - whole / CORE_OPERATORS, 0), 1 - whole)
-    kept_plain = np.where(operators, np.minimum((1 - whole) / (1 - CORE_OPERATORS), 1), 1 - whole)
-    kept = kept_plain * plain + kept_scores * scores + whole * inputs / group
+    kept = (1 - whole) * (plain + scores) + whole * inputs / group
     working = np.where(whole > 0, (plain + scores) * group, 0.0)
+    stage = np.ceil(layers / x.vpp) * kept
+    if np.any(_cut(x)):
+        of_stage, again = _kept_operators(x, b, tokens, own)
+        stage, working = np.where(_cut(x), of_stage, stage), np.where(_cut(x), again, working)
     interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
     chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
     ends = index == x.pp - 1
-    head = np.where(ends, tokens * x.vocab / x.tp * np.where(x.lora > 0, EAGER_LOGITS, LOGITS) + 2 * inputs, 0.0)
+    head = np.where(ends, tokens * x.vocab / x.tp * np.where(_eager(x), EAGER_LOGITS, LOGITS) + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    return chunks * (np.ceil(layers / x.vpp) * kept + masks) + working, head
+    # Unfused attention goes back through gradients of its scores, after and before the softmax, when the loss is gone.
+    gradients = np.where(x.attention == 0, 2 * b * tokens * x.heads * x.seq_len / x.tp, 0.0)
+    back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
+    return chunks * (stage + masks) + back, head
+
+
+def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
+    """The same for stages that are cut between operators: bytes of a micro batch, and those that are computed again."""
+    stream, score = own * x.hidden, tokens * x.heads * x.seq_len / x.tp
+    inner, context = tokens * x.ffn / x.tp, tokens * x.heads * x.head_dim / x.tp
+    bytes_of = {
+        **{"xadyeh": b * stream, "no": x.dropout * stream, "spr": b * score, "m": x.dropout * score},
+        **{"c": b * context, "fg": b * inner, "q": b * context * (1 + 2 * x.kv_heads / x.heads)},
+    }
+    size = {name: np.broadcast_to(each, x.n) for names, each in bytes_of.items() for name in names}
+    stage = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers, x.stage_recomputed)
+    found = np.full((x.n, 2), np.nan)
+    for i in np.flatnonzero(np.broadcast_to(_cut(x), x.n)):
+        first, number, layers, share = (float(v[i]) for v in stage)
+        found[i] = operators.kept(first, number, layers, share, {name: float(v[i]) for name, v in size.items()})
+    return found[:, 0], found[:, 1]
+
+
+def _eager(x: Inputs) -> Array:
+    """Trained in plain PyTorch kernels: adapters, not by Transformer Engine."""
+    return (x.lora > 0) & (x.te == 0)
 
 
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
     """What one layer keeps of one micro batch, without and of the score matrix. Split by tp only: queries, keys,
     values, the attention's output, and the feed-forward block's inner tensors. Everywhere (or split by sp): inputs and
-    outputs of both norms, dropout masks. Plain PyTorch trainers of adapters keep more copies (EAGER)."""
-    h, eager = x.hidden, x.lora > 0
-    stream = own * h * np.where(eager, EAGER["stream"], 4 * b + 2 * x.dropout)
-    attended = tokens * x.head_dim * (2 * x.heads + 2 * x.kv_heads) / x.tp * np.where(eager, EAGER["attention"], b)
-    matrices = np.where(x.gated > 0, 3.0, 2.0)
-    dense = tokens * x.ffn / x.tp * matrices * np.where(eager, EAGER["inner"], b)
-    sparse = own * x.topk * (2 * b * h + x.expert_ffn * matrices * b) + own * x.experts * 4
-    copies = np.where(x.lora == 2, EAGER["quantised"] * tokens * (4 * h + (matrices - 1) * x.ffn), 0.0)
+    outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of adapters in
+    plain PyTorch: see NORM."""
+    h, gated, eager = x.hidden, x.gated > 0, _eager(x)
+    eight = x.dtype == "fp8"
+    product = 1.0 if eight else b
+    plain = 2 * b + 2 * product + 2 * x.dropout
+    stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
+    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b) / x.tp
+    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    matrices = np.where(gated, 3.0, 2.0)
+    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), (matrices - 1) * b + product)
+    inside = x.expert_ffn * ((matrices - 1) * b + product)
+    sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4
+    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
+    copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
+    copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
     scores = tokens * x.heads * x.seq_len / x.tp * (b + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.ar != 1), scores, 0.0)
     return stream + attended + np.where(x.experts > 0, sparse, dense) + copies, unfused

@@ -34,7 +34,7 @@ _WEIGHT_BYTES = {
     "gptq": 0.53,
     "int4": 0.53,
 }
-_HAVE_FP8 = ("h100", "h200", "l40s")
+_HAVE_FP8 = ("h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "l4")
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds

@@ -103,7 +103,7 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
     "" when there is none. LLM-Inference-Bench says no memory size and its paper 40 GB.
     """
     name = text.lower().replace("_", "-")
-    for device in ("gh200", "h200", "h100", "b200", "l40s", "a10g", "a40", "v100", "l4"):
+    for device in ("gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "l40s", "a10g", "a40", "v100", "l4"):
         if re.search(rf"\b{device}\b", name):
             return device
     if "a100" in name:

@@ -6,12 +6,13 @@ nowhere else (what no column says at all: inputs.DEFAULTS).
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoscout.simulate.column_names import MAY_BE_0, NAMES, NUMBERS, number, renamed, said, status_of
+from autoscout.simulate.operators import OPERATORS, described
 from autoscout.simulate.shapes import shape_of
 
 Row = Mapping[str, Any]
@@ -45,12 +46,15 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
         "tp_comm_overlap": 1,
         "dispatcher": "flex",
     },
-    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2},
+    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
 }
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _MOST = 1e13  # larger numbers are mistakes
-OPERATORS = 13.0  # per layer, as Mist and Aceso cut models into stages
+_SHARES = r"\[([^\]]*)\]"  # of each stage, that is recomputed
+_OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
+_PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
+ENDS = 3  # operators of a model beside its layers
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
 # torchtitan's "selective op" keeps attention and every other product: wk, wo and w3 of seven run again
@@ -61,7 +65,8 @@ EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "lea
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """(n,) each; NaN and "" where a row does not say."""
-    said = [of_row(row) for row in rows]
+    plans = {name: counts for row in rows for name, counts in _operators_of_plan(row)}
+    said = [of_row(row, plans) for row in rows]
     columns: dict[str, np.ndarray] = {}
     for name in NUMBERS:
         if any(name in row for row in said):
@@ -72,8 +77,9 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     return columns
 
 
-def of_row(row: Row) -> dict[str, Any]:
-    """One row, in our names. What the row says itself wins over what its model's name or its framework implies."""
+def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
+    """One row, in our names. What the row says itself wins over what its model's name or its framework implies.
+    `plans`: operators of each stage by the plan's name, for rows that only name it."""
     own = renamed(row)
     other = str(own.get("other", ""))
     software = _software(own)
@@ -87,6 +93,7 @@ def of_row(row: Row) -> dict[str, Any]:
     x["ar_method"] = x["ar_method"].lower() if x.get("ar_method", "").lower() in ("uniform", "block") else "uniform"
     x["dtype"] = _precision(str(own.get("dtype", x.get("dtype", "bf16"))), own)
     x |= _noted(own, other, x)
+    x |= _stages(own, other, x, plans or {})
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     if "heads" not in x and "hidden" in x:
@@ -104,12 +111,7 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
     if own.get("source") == "fms_fsdp" and x.get("ar") == "selective":
         found |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
     if "lora.yaml" in other or "LoRA Performance" in other:
-        found["lora"] = 2.0 if "qlora" in other else 1.0
-    if match := re.search(r'"ops_per_stage": \[(\d+)', other):
-        found["stage_layers"] = float(match[1]) / OPERATORS
-    if match := re.search(r'"(?:num_gpus_per_stage|num_gpus)": \[+(\d+)', other):
-        found["stage_tp"] = float(match[1])
-    found |= _stages(other, str(own.get("ar", "")))
+        found |= _adapters(other)
     if re.search(r"\bfsdp=([2-9]|\d\d)", other):
         found["zero"] = 3.0
     if "torchtitan" in str(own.get("framework", "")):
@@ -117,22 +119,46 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
     return found
 
 
-def _stages(other: str, ar: str) -> dict[str, str]:
-    """Plans of Aceso whose stages have different numbers of devices: "layers:tp:share recomputed|…" of every stage."""
-    lists = [
-        re.search(pattern, text)
-        for pattern, text in (
-            (r'"ops_per_stage": \[([^\]]*)\]', other),
-            (r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other),
-            (r"\[([^\]]*)\]", ar),
-        )
-    ]
-    values = [[v for part in match[1].split(",") if (v := number(part)) is not None] for match in lists if match]
-    if len(values) < 3 or len({len(v) for v in values}) != 1 or len(set(values[1])) < 2:
-        return {}
+def _adapters(other: str) -> dict[str, float]:
+    """config_hub/finetune of Lightning-AI/litgpt: which products have adapters, norms of a layer; no head is tied."""
+    file = other.split("/")[0]
     return {
-        "stages": "|".join(f"{ops / OPERATORS:.3f}:{tp:g}:{share:g}" for ops, tp, share in zip(*values, strict=True))
+        "lora": 2.0 if "qlora" in other else 1.0,
+        "adapters": float(file.startswith(("gemma", "phi", "tiny-llama"))),
+        "norms": 4.0 if file.startswith("gemma2") else 1.0 if file in ("falcon-7b", "phi-2") else 2.0,
+        "tied": 0.0,
     }
+
+
+def _stages(own: Row, other: str, x: Row, plans: Mapping[str, list[float]]) -> dict[str, str]:
+    """Plans of Aceso, whose stages are cut between operators. Only the ranks of the first node were recorded. Some
+    texts break off: their operators are another row's of that plan, or else as many as devices."""
+    devices = _numbers(r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other)
+    tp = _numbers(r'"tp_per_stage": \[([\d, \[\]]*)\]', other)
+    shares = _numbers(_SHARES, str(own.get("ar", "")))
+    if not devices or len(devices) != len(shares) or "layers" not in x:
+        return {}
+    name = _PLAN.search(other) or _PLAN.search(str(own.get("source_ref", "")))
+    count = _numbers(_OPERATORS, other) or plans.get(name[0] if name else "", [])
+    if len(count) != len(devices):
+        ends = np.round((OPERATORS * x["layers"] + ENDS) * np.cumsum(devices) / sum(devices))
+        count = np.diff(ends, prepend=0).tolist()
+    if len(tp) != len(devices):
+        tp = [1.0] * len(devices) if '"tp_set": [1]' in other else devices
+    ranks = re.search(r"\((\d+) ranks", str(own.get("source_ref", "")))
+    return {"stages": described(count, devices, tp, shares, float(ranks[1]) if ranks else np.inf)}
+
+
+def _operators_of_plan(row: Row) -> Iterator[tuple[str, list[float]]]:
+    counts = _numbers(_OPERATORS, str(row.get("other", "")))
+    name = _PLAN.search(str(row.get("source_ref", "")))
+    if counts and name:
+        yield name[0], counts
+
+
+def _numbers(pattern: str, text: str) -> list[float]:
+    """The numbers of a list in a text."""
+    return [float(v) for v in re.findall(r"[\d.]+", match[1])] if (match := re.search(pattern, text)) else []
 
 
 def _torchtitan(other: str, x: Row) -> dict[str, Any]:
@@ -268,9 +294,9 @@ def _chunks(own: Row) -> dict[str, float]:
 
 
 def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
-    if match := re.search(r"\[([^\]]*)\]", ar):  # Mist and Aceso: the share of each stage that is recomputed
+    if match := re.search(_SHARES, ar):
         shares = [share for v in match[1].split(",") if (share := number(v)) is not None]
-        return {"ar": "full", "recomputed": float(np.mean(shares)), "stage_recomputed": shares[0]} if shares else {}
+        return {"ar": "full", "recomputed": float(np.mean(shares))} if shares else {}
     if ar.startswith("selective"):
         # "selective layer" of PyTorch trainers: every other layer as a whole
         return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}

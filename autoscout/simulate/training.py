@@ -128,8 +128,11 @@ def fleets(columns: Columns, n: int, device: str) -> Iterator[tuple[Array, list[
 def trust(x: Inputs, fleet: list[Hardware]) -> Array:
     """Standard deviation of log(measured / predicted) without measured rows of the job; docs/simulators-training.md
     says what it was calibrated on, and what is a margin for ground that no data covers."""
+    group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     outside = [
         np.where(x.gpus > 64, 0.05, 0.0),
+        # ZeRO-1 and 2 send every rank's part by itself: a cost in proportion to the ranks, which no table measures
+        np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
         np.where(x.experts > 0, 0.15, 0.0),
         np.where(x.cp > 1, 0.10, 0.0),
         0.10 if len(fleet) > 1 else 0.0,

@@ -13,7 +13,17 @@ from kb.sizes import parameters
 
 _LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
 # CUDA compute capability by device (vendor data sheets); 8.9 and more multiply fp8.
-_CAPABILITY = {"a100": 8.0, "a100-40g": 8.0, "a40": 8.6, "l40s": 8.9, "h100": 9.0, "h200": 9.0, "b200": 10.0}
+_CAPABILITY = {
+    "a100": 8.0,
+    "a100-40g": 8.0,
+    "a40": 8.6,
+    "l4": 8.9,
+    "l40s": 8.9,
+    "h100": 9.0,
+    "h200": 9.0,
+    "b200": 10.0,
+    "gb200": 10.0,
+}
 
 
 def expert_parameters(model: Model) -> int:

@@ -105,6 +105,9 @@ def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
     assert report.memory is not None
     assert (report.memory.runs, report.memory.died) == (17, 1)
     assert report.skipped == {"its status says that it failed": 1}
+    unsaid = [{**row, "framework": "Megatron-Bridge", "precision": "BF16", "ar": ""} for row in rows]
+    report = score(written(tmp_path / "unsaid.csv", unsaid))  # what these recompute or offload is not said
+    assert report.memory is None
     only = score(written(tmp_path / "died.csv", rows[:1]))
     assert only.metrics == {}
     assert only.memory is not None
@@ -120,10 +123,15 @@ def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
         ({"experts": 64, "topk": 6}, "no expert_ffn (so many experts are narrower than ffn)"),
         ({"seq_len": ""}, "no seq_len"),
         ({"model": "mimo-vlm-7b"}, "a kind of model or run that is not predicted (mimo)"),
+        ({"precision": "NVFP4"}, "4-bit training"),
+        (
+            {"framework": "Megatron-Bridge 26.08", "precision": ' variant0 (table cell "a (b)")'},
+            "no precision (Megatron-Bridge has FP8 and BF16 rows)",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, change, why):
-    rows = [{**row, "model": "", "experts": "", "topk": ""} for row in layouts()]
+    rows = [{**row, **dict.fromkeys(("model", "experts", "topk", "precision", "framework"), "")} for row in layouts()]
     rows[0] |= change
     report = score(written(tmp_path / "t.csv", rows))
     assert report.skipped == {why: 1}
@@ -139,6 +147,8 @@ def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, ch
         ("H100 SXM5 80GB HBM3", "NVIDIA H100 80 GB SXM5"),
         ("NVIDIA L40S", "NVIDIA L40S"),
         ("NVIDIA A40", "NVIDIA A40"),
+        ("NVIDIA L4", "NVIDIA L4"),
+        ("NVIDIA GB200 NVL72", "NVIDIA GB200"),
         ("H100 PCIe", None),  # other clocks and links
         ("H100-SXM-96GB(HBM2e, 500W)", None),
         ("A6000", None),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from autoscout.job import load_job
 from autoscout.rivals.expert import expert_default
-from autoscout.simulate.memory import PARTS, Memory, estimate_gib
+from autoscout.simulate import operators
+from autoscout.simulate.memory import ERROR, PARTS, Memory, estimate_gib
 from autoscout.simulate.tables import columns_of, peak_gib
 from autoscout.space.graph import Space
 
@@ -62,6 +63,24 @@ def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages():
     assert parts(pp=4, global_batch=64, dp=2)["activations"] == pytest.approx(four["activations"])
 
 
+def test_eight_bits_keep_less_of_what_products_read():
+    saved = parts(dtype="bf16")["activations"] - parts(dtype="fp8")["activations"]
+    # two norms' outputs and the second product's input, a byte less each; the attention's output, a byte more
+    assert saved * 2**30 == pytest.approx(32 * 2048 * (2 * 4096 + 4 * 4096 - 4096))
+
+
+def test_gradients_of_scores_come_on_top_of_unfused_attention():
+    one, two = (parts(te=0, attention="unfused", pp=2, dp=4, layers=layers)["activations"] for layers in (16, 32))
+    fixed = 2 * one - two  # what does not grow with the layers
+    assert fixed * 2**30 == pytest.approx(4 * 2048**2 * 32)
+
+
+def test_adapters_beside_every_product_keep_their_inputs():
+    lora = {"lora": 1, "te": 0, "gated": 1, "ffn": 11008}
+    few, all_of_them = parts(**lora)["activations"], parts(**lora, adapters=1)["activations"]
+    assert (all_of_them - few) * 2**30 == pytest.approx(32 * 2048 * 3 * (4096 + 2 * 4096 + 11008))
+
+
 def test_fewer_experts_on_a_rank_need_less():
     moe = {"experts": 64, "topk": 8, "expert_ffn": 1024}
     assert parts(**moe, ep=8)["weights"] < parts(**moe, ep=1)["weights"] / 4
@@ -97,6 +116,25 @@ def test_a_measured_peak_corrects_the_level_and_a_death_raises_it():
     odds = careless.oom_probability(fitting)
     careless.fit(fitting, np.array([np.inf]))
     assert careless.oom_probability(fitting) > odds
+
+
+def test_a_run_that_died_moves_what_fits():
+    columns = {**GPT, "gpu": "a100-40g", "tp": 2, "distopt": 1, "mbs": np.array([1, 2, 3, 4, 8])}
+    memory = Memory()
+    before = memory.fits(columns)
+    last = int(np.flatnonzero(before)[-1])
+    assert before[0]
+    assert not before[-1]
+    died = {**columns, "mbs": columns["mbs"][[last]]}
+    memory.fit(died, np.array([np.inf]))
+    after = memory.fits(columns)
+    room = Memory()._pressure(columns)  # log(needed / available) without the run
+    assert not (after & (room > room[last])).any()  # whatever needs more does not fit either
+    assert memory.oom_probability(died) == pytest.approx(0.5) or memory.margin == pytest.approx(2 * ERROR)
+    assert memory.predict(columns).value == pytest.approx(np.exp(memory.margin) * Memory().predict(columns).value)
+    expected = Memory()
+    expected.fit({**columns, "mbs": np.array([8])}, np.array([np.inf]))  # what was to be expected teaches nothing
+    assert expected.margin == 0.0
 
 
 def test_without_the_batch_or_the_device_it_still_says_a_size():
@@ -143,15 +181,56 @@ def test_peaks_of_mists_runs_with_equal_stages():
     assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and r["tp"]]) <= 0.05
 
 
-def test_the_fullest_of_stages_that_differ_counts():
-    """A plan whose second stage has most layers and recomputes nothing: not what the first one needs."""
-    job = {"layers": 24, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpu": "a100", "te": 0.0}
-    columns = {**job, "pp": 3, "gpus": 4, "stages": np.array(["4:1:1|16:2:0|4:1:1", "16:1:0|4:2:1|4:1:1", ""])}
-    uneven, first, even = Memory().predict(columns).value
-    alone = {**job, "pp": 3, "gpus": 4, "recomputed": 0.0, "stage_layers": 16.0, "stage_recomputed": 0.0}
-    assert uneven == pytest.approx(Memory().predict({**alone, "stage_tp": 2.0, "stage_at": 1.0}).value[0])
-    assert first == pytest.approx(Memory().predict({**alone, "stage_tp": 1.0}).value[0])
-    assert first > uneven
-    assert even == pytest.approx(Memory().predict({**job, "pp": 3, "gpus": 4}).value[0])
-    chances = Memory().oom_probability(columns)
-    assert chances[0] <= chances[1]
+def test_peaks_of_mists_runs_with_stages_of_their_own():
+    rows = measured("validation/train_end_to_end.csv.gz")
+    assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and not r["tp"]]) <= 0.05
+
+
+def test_peaks_of_adapters():
+    """Its four constants are of these rows; leaving one model out errs by 2.3 %."""
+    rows = measured("validation/train_end_to_end.csv.gz")
+    lora = [r for r in rows if r["source"] == "litgpt_config_hub" and "full.yaml" not in r["other"]]
+    assert mape(lora) <= 0.05
+
+
+PLAN = {"layers": 24, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpu": "a100", "te": 0.0}
+PLAN |= {"dropout": 1.0, "pp": 3, "gpus": 4}
+
+
+def planned(*stages: str) -> np.ndarray:
+    return Memory().predict({**PLAN, "stages": np.array(["|".join(stages)])}).value
+
+
+def test_the_fullest_of_the_recorded_stages_counts():
+    small, large = "0:53:1:0:1", "53:209:2:0:1"
+    both = planned(small, large, "262:53:1:1:1")
+    assert both > planned(small, "53:209:2:0:0", "262:53:1:1:1")  # its second node was not recorded
+    assert both == planned("0:53:1:1:1", large, "262:53:1:1:1")
+    columns = {**PLAN, "stages": np.array([f"{small}|53:209:2:0:0|262:53:1:1:1", f"{small}|{large}|262:53:1:1:1"])}
+    assert len(set(Memory().oom_probability(columns))) == 1  # but it could have run out of memory
+
+
+def test_a_stage_holds_the_weights_and_scores_of_its_operators():
+    assert operators.weights(0, 14, 24) == pytest.approx(1.0)  # the embedding and a layer
+    assert operators.weights(14, 1, 24) == 0.0  # a norm
+    assert operators.weights(15, 1, 24) == pytest.approx(0.25)  # queries, keys and values
+    assert planned("0:30:1:0:1") < planned("0:34:1:0:1")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "tp", "first", "plan"),
+    [
+        (5120, 40, 1, 0, "0111110111100011111011110001"),
+        (6144, 64, 4, 0, "0011111111101101111111110110111111111011011111111101101111111110110"),
+        (6144, 64, 2, 68, "111101111000011110111100001111011110000"),
+        (6144, 64, 2, 107, "1111000110000111100011000011110001100"),
+    ],
+)
+def test_aceso_recomputes_what_its_plans_say(hidden: int, heads: int, tp: int, first: int, plan: str):
+    """recompute_ops of stages of gpt_13B_10stages_2024-5-31-9-21-26 and gpt_22B_13stages_2024-5-31-9-24-52
+    (Dazz993/Mist @ 3895557, benchmark/superscaler); the text is without the embedding of the first stages."""
+    stream, scores = 2.0 * 4096 * hidden, 2.0 * 4096**2 * heads / tp
+    size = dict.fromkeys("xadyeh", stream) | dict.fromkeys("no", stream / 2) | dict.fromkeys("fg", 4 * stream / tp)
+    size |= dict.fromkeys("spr", scores) | {"m": scores / 2, "c": stream / tp, "q": 3 * stream / tp}
+    places = operators.places_of(first, len(plan) + (first == 0), 48)
+    assert operators.recomputed_of(places, plan.count("1"), size) == [digit == "1" for digit in plan]

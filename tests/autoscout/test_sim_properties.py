@@ -71,16 +71,17 @@ def test_more_work_takes_longer_and_more_memory(run):
     assert seconds(run, global_batch=2 * run["global_batch"]) > seconds(run)
     # a small layer that waits for the host may wait a little less when it computes more
     assert seconds(run, seq_len=2 * run["seq_len"]) > 0.95 * seconds(run)
-    assert gib(run, seq_len=2 * run["seq_len"]) > gib(run)
+    # of fp16 the update may need more than the activations
+    assert gib(run, seq_len=2 * run["seq_len"]) >= gib(run)
     assert seconds(run, vocab=2 * run["vocab"]) > seconds(run)
-    assert gib(run, mbs=2 * run["mbs"], global_batch=2 * run["global_batch"]) > gib(run)
+    assert gib(run, mbs=2 * run["mbs"], global_batch=2 * run["global_batch"]) >= gib(run)
 
 
 @settings(max_examples=80, deadline=None)
 @given(runs())
 def test_recomputation_costs_time_and_saves_memory(run):
     assert seconds(run, ar="full") > seconds(run, ar="none")
-    assert gib(run, ar="full", layers=8 * run["layers"]) < gib(run, ar="none", layers=8 * run["layers"])
+    assert gib(run, ar="full", layers=8 * run["layers"]) <= gib(run, ar="none", layers=8 * run["layers"])
     assert seconds(run, ar="none") <= seconds(run, ar="selective") * (1 + 1e-9)
     assert gib(run, ar="selective") <= gib(run, ar="none") * (1 + 1e-9)
 

@@ -49,6 +49,26 @@ def test_every_hardware_file_is_complete_and_found_by_all_its_names():
         assert len(hw.island.ranks) == len(hw.island.all_reduce.bus_gb_s) == len(hw.island.inside_us)
 
 
+def test_devices_without_measurements_say_so():
+    """Blackwell: shares of its peaks as on H100, faster links, and a wider error."""
+    job = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 4096, "global_batch": 64, "gpus": 8}
+    known, assumed = (Training(name).predict(job) for name in ("h100", "b200"))
+    assert 0.3 * known.value < assumed.value < 0.6 * known.value
+    assert assumed.error > known.error
+    files = [all_hardware()[name] for name in ("b200", "gb200", "b300", "gb300")]
+    assert not any(hw.calibrated for hw in files)
+    assert all(hw.gemm == files[0].gemm for hw in files)
+    assert [hardware(f"NVIDIA {name}") for name in ("B200", "GB200", "B300", "GB300")] == files
+    assert hardware("NVIDIA L4") == all_hardware()["l4"] != hardware("NVIDIA L40S")
+
+
+def test_many_parts_of_zero_1_are_less_certain():
+    job = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 1024, "gpu": "a100", "gpus": 256}
+    own, few, fsdp = ({**job, **how} for how in ({"zero": 1}, {"zero": 1, "zero_group": 8}, {"zero": 3}))
+    assert Training().predict(own).error > 2 * Training().predict(few).error
+    assert Training().predict(few).error == Training().predict(fsdp).error
+
+
 def test_a_wheel_takes_the_hardware_along():
     project = (folder().parents[1] / "pyproject.toml").read_text()
     assert '"fixtures/hardware" = "autoscout/simulate/hardware_data"' in project

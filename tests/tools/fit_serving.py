@@ -30,6 +30,11 @@ RELATIVES = {
     "h200": "h100",
     "v100": "a100-80-sxm",
     "a10g": "a40",
+    "l4": "l40s",
+    "b200": "h100",
+    "gb200": "h100",
+    "b300": "h100",
+    "gb300": "h100",
 }
 HEADER = """\
 # What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.

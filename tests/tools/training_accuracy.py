@@ -62,7 +62,7 @@ def times(data: Path) -> dict[tuple[str, str], Rows]:
     """Rows with a measured step, by source and device."""
     found: dict[tuple[str, str], Rows] = {("vTrain", "A100"): read(data / "landscapes/vtrain_a100_single_node.csv.gz")}
     for row in read(data / "validation/train_end_to_end.csv.gz"):
-        device = next((d for d in ("A100", "A10G", "H100") if row["gpu"].startswith(d)), "")
+        device = next((d for d in ("A100", "A10G", "H100", "L4") if row["gpu"].startswith(d)), "")
         source = {
             "llm_foundry": "llm-foundry (FSDP)",
             "internevo": "InternEvo (ZeRO-1)",
@@ -194,6 +194,8 @@ def decisions(data: Path) -> str:
     distinct: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         if "full.yaml" in row.get("other", ""):  # what optimizer these ran is not said
+            continue
+        if row.get("source") == "megatron_bridge" and not row["ar"]:  # nor what these recompute or offload
             continue
         key = (row.get("source", ""), row.get("source_ref") or str(sorted(row.items())))
         if key not in distinct or row.get("status") == "oom":
