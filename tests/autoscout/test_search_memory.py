@@ -13,14 +13,16 @@ from autoscout.bench.job import landscape
 from autoscout.bench.run import Settings, run
 from autoscout.job import load_job
 from autoscout.loop import Stop
+from autoscout.search.autoscout import AutoScout
 from autoscout.search.encoding import Encoding
+from autoscout.search.hyper import Hyper
 from autoscout.search.memory import Memory, _censored, fullness
 from autoscout.simulate.memory import Memory as Analytic
 from autoscout.simulate.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
 from kb.journal import ExperimentEnded
-from kb.records import Configuration, Measurement, Objective, SpaceLimits
+from kb.records import Configuration, Measurement, Objective, SpaceLimits, Value
 
 MIXED = load_job("fixtures/jobs/llama-3.1-nemotron-nano-8b.toml")
 
@@ -66,6 +68,19 @@ def test_where_no_limit_is_known_memory_is_not_known_either():
     for space in (table, serving, on_cpu):
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0)))
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0, status="oom")))
+
+
+def test_on_a_table_failures_stay_with_the_classifier():
+    rows: list[dict[str, Value]] = [{"x": x, "y": y} for x in range(8) for y in range(8)]
+    search = AutoScout(Space.from_table(rows, [], ["x", "y"]), None, 0, Hyper())
+    for _ in range(15):
+        (c,) = search.ask()
+        fails = c.knobs["x"] == 7 or c.knobs["y"] == 0
+        told = measured(c.knobs, 3.0, status="oom" if fails else "ok")
+        search.tell([msgspec.structs.replace(told, metrics=told.metrics | {"step_time_s": 1.0 + search.asked % 3})])
+    assert search.model.failed
+    assert search.model.feasibility.failed
+    assert search.model.memory.chance() == 1.0
 
 
 def test_a_censored_row_stands_for_the_moments_of_what_is_above_the_limit():
