@@ -149,7 +149,7 @@ def test_a_job_s_landscape_reports_peaks_and_the_search_fails_less_for_it():
     by_peaks = [run(land, "autoscout", seed, Settings(budget=60))[0].failures for seed in range(3)]
     land.space.capacities, land.space.objective = {}, Objective(minimize="step_time_s")
     by_failures = [run(land, "autoscout", seed, Settings(budget=60))[0].failures for seed in range(3)]
-    assert sum(by_peaks) < 0.6 * sum(by_failures)
+    assert sum(by_peaks) < 0.75 * sum(by_failures)
 
 
 def test_a_session_tells_the_search_the_peaks_that_were_measured(tmp_path, monkeypatch):
