@@ -61,8 +61,8 @@ def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: 
     if winner == default.id:
         gain = 1.0
     elif default.id in costs:
-        gain, low, high = _ratio(costs[default.id], costs[winner])
-    behind, behind_low, behind_high = _ratio(costs[others[0]], costs[winner]) if others else (None, None, None)
+        gain, low, high = ratio(costs[default.id], costs[winner])
+    behind, behind_low, behind_high = ratio(costs[others[0]], costs[winner]) if others else (None, None, None)
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
     return Confirmed(
         winner=configurations[winner],
@@ -94,17 +94,22 @@ def _faster(costs: dict[str, list[float]], default: str) -> list[str]:
     """Those whose advantage over the default is more than noise: the whole 95 % interval is above 1."""
     found = []
     for key, values in costs.items():
-        low = _ratio(costs[default], values)[1]
+        low = ratio(costs[default], values)[1]
         if low is not None and low > 1.0:
             found.append(key)
     return found
 
 
-def _ratio(slower: list[float], faster: list[float]) -> tuple[float, float | None, float | None]:
+def ratio(slower: list[float], faster: list[float]) -> tuple[float, float | None, float | None]:
     """Geometric mean over the rounds of slower / faster, and its 95 % interval (Student's t on the logarithm)."""
     logs = [math.log(s / f) for s, f in zip(slower, faster, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return math.exp(mean), None, None
-    half = _T95[min(len(logs) - 1, len(_T95) - 1)] * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = half_width(logs)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def half_width(values: list[float]) -> float:
+    """Of the 95 % interval of the mean of two values or more (Student's t)."""
+    return _T95[min(len(values) - 1, len(_T95) - 1)] * statistics.stdev(values) / math.sqrt(len(values))

@@ -213,8 +213,7 @@ class Evaluator:
             open_ones = [m for m in self._simulated.values() if m.configuration.id not in self.done]
             best = min(open_ones, key=lambda m: from_metric(objective, m.metrics[metric]), default=None)
             return best.configuration if best else None
-        predictors = self.predictors()
-        predict = predictors.get("ensemble") or next(iter(predictors.values()), None)
+        predict = self._ensemble.predictor()
         if predict is None:
             return None
         pool = Pool(self.space, np.random.default_rng(0))

@@ -128,8 +128,7 @@ def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple
 
 
 def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
-    predictors = simulators.predictors()
-    predict = predictors.get("ensemble") or next(iter(predictors.values()), None)
+    predict = simulators.predictor()
     if predict is None:
         return {}
     pool = Pool(space, np.random.default_rng(0))

@@ -159,12 +159,16 @@ class Loop:
         )
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
-        step = 0
+        try:
+            return self._steps(chosen)
+        except _BudgetSpent as spent:
+            return spent.reason
+
+    def _steps(self, chosen: Strategy) -> str:
+        """Asks, evaluates and tells until there is nothing left to ask. Raises _BudgetSpent."""
+        simulating, step = self.started.fidelity == "simulate", 0
         while True:
-            try:
-                chosen, stopped = self._steered(chosen, step)
-            except _BudgetSpent as spent:
-                return spent.reason
+            chosen, stopped = self._steered(chosen, step)
             if stopped:
                 return self._search_ended("stopped")
             began, inside = time.perf_counter(), self.experiment_s
@@ -174,13 +178,10 @@ class Loop:
             if not batch:
                 return self._search_ended("exhausted")
             step += 1
-            try:
-                ordered = in_turn(self.job, batch)
-                measurements, switched = self.evaluator.evaluate(ordered, step)
-            except _BudgetSpent as spent:
-                return spent.reason
+            ordered = in_turn(self.job, batch)
+            measurements, switched = self.evaluator.evaluate(ordered, step)
             if switched:
-                if s.fidelity == "simulate":  # nothing is recommended that was not profiled
+                if simulating:  # nothing is recommended that was not profiled
                     self.limit = min(self.limit, self.searched + self.hyper.top_k)
                 chosen.switch_to_profiling()
             by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}

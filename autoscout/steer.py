@@ -10,7 +10,7 @@ from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.tape import Tape
 from kb.journal import Steered
-from kb.orders import Order, file_of
+from kb.orders import Order, given
 from kb.records import AutoscoutError, Configuration, Job
 
 
@@ -27,11 +27,11 @@ class Steering:
         favourite: Callable[[], Configuration | None],
     ) -> None:
         """`favourite`: what the simulators predict to be best of what was not measured."""
-        self.path, self.favourite = file_of(folder), favourite
+        self.folder, self.favourite = folder, favourite
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # what `pin` and `exclude` left of it
         self.taken = 0
-        self._stale = len(self._lines()) if tape.replaying else 0  # orders older than the resume
+        self._stale = len(given(folder)) if tape.replaying else 0  # orders older than the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
         """Those that came since the last call and can be obeyed; on a resumed session first those that were, without
@@ -61,21 +61,12 @@ class Steering:
         self.allowed = Space.of_job(self.job)
         return self.allowed
 
-    def _lines(self) -> list[bytes]:
-        """A torn line is read when it is whole."""
-        return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
-
     def _new(self) -> list[tuple[Order, bool]]:
         """Orders, and whether they were given before the session was resumed."""
-        orders = []
-        for at, line in enumerate(self._lines()[self.taken :], self.taken):
-            try:
-                order = msgspec.json.decode(line, type=Order)
-            except (msgspec.DecodeError, msgspec.ValidationError):
-                order = Order(what="unreadable")
-            orders.append((order, at < self._stale))
-        self.taken += len(orders)
-        return orders
+        all_of_them = given(self.folder)
+        found = [(order, at < self._stale) for at, order in enumerate(all_of_them)][self.taken :]
+        self.taken = max(self.taken, len(all_of_them))
+        return found
 
     def _refusal(self, order: Order, best: Configuration) -> str:
         try:

@@ -63,5 +63,21 @@ def give(folder: Path, order: Order) -> None:
         raise AutoscoutError(f"{file_of(folder)}: cannot write the order ({error.strerror})") from error
 
 
+def given(folder: Path) -> list[Order]:
+    """All orders that were given to a session, in their order; a torn line counts when it is whole, one that is no
+    order is "unreadable"."""
+    try:
+        lines = file_of(folder).read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(msgspec.json.decode(line, type=Order))
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            found.append(Order(what="unreadable"))
+    return found
+
+
 def file_of(folder: Path) -> Path:
     return folder / "orders.jsonl"

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from autoscout.objective import others
+from kb.records import Objective
 from tui.state import State
 
 _BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # where the job wants only one
@@ -31,18 +33,19 @@ def front(state: State) -> Front | None:
     if state.job is None:
         return None
     objective = state.job.objective
-    also = [text.split() for text in objective.also]
     first, least = objective.metric, bool(objective.minimize)
     groups: dict[str, tuple[str, list[dict[str, float]]]] = {}
     for run in state.runs:
         if run.measurement is not None and run.value is not None:
             groups.setdefault(run.configuration.id, (run.name, []))[1].append(run.measurement.metrics)
     there = {name for _, rows in groups.values() for row in rows for name in row}
-    beside = [["maximize" if "per_s" in m else "minimize", m] for m in _BESIDE if m in there and m != first]
-    goals = [goal for goal in also or beside[:1] if len(goal) == 2 and goal[1] in there]
+    beside = [
+        Objective(maximize=m) if "per_s" in m else Objective(minimize=m) for m in _BESIDE if m in there and m != first
+    ]
+    goals = [other for other in others(objective) or beside[:1] if other.metric in there]
     if not goals:
         return None
-    second, low = goals[0][1], goals[0][0] == "minimize"
+    second, low = goals[0].metric, bool(goals[0].minimize)
     rows = []
     for key, (name, metrics) in groups.items():
         xs, ys = [m[first] for m in metrics if first in m], [m[second] for m in metrics if second in m]
@@ -61,7 +64,7 @@ def front(state: State) -> Front | None:
         for i, (key, name, x, y) in enumerate(rows)
         if i not in set(best)
     ]
-    return Front(x_name=first, y_name=second, wanted=bool(also), points=points) if len(rows) > 1 else None
+    return Front(x_name=first, y_name=second, wanted=bool(objective.also), points=points) if len(rows) > 1 else None
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:

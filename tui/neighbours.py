@@ -8,7 +8,7 @@ import msgspec
 from autoscout.schedule.slots import Holder, holder
 from kb import journal as journals
 from kb import lock
-from kb.orders import file_of
+from kb.orders import given
 from kb.records import AutoscoutError
 from kb.store import is_running, sessions_folder
 
@@ -39,17 +39,10 @@ def look(kb: Path) -> Neighbours:
 def waiting_orders(folder: Path, taken: int) -> list[str]:
     """Orders in the file that the engine has not taken in yet."""
     try:
-        lines = file_of(folder).read_bytes().split(b"\n")[:-1]
+        orders = given(folder)[taken:]
     except OSError:
         return []
-    found = []
-    for line in lines[taken:]:
-        try:
-            order = msgspec.json.decode(line)
-            found.append(" ".join([order["what"], *(f"{n}={v}" for n, v in order.get("values", {}).items())]))
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-            found.append("unreadable")
-    return found
+    return [" ".join([order.what, *(f"{n}={v}" for n, v in order.values.items())]) for order in orders]
 
 
 def _neighbour(folder: Path) -> Neighbour:

@@ -18,14 +18,8 @@ from kb.journal import (
     TournamentRanked,
 )
 from kb.records import Job, Measurement
+from tui.standing import REASONS
 from tui.text import clock, metric, number
-
-_REASONS = {
-    "budget": "the budget of experiments is spent",
-    "wall": "the wall-clock budget is spent",
-    "converged": "no improvement for a long time",
-    "exhausted": "every configuration of the space was tried",
-}
 
 
 class Progress:
@@ -83,7 +77,7 @@ class Progress:
                 self._line(f"from simulating to profiling: {event.why}")
             case SearchEnded():
                 self.confirming = True
-                self._line(f"search ends: {_REASONS.get(event.reason, event.reason)}")
+                self._line(f"search ends: {REASONS.get(event.reason, event.reason)}")
             case _:
                 pass
 

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from autoscout import export_serving
 from autoscout.export import Format, Launch, render
-from autoscout.profile import processes, serving_keeper, serving_profiler, serving_server
+from autoscout.profile import serving_keeper, serving_profiler, serving_server
 from autoscout.profile.serving_failures import cause_in_log
 from kb.records import AutoscoutError, Job
 
@@ -45,13 +44,10 @@ def serving(job: Job, found: Launch, form: Format) -> Iterator[tuple[int, float]
         line = _line(found, form, model, port, Path(folder))
         environ = serving_server.variables({"PATH": f"{python.absolute().parent}:{os.environ['PATH']}"})
         with open(log, "wb") as output:
-            server = subprocess.Popen(
+            server = serving_server.started(
                 [sys.executable, serving_keeper.__file__, *job.launch.command_prefix, "bash", "-c", line],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environ | found.environment | {"HF_HUB_OFFLINE": "1"},
-                start_new_session=True,
+                output,
+                environ | found.environment | {"HF_HUB_OFFLINE": "1"},
             )
         try:
             while not serving_server.healthy(port):
@@ -61,10 +57,7 @@ def serving(job: Job, found: Launch, form: Format) -> Iterator[tuple[int, float]
                 time.sleep(_TICK_S)
             yield port, time.monotonic() - began
         finally:
-            assert server.stdin is not None
-            server.stdin.close()
-            processes.exited(server, _END_LIMIT_S)
-            processes.end(server, 0.0)
+            serving_server.end(server, _END_LIMIT_S)
 
 
 def _line(found: Launch, form: Format, model: str, port: int, folder: Path) -> str:

@@ -58,7 +58,7 @@ class Server:
         with output:
             output.write((shlex.join(command) + "\n").encode())
             output.flush()
-            server = _started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
+            server = started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
         client = None
         try:
             phase, ready = "build", False
@@ -75,7 +75,7 @@ class Server:
             code, answered = server.poll(), None if client is None else client.poll()
         finally:
             for process in (client, server):
-                _end(process)
+                end(process)
         late = time.monotonic() > deadline and code is None and answered is None
         if code is not None or late:
             _leave_cause(experiment, phase, log, late)
@@ -92,7 +92,7 @@ class Server:
         with results.writing(experiment.parent):
             output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
         with output:
-            return _started([sys.executable, str(_KEEPER), *command], output, None)
+            return started([sys.executable, str(_KEEPER), *command], output, None)
 
 
 def free_port() -> int:
@@ -108,7 +108,7 @@ def variables(wanted: dict[str, str]) -> dict[str, str]:
     return inherited
 
 
-def _started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
+def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,  # it ends when this closes, so also when we are killed
@@ -135,13 +135,13 @@ def healthy(port: int) -> bool:
         connection.close()
 
 
-def _end(keeper: subprocess.Popen[bytes] | None) -> None:
+def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -> None:
     """The keeper ends what it keeps; whoever is left is ended after that."""
     if keeper is None:
         return
     if keeper.stdin is not None:
         keeper.stdin.close()
-    processes.exited(keeper, _END_LIMIT_S)
+    processes.exited(keeper, limit_s)
     processes.end(keeper, 0.0)
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.objective import cost, costs
+from autoscout.objective import costs
 from autoscout.search.arms import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.bandit import UCB1
 from autoscout.search.encoding import Encoding
@@ -222,12 +222,12 @@ class AutoScout:
             row = self.pool.row(measurement.configuration)
             if row is None:
                 continue
-            c = cost(self.space.objective, measurement) if costs(self.space.objective, measurement) else None
-            c = c if c is not None and np.isfinite(c) else None
+            by_objective = costs(self.space.objective, measurement)
+            c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
             told.append((row, c, fullness(self.space, measurement)))
             proposal = self.pending.pop(row, None)
-            if self.trade is not None:
-                self.trade.tell(row, measurement)
+            if self.trade is not None and by_objective:
+                self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
         for row, c, full in told:  # after the rewards of all: what they are held against must not know any of them
@@ -290,10 +290,9 @@ class AutoScout:
         What no knob explains is partly a configuration's own (it comes again) and partly noise (it does not).
         """
         believed = self.model.believed_costs()
-        count = np.array([len(values) for values in self.model.costs.values()])
-        _, once = self.model.unexplained()
-        share = self.model.own_share()
-        return believed + share * (self.model.bent() - believed), np.sqrt(share * once / count)
+        own, added = self.model.unexplained()
+        share = own / (own + added)
+        return believed + share * (self.model.bent() - believed), np.sqrt(share * added)
 
 
 def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:

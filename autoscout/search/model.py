@@ -203,7 +203,7 @@ class Model:
 
     def _look(self, pending: list[int]) -> None:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
-        bent, share, (own, _) = self.bent(), self.own_share(), self.unexplained()
+        bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
         for member in self._active():
@@ -215,7 +215,7 @@ class Model:
             mean = offset + member.centre + member.unit * belief.mean(y)
             deviation = member.unit * belief.deviation
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
-            here += share * (bent - here)
+            here += own / (own + added) * (bent - here)
             self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
@@ -224,19 +224,14 @@ class Model:
         self.gain *= self.feasibility.chance(self.gain)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
-    def unexplained(self) -> tuple[float, float]:
-        """What no knob explains of a log-cost: the variance of what is a configuration's own, and comes again, and of
-        what one measurement adds. Repeats tell them apart."""
+    def unexplained(self) -> tuple[float, np.ndarray]:
+        """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
+        (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
         share, worth = _OWN
         scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
-        repeats = sum(len(values) - 1 for values in self.costs.values())
-        once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + repeats)
-        return max(self.noise**2 - once, 0.05 * once), once
-
-    def own_share(self) -> np.ndarray:
-        """(n,): how much of what no knob explains of the measured rows' log-costs is taken to be their own."""
-        own, once = self.unexplained()
-        return own / (own + once / np.array([len(values) for values in self.costs.values()]))
+        count = np.array([len(values) for values in self.costs.values()])
+        once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
+        return max(self.noise**2 - once, 0.05 * once), once / count
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise

@@ -9,8 +9,8 @@ the front are visited:
 
 import numpy as np
 
-from autoscout.objective import costs
-from kb.records import Measurement, Objective
+from autoscout.objective import others
+from kb.records import Objective
 
 _RHO = 0.05
 
@@ -22,10 +22,9 @@ class Trade:
         self._weights = np.zeros(0)
         self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
 
-    def tell(self, row: int, measurement: Measurement) -> None:
-        found = costs(self.objective, measurement)
-        if found is not None:
-            self._told.setdefault(row, []).append(np.log(found))
+    def tell(self, row: int, costs: list[float]) -> None:
+        """`costs`: by each objective, the first and `also`."""
+        self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
         self.first = first
@@ -49,5 +48,5 @@ class Trade:
         """ "" or which mixture was asked for, in words."""
         if self.first:
             return ""
-        metrics = [self.objective.metric, *(text.split()[1] for text in self.objective.also)]
+        metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]
         return "for " + ", ".join(f"{w:.0%} {m}" for w, m in zip(self._weights, metrics, strict=True))

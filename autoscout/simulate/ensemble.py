@@ -100,6 +100,11 @@ class Simulators:
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
 
+    def predictor(self) -> Predictor | None:
+        """The most complete of them: the ensemble, or an analytic member where nothing is fitted."""
+        known = self.predictors()
+        return known.get("ensemble") or next(iter(known.values()), None)
+
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
     """None when the rows are too few, or say nothing that holds on unseen rows."""

@@ -5,7 +5,6 @@ and each is loaded by `vllm bench serve`, in turns.
 """
 
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from autoscout import export
-from autoscout.confirm import _T95
+from autoscout.confirm import ratio
 from autoscout.profile import serving_check, serving_profiler
 from autoscout.session import session_started
 from kb.records import Job
@@ -34,12 +33,10 @@ def main() -> None:
     for said in done:
         for name, found in said.items():
             print(f"| {name} | " + " | ".join(f"{found[metric]:.1f}" for metric in _SHOWN) + " |")
-    logs = [math.log(said["winner"][_SHOWN[0]] / said["default"][_SHOWN[0]]) for said in done]
-    mean = statistics.fmean(logs)
-    half = _T95[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    times, low, high = ratio(*([said[name][_SHOWN[0]] for said in done] for name in ("winner", "default")))
+    interval = "one round has no interval" if low is None else f"95 % interval {low:.2f} to {high:.2f}"
     print(
-        f"{winner.name}: {math.exp(mean):.2f} times the output tokens a second of the default "
-        f"(95 % interval {math.exp(mean - half):.2f} to {math.exp(mean + half):.2f}, {len(logs)} rounds)"
+        f"{winner.name}: {times:.2f} times the output tokens a second of the default ({interval}, {len(done)} rounds)"
     )
 
 

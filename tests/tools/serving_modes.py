@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.confirm import _T95
+from autoscout.confirm import ratio
 from autoscout.job import load_job
 from autoscout.profile import load, processes, serving_profiler, serving_server, vllm
 from autoscout.profile.load import Pass
@@ -129,12 +129,8 @@ def _ratio(base: list[dict[str, Any]], runs: list[dict[str, Any]]) -> str:
     if base is runs:
         return "1"
     of_round = {r["round"]: r["metrics"][SHOWN[0]] for r in base}
-    logs = [math.log(r["metrics"][SHOWN[0]] / of_round[r["round"]]) for r in runs]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(mean):.2f}"
-    half = _T95[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
-    return f"{math.exp(mean):.2f} ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})"
+    times, low, high = ratio([r["metrics"][SHOWN[0]] for r in runs], [of_round[r["round"]] for r in runs])
+    return f"{times:.2f}" if low is None else f"{times:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _repeats(job: Job, root: Path, count: int) -> None:

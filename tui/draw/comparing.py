@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from autoscout.confirm import half_width
 from autoscout.objective import cost
 from tui.draw.plot import bar, cloud
 from tui.fronts import Front
@@ -13,7 +14,6 @@ from tui.state import Run, State
 from tui.text import number
 
 _MOST = 6
-_T95 = (math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # by degrees of freedom
 
 
 def side_by_side(state: State, marked: list[str], width: int) -> Text:
@@ -55,10 +55,10 @@ def interval(values: list[float]) -> str:
     """The mean with its 95 % interval; a single value as it is."""
     if not values:
         return "–"
-    mean, n = statistics.mean(values), len(values)
-    if n == 1 or not mean:
+    mean = statistics.mean(values)
+    if len(values) == 1 or not mean:
         return number(mean)
-    half = _T95[min(n - 1, len(_T95) - 1)] * statistics.stdev(values) / math.sqrt(n) / abs(mean)
+    half = half_width(values) / abs(mean)
     return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
 
 
