@@ -1,5 +1,6 @@
 """A landscape: a space whose every configuration has a known outcome, so that searches can be scored on it."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
@@ -10,11 +11,13 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
+_PEAK_NOISE = 0.005  # of the logarithm of what a run reports as its ranks' peak memory
 
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
     """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
-    what the experiment ends with. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each."""
+    what the experiment ends with. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each.
+    `peaks`: (ranks,) peak GiB of a row that ran, which strategies hear as of a real run; None: nobody knows."""
 
     name: str
     space: Space
@@ -24,6 +27,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     status: np.ndarray
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
+    peaks: Callable[[int, Configuration], np.ndarray] | None = None
     default: Configuration | None = None  # what an expert would start from; None: nobody knows
     group: dict[str, Value] = {}
 
@@ -69,12 +73,18 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         if noise and not np.isnan(value):
             value *= float(np.exp(noise * np.random.default_rng((seed, row, repeat)).standard_normal()))
         status: Status = self.status[row]
+        metrics, ranks = {} if np.isnan(value) else {self.metric: value}, []
+        if self.peaks is not None and status == "ok":
+            error = np.random.default_rng((seed, row, repeat, 1)).standard_normal() if noise else 0.0
+            ranks = (self.peaks(row, configuration) * np.exp(_PEAK_NOISE * error)).tolist()
+            metrics["peak_memory_gib"] = max(ranks)
         return Measurement(
             configuration=configuration,
             name=self.space.name(configuration),
             context=self.name,
             status=status,
-            metrics={} if np.isnan(value) else {self.metric: value},
+            metrics=metrics,
+            rank_memory_gib=ranks,
             evidence="" if status == "ok" else f"the landscape says {status}",
             cost_s=spent,
             device_s=spent,

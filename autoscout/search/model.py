@@ -1,6 +1,6 @@
 """What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
 
-    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x fits)² · P(x runs)
 
 `gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
 explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
@@ -17,6 +17,7 @@ from autoscout.search.encoding import Encoding, Rows
 from autoscout.search.feasibility import Feasibility
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Mean, nothing
+from autoscout.search.memory import Memory
 from autoscout.search.pool import Pool
 from autoscout.search.posterior import Belief, Posterior, Prior
 
@@ -30,6 +31,8 @@ _AT_ONCE = 20_000
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
+_DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
+# nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -50,6 +53,7 @@ class Model:
         self.pool, self.encoding, self.rng = pool, encoding, rng
         self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
         self.feasibility = Feasibility(encoding)
+        self.memory = Memory(encoding)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.failed: set[int] = set()
@@ -62,9 +66,13 @@ class Model:
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def tell(self, row: int, cost: float | None) -> None:
+    def tell(self, row: int, cost: float | None, full: float = np.nan) -> None:
+        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures."""
         if row not in self.failed and row not in self.costs:
-            self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
+            if not np.isnan(full):
+                self.memory.tell(self._memory_rows(np.array([row])), full)
+            if cost is not None or not full > 0:
+                self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
         if cost is None:
             self.failed.add(row)
         else:
@@ -88,7 +96,7 @@ class Model:
         """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
         come back as expected. Needs one row that ran."""
         rows = self.rows
-        if self.failed:
+        if self.feasibility.failed:
             self.feasibility.fit()
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._refit(rows, pending)
@@ -122,6 +130,7 @@ class Model:
             member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
             z = member.mean.z[rows] / member.unit
             member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread)
+        self.memory.fit()
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
         self.candidates = np.arange(len(self.pool))
@@ -131,6 +140,7 @@ class Model:
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
         self.feasibility.watch(self._chance_features(self.candidates))
+        self.memory.watch(self._memory_rows(self.candidates))
         self._fitted_on = len(rows)
 
     def _weigh(self, n: int) -> None:
@@ -152,6 +162,7 @@ class Model:
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
             self.feasibility.watch(self._chance_features(self.candidates))
+            self.memory.watch(self._memory_rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
         promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
@@ -176,8 +187,17 @@ class Model:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
 
     def _chance_features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.feasibility.features(self._rows(rows), self._hints(rows))
+
+    def _memory_rows(self, rows: np.ndarray) -> Rows:
+        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
+        encoded, hints = self._rows(rows), self._hints(rows)
+        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
+
+    def _hints(self, rows: np.ndarray) -> np.ndarray | None:
+        """(n, H)"""
         hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
-        return self.feasibility.features(self._rows(rows), np.stack(hints, axis=1) if hints else None)
+        return np.stack(hints, axis=1) if hints else None
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
@@ -200,6 +220,7 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
+        self.gain *= self.memory.chance() ** _DARING
         self.gain *= self.feasibility.chance(self.gain)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
@@ -207,7 +228,7 @@ class Model:
         """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
         (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
         share, worth = _OWN
-        scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values())
+        scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
         count = np.array([len(values) for values in self.costs.values()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count

@@ -67,14 +67,23 @@ class Posterior:
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
-    def fit(self, rows: Rows, y: np.ndarray, z: np.ndarray, slopes: np.ndarray, iterations: int = 30) -> None:
+    def fit(
+        self,
+        rows: Rows,
+        y: np.ndarray,
+        z: np.ndarray,
+        slopes: np.ndarray,
+        vague: np.ndarray | float = 0.0,
+        iterations: int = 30,
+    ) -> None:
         """`y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard deviations of the
-        slopes."""
+        slopes, `vague` (n,) variance of rows beside the noise of all."""
         points, effects = rows.points.astype(float), rows.effects.astype(float)
         gaps = np.zeros((max(len(self.encoding), 1), len(y), len(y)))
         for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
             gaps[axis] += (column[:, None] - column[None]) ** 2
         fixed = _CONSTANT + (z * slopes**2) @ z.T
+        fixed.flat[:: len(y) + 1] += vague
         linear = effects @ effects.T if self.use_effects else np.zeros((len(y), len(y)))
         best = minimize(
             self._objective,
@@ -142,13 +151,18 @@ class Belief:
     """A posterior's mean and standard deviation over m candidates, extended in O(n m) by each measured row."""
 
     def __init__(
-        self, posterior: Posterior, measured: tuple[np.ndarray, np.ndarray], candidates: tuple[np.ndarray, np.ndarray]
+        self,
+        posterior: Posterior,
+        measured: tuple[np.ndarray, np.ndarray],
+        candidates: tuple[np.ndarray, np.ndarray],
+        vague: np.ndarray | float = 0.0,
     ) -> None:
+        """`vague`: (n,) variance of the measured rows beside the noise of all."""
         self.posterior = posterior
         self.measured, self.candidates = measured, candidates
         n, m = len(measured[0]), len(candidates[0])
         k = posterior.kernel(measured, measured).astype(float)
-        k.flat[:: n + 1] += posterior.theta.noise**2 + 1e-6
+        k.flat[:: n + 1] += posterior.theta.noise**2 + 1e-6 + vague
         self.low = np.linalg.cholesky(k)
         self._rows = np.empty((max(2 * n, n + 16), m), dtype=np.float32)  # L⁻¹ K(measured, candidates)
         self._rows[:n] = solve_triangular(
@@ -156,13 +170,11 @@ class Belief:
         )
         self._left = posterior.variance(candidates) - (self._rows[:n] ** 2).sum(axis=0)
 
-    def append(self, row: tuple[np.ndarray, np.ndarray]) -> None:
+    def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
         """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
         n = len(self.low)
-        across = self.posterior.kernel(row, self.measured)[0].astype(float)
-        edge = solve_triangular(self.low, across, lower=True, check_finite=False)
-        own = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6
-        corner = np.sqrt(max(own - edge @ edge, 1e-6))
+        edge, left = self._edge(row)
+        corner = np.sqrt(max(left + vague, 1e-6))
         self.low = np.block([[self.low, np.zeros((n, 1))], [edge[None], np.array([[corner]])]])
         if n == len(self._rows):
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
@@ -173,6 +185,17 @@ class Belief:
             np.concatenate([self.measured[0], row[0]]),
             np.concatenate([self.measured[1], row[1]]),
         )
+
+    def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
+        """The next row of the Cholesky factor, and the variance of y that is left at it."""
+        across = self.posterior.kernel(row, self.measured)[0].astype(float)
+        edge = solve_triangular(self.low, across, lower=True, check_finite=False)
+        return edge, float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
+
+    def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
+        """Mean and variance of what a measurement of that row would be, given y (n,)."""
+        edge, left = self._edge(row)
+        return float(edge @ solve_triangular(self.low, y, lower=True, check_finite=False)), left
 
     def forget(self, count: int) -> None:
         """Takes back the rows appended last."""

@@ -150,6 +150,15 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
     return float(Memory().predict(columns).value[0])
 
 
+def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
+    """Peak of each rank, in order: pipeline stages one after the other."""
+    columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
+    pp = int(configuration.knobs.get("pp", 1))
+    x = complete(columns | {"stage_at": np.arange(pp)})
+    stages, gpus = np.broadcast_to(_total(_stage(x, x.stage_at)) / GIB, pp), int(x.gpus[0])
+    return [float(stages[rank * pp // gpus]) for rank in range(gpus)]
+
+
 def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Array) -> Array:
     """log(needed / available), over the first stage of every kind of device and the last stage."""
     per_stage = x.gpus / x.pp

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.presets import device_memory_gib
+from autoscout.simulate.hardware import hardware
 from autoscout.simulate.requests import read_trace
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.rules import divisors
@@ -38,6 +39,20 @@ def device_counts(job: Job) -> dict[str, int]:
         kind = node.device.replace("-", "_")
         counts[kind] = counts.get(kind, 0) + node.count
     return counts
+
+
+def capacities(job: Job) -> dict[str, float]:
+    """GiB of one device by kind, as the driver reports them where that is known, of training on devices with a memory
+    of their own: serving engines take a share that they are told, whatever they need. Kinds in the order of ranks."""
+    if job.task == "serve":
+        return {}
+    found: dict[str, float] = {}
+    for node in job.cluster.nodes:
+        known = hardware(node.device)
+        gib = node.memory_gib or (known.memory_gib if known else _memory_gib(node))
+        kind = node.device.replace("-", "_")
+        found[kind] = min(gib, found.get(kind, gib))
+    return {} if "cpu" in found or not all(found.values()) else found
 
 
 def attributes_of(job: Job) -> dict[str, Any]:

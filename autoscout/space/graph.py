@@ -56,6 +56,7 @@ class Space:
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
+        self.capacities: dict[str, float] = {}  # GiB of one device by kind, in the order of ranks, where known
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
         self.knob = {knob.name: knob for knob in self.knobs}
@@ -84,7 +85,7 @@ class Space:
 
     @staticmethod
     def of_job(job: Any) -> "Space":
-        from autoscout.space.attributes import attributes_of, device_knobs, device_rules
+        from autoscout.space.attributes import attributes_of, capacities, device_knobs, device_rules
         from autoscout.space.declared import catalog_of
 
         attributes = attributes_of(job)
@@ -97,7 +98,9 @@ class Space:
             derived={**catalog.derived, **derived},
         )
         knobs, rules = instantiate(catalog, attributes)
-        return Space(knobs, rules, attributes, job.space, job.objective, catalog.derived)
+        space = Space(knobs, rules, attributes, job.space, job.objective, catalog.derived)
+        space.capacities = capacities(job)
+        return space
 
     @staticmethod
     def from_table(
@@ -343,6 +346,7 @@ class Space:
         codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
         space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
         space.derived, space.measured, space._estimate = self.derived, False, self.count
+        space.capacities = self.capacities
         return space
 
     def configurations(self) -> Iterator[Configuration]:
