@@ -22,7 +22,7 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
-_PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), noise=(0.02, 1.0))  # a knob may halve a peak or double it
+_PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), rough=(0.03, 0.7), noise=(0.02, 1.0))  # a knob halves a peak
 _SWEEPS = 3
 _VAGUE = 1e4  # variance of a row that tells nothing
 

@@ -4,11 +4,13 @@
 
 z  predictions of simulators or of past jobs (log), slopes b learned around what they should be
 g  main effects, one per knob; variance s_e² (`effects`)
-h  what is left, Matérn 5/2 with a length of its own per knob (ARD); variance s_h² (`residual`)
+h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s_h² (`residual`), and a rough part beside
+   it, Matérn 1/2 with the same lengths, variance s_r² (`rough`): measured costs have steps and ridges, near which a
+   smooth field is too sure of itself
 ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
 
-Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, noise, ℓ₁ … ℓ_D), fitted by maximum a posteriori;
-the priors on θ are for y of unit spread, which `fit` sees to.
+Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
+posteriori; the priors on θ are for y of unit spread, which `fit` sees to.
 """
 
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ class Prior:
 
     effects: tuple[float, float] = (0.4, 0.5)
     residual: tuple[float, float] = (1.0, 0.7)
+    rough: tuple[float, float] = (0.4, 0.7)
     noise: tuple[float, float] = (0.1, 1.0)
     length: tuple[float, float] = (1.0, 1.0)  # times √(D / 4): distances grow with the number of axes
 
@@ -36,13 +39,14 @@ class Prior:
 class Theta:
     effects: float
     residual: float
+    rough: float
     noise: float
     lengths: np.ndarray  # (D,)
 
     @staticmethod
     def of(log: np.ndarray) -> "Theta":
         e = np.exp(log)
-        return Theta(float(e[0]), float(e[1]), float(e[2]), e[3:])
+        return Theta(float(e[0]), float(e[1]), float(e[2]), float(e[3]), e[4:])
 
 
 def matern(r: np.ndarray) -> np.ndarray:
@@ -59,9 +63,9 @@ class Posterior:
         self.prior = prior
         self.use_effects = use_effects
         d = max(len(encoding), 1)
-        scale = np.sqrt(max(d / 4, 1.0))
-        self._centre = np.log([prior.effects[0], prior.residual[0], prior.noise[0], *[prior.length[0] * scale] * d])
-        self._width = np.array([prior.effects[1], prior.residual[1], prior.noise[1], *[prior.length[1]] * d])
+        scales = (prior.effects, prior.residual, prior.rough, prior.noise)
+        self._centre = np.log([*(scale for scale, _ in scales), *[prior.length[0] * np.sqrt(max(d / 4, 1.0))] * d])
+        self._width = np.array([*(width for _, width in scales), *[prior.length[1]] * d])
         self.log_theta = self._centre.copy()
         self.evidence = -np.inf
 
@@ -105,8 +109,9 @@ class Posterior:
         t = np.sqrt(5) * r
         decay = np.exp(-t)
         h = theta.residual**2 * (1 + t + t * t / 3) * decay
+        q = theta.rough**2 * np.exp(-r)
         g = theta.effects**2 * linear
-        k = fixed + g + h
+        k = fixed + g + h + q
         k.flat[:: n + 1] += theta.noise**2 + 1e-8
         try:
             low = np.linalg.cholesky(k)
@@ -115,9 +120,10 @@ class Posterior:
         inverse = cho_solve((low, True), np.eye(n))
         alpha = inverse @ y
         w = inverse - np.outer(alpha, alpha)
-        by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay  # ∂h/∂(r²)
+        by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
         by_length = gaps @ (w * by_square).ravel() * (-2 * theta.lengths**-2)
-        slope = 0.5 * np.array([2 * np.sum(w * g), 2 * np.sum(w * h), 2 * theta.noise**2 * np.trace(w), *by_length])
+        by_scale = [np.sum(w * g), np.sum(w * h), np.sum(w * q), theta.noise**2 * np.trace(w)]
+        slope = np.array([*by_scale, *(0.5 * by_length)])
         off = (log - self._centre) / self._width
         value = 0.5 * y @ alpha + np.log(np.diag(low)).sum() + 0.5 * off @ off
         return float(value), slope + off / self._width
@@ -140,11 +146,12 @@ class Posterior:
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         """Covariance of f between two sets of features: (|a|, |b|)."""
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
-        h = np.float32(self.theta.residual**2) * matern(np.sqrt(np.maximum(squares, 0)))
+        r = np.sqrt(np.maximum(squares, 0))
+        h = np.float32(self.theta.residual**2) * matern(r) + np.float32(self.theta.rough**2) * np.exp(-r)
         return h + a[1] @ b[1].T
 
     def variance(self, a: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return np.float32(self.theta.residual**2) + (a[1] ** 2).sum(axis=1)
+        return np.float32(self.theta.residual**2 + self.theta.rough**2) + (a[1] ** 2).sum(axis=1)
 
 
 class Belief:
