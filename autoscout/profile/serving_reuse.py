@@ -33,7 +33,8 @@ class Reuse:
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
         """The arguments that an engine is built with so that the configuration's can be set on it; {} when nothing of
         it may be set live, or memory counts, which is that of the larger engine."""
-        asked = f"{self._job.objective.metric} {' '.join(self._job.objective.constraints)}"
+        objective = self._job.objective
+        asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:
             return {}
         largest = {n: v for n, v in self._largest.items() if n in configuration.knobs and n not in self.refused}

@@ -133,6 +133,8 @@ def test_a_kept_engine_is_made_for_the_largest_values() -> None:
     assert serving_reuse.key(job, other, ceiling) != shared[0]
     memory = msgspec.structs.replace(job, objective=Objective(minimize="peak_memory_gib"))
     assert serving_reuse.Reuse(memory).ceiling(few) == {}  # that of the larger engine would count
+    also = msgspec.structs.replace(job.objective, also=["minimize peak_memory_gib"])
+    assert serving_reuse.Reuse(msgspec.structs.replace(job, objective=also)).ceiling(few) == {}
 
 
 def test_a_disagreement_ends_the_live_change_of_the_knob_that_is_furthest() -> None:
