@@ -187,7 +187,7 @@ class AutoScout:
         self._weigh(first=True)
         self.model.update([])
         rows = self.model.rows
-        value, deviation = self._worth()
+        value, deviation = self.model.worth()
         busy = np.isin(rows, list(self.pending))
         at = int(np.argmin(np.where(busy, np.inf, value - deviation)))
         row = int(rows[at])
@@ -282,17 +282,7 @@ class AutoScout:
             return None
         self._weigh(first=True)
         self.model.update([])
-        return self.pool.configuration(int(self.model.rows[int(np.argmin(self._worth()[0]))]))
-
-    def _worth(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) bent log-cost of each measured row as believed, and its standard deviation.
-
-        What no knob explains is partly a configuration's own (it comes again) and partly noise (it does not).
-        """
-        believed = self.model.believed_costs()
-        own, added = self.model.unexplained()
-        share = own / (own + added)
-        return believed + share * (self.model.bent() - believed), np.sqrt(share * added)
+        return self.pool.configuration(int(self.model.rows[int(np.argmin(self.model.worth()[0]))]))
 
 
 def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:

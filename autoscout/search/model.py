@@ -27,7 +27,7 @@ _NOTHING = 0.2  # prior probability that no mean is to be believed, where there 
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
 _SCORED = 100_000  # rows that are looked through for candidates, at most
-_AT_ONCE = 20_000
+_AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
@@ -232,6 +232,24 @@ class Model:
         count = np.array([len(values) for values in self.costs.values()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count
+
+    def worth(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
+        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise."""
+        bent, (own, added) = self.bent(), self.unexplained()
+        value, second = np.zeros(len(bent)), np.zeros(len(bent))
+        for member in self._active():
+            assert member.belief is not None
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            points, linear = member.belief.measured
+            features = points[: len(bent)], linear[: len(bent)]
+            k = member.posterior.kernel(features, features).astype(float)
+            k.flat[:: len(k) + 1] += (own + added) / member.unit**2
+            inverse = np.linalg.inv(k)
+            here = bent - added / member.unit * (inverse @ y)
+            value += member.weight * here
+            second += member.weight * (here**2 + added - (added / member.unit) ** 2 * np.diag(inverse))
+        return value, np.sqrt(np.maximum(second - value**2, 0))
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
