@@ -162,6 +162,42 @@ def test_whole_jobs_are_held_out_where_there_are_several():
     assert len(apart.held_out) == 240
 
 
+def test_a_job_has_one_say_about_levels_and_another_about_how_its_layouts_compare():
+    """One member knows all differences within a job but not its level, the other is off by its own 20 % in each row."""
+    rng = np.random.default_rng(0)
+    job = np.repeat(np.arange(8), 25)
+    y = rng.standard_normal(200)
+    L = np.stack([y + 0.3 * rng.standard_normal(8)[job], y + 0.2 * rng.standard_normal(200)], axis=1)
+    s = weighing.usual_errors(y, L, np.full(2, 0.2))
+    order, level = weighing.stacked(y, L, s, job)
+    assert order > 0.8
+    assert weighing.stacked(y, L, s)[0] < 0.5  # as if 200 rows had told of 200 levels
+    assert weighing.stacked(y, L, s, np.arange(200)) == pytest.approx(weighing.stacked(y, L, s))
+    assert order + level == pytest.approx(1)
+
+
+def test_a_framework_with_few_rows_has_weights_of_its_own_drawn_to_those_of_all():
+    def of(n, first, seed):
+        columns, values = rows(n, seed)
+        framework = np.where(np.arange(n) < first, "x", "y")
+        return columns | {"framework": framework, "gpu": np.full(n, "h100")}, values
+
+    class Right(Analytic):
+        """Only where `framework` is its own; elsewhere off by 35 %."""
+
+        def predict(self, columns):
+            said = super().predict(columns)
+            off = np.where(columns["framework"] == self.name, 1.0, 1.35)
+            return Prediction(value=said.value * off, error=said.error)
+
+    columns, values = of(120, 96, 0)
+    ensemble = Ensemble([Right("x"), Right("y")], rule="stacked")
+    ensemble.fit(columns, values)
+    assert ensemble.weights.get("x", 0.0) > 0.6
+    asked, truth_there = of(60, 0, 1)
+    assert misses(ensemble, asked, truth_there)[0].mean() < 0.1
+
+
 def test_the_same_rows_give_the_same_ensemble():
     def fitted():
         ensemble = Ensemble(with_learned([Analytic("analytic", 1.2, 0.1)]))
