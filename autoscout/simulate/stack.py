@@ -4,8 +4,8 @@ Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) 
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
 Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices have weights of their
-own, drawn towards those of all: who is right about one engine may not be about another. A member that cannot say, or claims a
-larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
+own, drawn towards those of all: who is right about one engine may not be about another. A member that cannot say, or
+claims a larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
 """
 
 import math
@@ -97,12 +97,13 @@ class Ensemble:
         for member in self.members:
             member.fit(columns, values)
         self.rows = len(values)
-        whole = groups is not None and len(np.unique(groups)) >= _GROUPS
+        jobs = 0 if groups is None else len(np.unique(groups))
+        whole = jobs >= _GROUPS
         alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else a job's level is known
         told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
-        self._stretch = weighing.stretch(y, mean, spread, len(np.unique(groups)) if whole else 0)
+        self._stretch = weighing.stretch(y, mean, spread, jobs if whole else 0)
         self.held_out = np.exp(mean)
         self.error = _mape(y, mean)
         self.r2 = dict(zip(self._names, map(float, weighing.r_squared(y, L)), strict=True))

@@ -191,7 +191,8 @@ def test_a_framework_with_few_rows_has_weights_of_its_own_drawn_to_those_of_all(
             return Prediction(value=said.value * off, error=said.error)
 
     columns, values = of(120, 96, 0)
-    ensemble = Ensemble([Right("x"), Right("y")], rule="stacked")
+    members: list = [Right("x"), Right("y")]
+    ensemble = Ensemble(members, rule="stacked")
     ensemble.fit(columns, values)
     assert ensemble.weights.get("x", 0.0) > 0.6
     asked, truth_there = of(60, 0, 1)
