@@ -189,6 +189,8 @@ class Ensemble:
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
+            if not worse and not weighing.published(told.y, told.L).any():  # nobody explains all rows together
+                self.rule = "stacked"
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:

@@ -89,6 +89,18 @@ def test_a_member_that_is_wrong_loses_its_weight_to_one_that_is_right():
     assert ensemble.weights.get("right", 0.0) > 0.9
 
 
+def test_rows_that_nobody_explains_leave_the_members_their_say():
+    """Of three rows that differ by as much as members err R² may be negative for all, and positive for two of them:
+    equation 2 errs less on rows held out, and then gives nobody a weight."""
+    for seed in range(12, 20):
+        columns, values = rows(3, seed, noise=0.2, a=(1,))
+        columns["b"] = np.full(3, 2.0)
+        ensemble = Ensemble(with_learned([Analytic("analytic", 1.1, 0.1)]))
+        ensemble.fit(columns, values)
+        assert ensemble.weights
+        assert np.isfinite(ensemble.predict(rows(20, 1)[0]).value).all()
+
+
 def test_members_that_err_in_opposite_ways_share():
     ensemble = Ensemble([Analytic("low", 0.8), Analytic("high", 1.25)], rule="stacked")
     columns, values = rows(60)
