@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.linalg import cho_solve
 
 from autoscout.search.encoding import Encoding
 from autoscout.search.feasibility import Feasibility
@@ -22,6 +23,8 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 _ROWS = 40_000  # rows that the smooth part is fitted on, at most
 _PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
 _AT_ONCE = 20_000
+_PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
+_FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far out, and how often they are drawn in
 
 
 @dataclass
@@ -99,15 +102,47 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
 def _smooth(
     log: np.ndarray, known: np.ndarray, codes: np.ndarray, encoding: Encoding, rng: np.random.Generator
 ) -> np.ndarray:
-    """(n,): least squares on main effects and pairs of coordinates, lightly penalized."""
+    """(n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest evidence
+    (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what they fit
+    is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
     rows = np.flatnonzero(known)
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
-    regressors = _pairs(codes[rows], encoding)
-    gram = regressors.T @ regressors
-    gram.flat[:: len(gram) + 1] += 1e-3 * len(rows)
-    weights = np.linalg.solve(gram.astype(float), regressors.T @ log[rows].astype(np.float32)).astype(np.float32)
+    regressors, y = _pairs(codes[rows], encoding), log[rows]
+    ridge = _Ridge(regressors)
+    weights = ridge.fit(y)
+    for _ in range(_ROUNDS):
+        fitted = regressors @ weights
+        off = y - fitted
+        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: of a normal distribution σ / median
+        weights = ridge.fit(fitted + np.clip(off, -most, most))
     parts = [_pairs(codes[at : at + _AT_ONCE], encoding) @ weights for at in range(0, len(codes), _AT_ONCE)]
     return np.concatenate(parts)
+
+
+class _Ridge:
+    """Least squares with each of several penalties, factorized once for many targets."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x, self.n = x, len(x)
+        gram = (x.T @ x).astype(float)
+        self._factors = []
+        for penalty in _PENALTIES:
+            gram.flat[:: len(gram) + 1] += penalty * self.n
+            low = np.linalg.cholesky(gram)
+            gram.flat[:: len(gram) + 1] -= penalty * self.n
+            # log |X Xᵀ / penalty + 1|
+            volume = 2 * np.log(np.diag(low)).sum() - len(low) * np.log(penalty * self.n)
+            self._factors.append((low, volume))
+
+    def fit(self, y: np.ndarray) -> np.ndarray:
+        """(regressors,) float32, by the penalty under which `y` (n,) is most likely."""
+        along, square = (self.x.T @ y.astype(np.float32)).astype(float), float(y @ y)
+        found = []
+        for low, volume in self._factors:
+            weights = cho_solve((low, True), along)
+            left = max(square - float(along @ weights), 1e-9 * square) / self.n
+            found.append((-0.5 * (self.n * np.log(left) + volume), weights))
+        return max(found, key=lambda each: each[0])[1].astype(np.float32)
 
 
 def _pairs(codes: np.ndarray, encoding: Encoding) -> np.ndarray:

@@ -125,8 +125,8 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
         skipped.update(str(w) for w in why if w)
         ok = measured[why == ""]
         if len(ok):
-            some = take(columns, ok)
-            groups = {name: some[name] for name in ("source", "gpu", "framework", "model")}
+            groups = {name: columns[name][ok] for name in ("source", "gpu", "framework", "model")}
+            some = take({name: v for name, v in columns.items() if name not in serving_tables.LABELS}, ok)
             found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
     return found
 

@@ -18,6 +18,7 @@ from autoscout.simulate.serving_fluid import fluid
 from autoscout.simulate.serving_metrics import metrics_of_run
 from autoscout.simulate.serving_setup import Setup, setup
 from autoscout.simulate.serving_steps import numbers
+from autoscout.simulate.serving_tables import LABELS
 from autoscout.words import listed
 from kb.records import Traffic
 
@@ -27,7 +28,6 @@ EXACT, EXACT_BATCHES = 32, 4000
 
 _BATCHES: dict[Any, dict[str, float]] = {}  # what was simulated of batches, by all that they depend on
 _MOST_BATCHES = 20_000
-_LABELS = ("row", "source", "model", "version", "why_not")  # columns that change nothing
 
 # Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
 # tests/tools/serving_accuracy.py, which measures them.
@@ -144,7 +144,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
     """(n,) all that the batch of a configuration depends on; None where requests come one by one."""
     if "traffic" in columns:
         return [None] * n
-    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
     alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
     numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]

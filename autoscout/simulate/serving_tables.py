@@ -60,6 +60,7 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
 }
+LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes

@@ -3,9 +3,9 @@
 Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
-Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices with rows enough have
-weights of their own: who is right about one engine may not be about another. A member that cannot say, or claims a
-larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
+Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices have weights of their
+own, drawn towards those of all: who is right about one engine may not be about another. A member that cannot say, or
+claims a larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
 """
 
 import math
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from autoscout.simulate import weights as weighing
-from autoscout.simulate.encode import length, software_of, take
+from autoscout.simulate.encode import job_of, length, software_of, take
 from autoscout.simulate.member import Columns, Member, Prediction
 
 Rule = Literal["published", "stacked", "best"]
@@ -25,7 +25,7 @@ _FOLDS = 5
 _GROUPS = 3  # jobs from which on whole jobs are held out
 _FEW = 12  # with fewer rows each is a fold
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
-_OWN_WEIGHTS = 40  # rows of one framework on one kind of device from which on it has weights of its own
+_ALL = 10.0  # rows of one framework on one kind of device that the weights by all rows are worth there
 _SURE = 0.9  # trust left in those with a weight, below which those without are asked too
 _LEARNED = 1.0  # log error of a learned member before any row supports it
 
@@ -97,11 +97,13 @@ class Ensemble:
         for member in self.members:
             member.fit(columns, values)
         self.rows = len(values)
-        told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)))
+        jobs = 0 if groups is None else len(np.unique(groups))
+        whole = jobs >= _GROUPS
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else a job's level is known
+        told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
-        jobs = 0 if groups is None else len(np.unique(groups))
-        self._stretch = weighing.stretch(y, mean, spread, jobs if jobs >= _GROUPS else 0)
+        self._stretch = weighing.stretch(y, mean, spread, jobs if whole else 0)
         self.held_out = np.exp(mean)
         self.error = _mape(y, mean)
         self.r2 = dict(zip(self._names, map(float, weighing.r_squared(y, L)), strict=True))
@@ -187,6 +189,8 @@ class Ensemble:
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
+            if not worse and not weighing.published(told.y, told.L).any():  # nobody explains all rows together
+                self.rule = "stacked"
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -200,27 +204,36 @@ class Ensemble:
         return miss
 
     def _weigh(self, told: "_Told", prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
-        names, rows = np.unique(told.software, return_counts=True)
+        w, s = self._weigh_alike(told, prior)
         own: Own = {}
+        names = np.unique(told.software)
         if len(names) > 1 and self.rule != "published":
-            enough = names[rows >= _OWN_WEIGHTS].tolist()
-            own = {name: self._weigh_alike(told.take(told.software == name), prior) for name in enough}
-        return *self._weigh_alike(told, prior), own
+            for name in names.tolist():
+                own[name] = self._weigh_alike(told.take(told.software == name), prior, (w, s))
+        return w, s, own
 
-    def _weigh_alike(self, told: "_Told", prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh_alike(
+        self, told: "_Told", prior: np.ndarray, of_all: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(w, s). Weights need evidence: `prior` doubts learned members. The error that is usual for a member, once it
-        has a weight, is that of the held-out rows and what it claimed for them."""
+        has a weight, is that of the held-out rows and what it claimed for them. `of_all`: (w, s) to be drawn to."""
         y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
-        usual = weighing.usual_errors(y, L, claimed)
+        usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
         if self.rule == "published":
             return weighing.published(y, L), usual
+        w = np.zeros(len(prior))
+        errors = weighing.usual_errors(y, L, prior)
+        if of_all is not None:
+            able = of_all[0] > 0  # a member that misleads elsewhere has no say here
+            start = of_all[0][able]
+            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, start, _ALL) if able.any() else 0.0
+            return w, usual
         able = np.isfinite(L).any(0)
         if not able.any():  # a single row, or none: nothing could be held out
             able = prior < _LEARNED
-        w = np.zeros(len(prior))
         if able.any():
-            w[able] = weighing.stacked(y, L[:, able], weighing.usual_errors(y, L, prior)[able])
+            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs)
         return w, usual
 
     # ---- predicting --------------------------------------------------------------------------------------
@@ -262,12 +275,13 @@ class Ensemble:
 
 
 class _Told(NamedTuple):
-    """Held-out rows: y (n,), L and E (n, m), and which software each is of."""
+    """Held-out rows: y (n,), L and E (n, m), which software each is of, and which rows err together."""
 
     y: np.ndarray
     L: np.ndarray
     E: np.ndarray
     software: np.ndarray
+    jobs: np.ndarray
 
     def take(self, rows: np.ndarray) -> "_Told":
         return _Told(*(each[rows] for each in self))

@@ -16,6 +16,7 @@ _QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order stat
 _OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
 _USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
 _LOST = 0.9  # of the weight, lost on a row, from which on members that only guess are not asked
+_MOST_ALIKE = 0.95  # correlation of the misses within a job, at most: some of each row's is its own
 _LEAST = 0.05  # a smaller weight costs time and says nothing
 
 
@@ -55,20 +56,47 @@ def by_precision(s: np.ndarray) -> np.ndarray:
     return (1 / s**2) / (1 / s**2).sum()
 
 
-def stacked(y: np.ndarray, L: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """min ‖y − L·w‖² + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ by precision, λ as strong as a few rows."""
+def stacked(
+    y: np.ndarray,
+    L: np.ndarray,
+    s: np.ndarray,
+    jobs: np.ndarray | None = None,
+    start: np.ndarray | None = None,
+    worth: float = _PRIOR_ROWS,
+) -> np.ndarray:
+    """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, else by precision, and λ as strong as
+    `worth` rows. `jobs` (n,): rows with the same number err together, Σ = σ² (1 + ρ / (1 − ρ) [same job]), so that a
+    job of many rows has one say about levels, and how its layouts compare has another (generalized least squares)."""
     from scipy.optimize import nnls
 
-    start = by_precision(s)
+    start = by_precision(s) if start is None else start
     if len(y) == 0:
         return start
     filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # who could not say has missed by far, for its standards
-    misses = _trusted(filled - y[:, None])
-    pull = math.sqrt(_PRIOR_ROWS) * s  # one row's error of each member, so that λ has the scale of the misses
+    misses, alone = _whitened(_trusted(filled - y[:, None]), start, jobs)
+    pull = math.sqrt(worth * alone) * s  # some rows' errors of each member, so that λ has the scale of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
     return without_small(nnls(a, b)[0])
+
+
+def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) -> tuple[np.ndarray, float]:
+    """(n, m) misses times √(1 − ρ) Σ^−½, and 1 − ρ: what is left of a row's variance within its job. ρ is that of the
+    combination to start from (analysis of variance)."""
+    if jobs is None:
+        return misses, 1.0
+    _, job, rows = np.unique(jobs, return_inverse=True, return_counts=True)
+    free = len(misses) - len(rows)
+    combined = misses @ start
+    within = combined - (np.bincount(job, combined) / rows)[job]
+    whole = float(np.mean(combined**2))
+    if free == 0 or whole == 0:
+        return misses, 1.0
+    alone = float(np.clip((within**2).sum() / free / whole, 1 - _MOST_ALIKE, 1.0))
+    kept = 1 - np.sqrt(alone / (alone + rows * (1 - alone)))
+    means = np.stack([np.bincount(job, each) / rows for each in misses.T], axis=1)
+    return misses - (kept[:, None] * means)[job], alone
 
 
 def _trusted(misses: np.ndarray) -> np.ndarray:

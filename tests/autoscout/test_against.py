@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoscout.simulate import tables
-from autoscout.simulate.against import score
+from autoscout.simulate.against import _rank, score
 from autoscout.simulate.hardware import hardware
+from autoscout.simulate.measured import read
 from autoscout.simulate.training import Training
 from kb.records import AutoscoutError
 
@@ -241,3 +242,21 @@ def test_a_job_s_layouts_keep_their_order_when_another_framework_teaches(tmp_pat
     assert ensemble is not None
     assert alone is not None
     assert ensemble > alone - 0.05
+
+
+def test_where_a_row_stands_in_its_table_and_what_its_model_is_called_teach_nothing(tmp_path):
+    row = {"gpu": "H100", "framework": "vLLM", "version": "0.9.1", "tp": 1, "batch": 4, "input_len": 512,
+           "output_len": 128, "e2e_latency_s": 3.0}  # fmt: skip
+    rows = [{**row, "model": model} for model in ("Qwen2-7B", "Llama-2-7b")]
+    (found,) = read(written(tmp_path / "t.csv", rows)).sets
+    assert not {"row", "source", "model", "version", "why_not"} & set(found.columns)
+    assert found.groups["model"].tolist() == ["Qwen2-7B", "Llama-2-7b"]
+
+
+def test_rank_is_over_pairs_that_differ_and_the_same_ones_for_every_member():
+    job, measured = np.array(["a"] * 4 + ["b"] * 2), np.array([1.0, 1.01, 2.0, 3.0, 5.0, 5.1])
+    assert _rank(job, measured, measured) == 1.0
+    assert _rank(job, np.array([1.01, 1.0, 2.0, 3.0, 9.0, 1.0]), measured) == 1.0  # differ by less than 5 %: noise
+    assert _rank(job, np.ones(6), measured) == 0.0  # predicted to be alike: no order, but no better than that either
+    assert _rank(job, np.array([1.0, 1.0, 3.0, 2.0, 5.0, 5.0]), measured) == pytest.approx((4 - 1) / 5)
+    assert _rank(job[4:], measured[4:], measured[4:]) is None

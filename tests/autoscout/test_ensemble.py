@@ -89,6 +89,18 @@ def test_a_member_that_is_wrong_loses_its_weight_to_one_that_is_right():
     assert ensemble.weights.get("right", 0.0) > 0.9
 
 
+def test_rows_that_nobody_explains_leave_the_members_their_say():
+    """Of three rows that differ by as much as members err R² may be negative for all, and positive for two of them:
+    equation 2 errs less on rows held out, and then gives nobody a weight."""
+    for seed in range(12, 20):
+        columns, values = rows(3, seed, noise=0.2, a=(1,))
+        columns["b"] = np.full(3, 2.0)
+        ensemble = Ensemble(with_learned([Analytic("analytic", 1.1, 0.1)]))
+        ensemble.fit(columns, values)
+        assert ensemble.weights
+        assert np.isfinite(ensemble.predict(rows(20, 1)[0]).value).all()
+
+
 def test_members_that_err_in_opposite_ways_share():
     ensemble = Ensemble([Analytic("low", 0.8), Analytic("high", 1.25)], rule="stacked")
     columns, values = rows(60)
@@ -160,6 +172,43 @@ def test_whole_jobs_are_held_out_where_there_are_several():
     together.fit(columns, values)
     assert np.median(apart.predict(columns).error) >= np.median(together.predict(columns).error)
     assert len(apart.held_out) == 240
+
+
+def test_a_job_has_one_say_about_levels_and_another_about_how_its_layouts_compare():
+    """One member knows all differences within a job but not its level, the other is off by its own 20 % in each row."""
+    rng = np.random.default_rng(0)
+    job = np.repeat(np.arange(8), 25)
+    y = rng.standard_normal(200)
+    L = np.stack([y + 0.3 * rng.standard_normal(8)[job], y + 0.2 * rng.standard_normal(200)], axis=1)
+    s = weighing.usual_errors(y, L, np.full(2, 0.2))
+    order, level = weighing.stacked(y, L, s, job)
+    assert order > 0.8
+    assert weighing.stacked(y, L, s)[0] < 0.5  # as if 200 rows had told of 200 levels
+    assert weighing.stacked(y, L, s, np.arange(200)) == pytest.approx(weighing.stacked(y, L, s))
+    assert order + level == pytest.approx(1)
+
+
+def test_a_framework_with_few_rows_has_weights_of_its_own_drawn_to_those_of_all():
+    def of(n, first, seed):
+        columns, values = rows(n, seed)
+        framework = np.where(np.arange(n) < first, "x", "y")
+        return columns | {"framework": framework, "gpu": np.full(n, "h100")}, values
+
+    class Right(Analytic):
+        """Only where `framework` is its own; elsewhere off by 35 %."""
+
+        def predict(self, columns):
+            said = super().predict(columns)
+            off = np.where(columns["framework"] == self.name, 1.0, 1.35)
+            return Prediction(value=said.value * off, error=said.error)
+
+    columns, values = of(120, 96, 0)
+    members: list = [Right("x"), Right("y")]
+    ensemble = Ensemble(members, rule="stacked")
+    ensemble.fit(columns, values)
+    assert ensemble.weights.get("x", 0.0) > 0.6
+    asked, truth_there = of(60, 0, 1)
+    assert misses(ensemble, asked, truth_there)[0].mean() < 0.1
 
 
 def test_the_same_rows_give_the_same_ensemble():

@@ -48,6 +48,9 @@ def main() -> None:
         steps = next(rows for rows in read(folder / place).sets if rows.metric == "step_time_s")
         title(f"{name}: members, step time, leave one model out")
         accuracy(score_rows(steps))
+        if len(np.unique(steps.groups["source"])) > 1:
+            title(f"{name}: leave one source out")
+            sources(steps)
     vtrain = read(folder / TABLES["vTrain"]).sets[0]
     title("vTrain: what each kind of member earns, leave one model out")
     ablation(vtrain)
@@ -89,6 +92,16 @@ def accuracy(scores: Scores) -> None:
                 for value, n in counts.items()
             )
             table([group, "rows", *best], rows)
+
+
+def sources(rows: Rows) -> None:
+    """The ensemble, and each of the members that matter as an ensemble of itself."""
+    found = [("ensemble", *held_out(rows, lambda: Ensemble(members_of(rows.metric)), "source"))]
+    for i, member in enumerate(members_of(rows.metric)):
+        if member.name.startswith("analytic"):
+            name = "analytic, corrected" if member.name == "analytic" else member.name
+            found.append((name, *held_out(rows, lambda i=i: Ensemble([members_of(rows.metric)[i]]), "source")))
+    table(["member", "MAPE", "in 90 % interval"], ((name, f"{e:.1%}", f"{c:.0%}") for name, e, c in found))
 
 
 def ablation(rows: Rows) -> None:
@@ -138,14 +151,14 @@ class Network:
         return np.log2(1 + np.nan_to_num(self._seen.matrix(columns, self._names)))
 
 
-def held_out(rows: Rows, make: Callable[[], Ensemble]) -> tuple[float, float]:
-    """MAPE and coverage, each model predicted by an ensemble of the others."""
-    models, of = np.unique(rows.groups["model"], return_inverse=True)
+def held_out(rows: Rows, make: Callable[[], Ensemble], by: str = "model") -> tuple[float, float]:
+    """MAPE and coverage, each model (or source) predicted by an ensemble of the others."""
+    names, of = np.unique(rows.groups[by], return_inverse=True)
     misses, inside = [], []
-    for fold in range(min(len(models), 8)):
+    for fold in range(min(len(names), 8)):
         here = of % 8 == fold
         ensemble = make()
-        ensemble.fit(take(rows.columns, ~here), rows.values[~here], of[~here])
+        ensemble.fit(take(rows.columns, ~here), rows.values[~here], rows.groups["model"][~here])
         miss, error = judge(ensemble, rows, np.flatnonzero(here))
         misses.append(np.expm1(miss))
         inside.append(np.abs(miss) <= SPAN * error)
