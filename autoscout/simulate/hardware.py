@@ -107,6 +107,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
+    doubt: float = 0.0  # of log(measured / predicted), beside the usual: runs disagree with what its kernels say
     clocks: Clocks
     gemm: Gemm
     attention: Attention

@@ -137,6 +137,7 @@ def trust(x: Inputs, fleet: list[Hardware]) -> Array:
         np.where(x.cp > 1, 0.10, 0.0),
         0.10 if len(fleet) > 1 else 0.0,
         0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
+        max((hw.doubt for hw in fleet), default=0.0),
         0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
     ]
     return np.sqrt(np.full(x.n, 0.10) ** 2 + sum(np.square(term) for term in outside))

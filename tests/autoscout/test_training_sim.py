@@ -62,6 +62,12 @@ def test_devices_without_measurements_say_so():
     assert hardware("NVIDIA L4") == all_hardware()["l4"] != hardware("NVIDIA L40S")
 
 
+def test_a_device_whose_runs_disagree_with_its_operators_claims_a_larger_error():
+    job = {"layers": 16, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpus": 8}
+    sure, doubted = (Training(name).predict(job) for name in ("a10g", "l4"))
+    assert (doubted.error > 2 * sure.error).all()
+
+
 def test_many_parts_of_zero_1_are_less_certain():
     job = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 1024, "gpu": "a100", "gpus": 256}
     own, few, fsdp = ({**job, **how} for how in ({"zero": 1}, {"zero": 1, "zero_group": 8}, {"zero": 3}))
