@@ -36,7 +36,7 @@ from autoscout.simulate.memory import ERROR, Memory, ranks_gib
 from autoscout.simulate.serving import ServingSimulator
 from autoscout.simulate.stack import Ensemble
 from autoscout.simulate.training import Training
-from autoscout.space.attributes import attributes_of, device_counts
+from autoscout.space.attributes import attributes_of, capacities, device_counts
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.words import nearest_name
@@ -64,7 +64,9 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
     # Constraints are applied here: a configuration that breaks one is a failure of the landscape.
-    objective = msgspec.structs.replace(job.objective, also=[])
+    # What strategies hear of them is the peaks, where there are any.
+    kept = job.objective.constraints if capacities(job) else []
+    objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = Space.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.feasible.columns()}
     if len(device_counts(job)) > 1:

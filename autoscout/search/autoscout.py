@@ -27,7 +27,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.encoding import Encoding
 from autoscout.search.hyper import Hyper
 from autoscout.search.means import Mean, Predictor, of_past, of_simulator
-from autoscout.search.memory import fullness
+from autoscout.search.memory import failed_for_memory, fullness
 from autoscout.search.model import Model
 from autoscout.search.past import Past
 from autoscout.search.pool import Pool
@@ -90,7 +90,7 @@ class AutoScout:
     def _next(self) -> int | None:
         if self._closing():
             return self._repeat()
-        known = len(self.model.costs) + len(self.model.failed) + len(self.pending)
+        known = len({*self.model.costs, *self.model.failed, *self.pending})
         if known == len(self.pool):
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
@@ -217,21 +217,22 @@ class AutoScout:
     # ---- tell ---------------------------------------------------------------------------------------------------
 
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float]] = []
+        told: list[tuple[int, float | None, float, bool]] = []
         for measurement in measurements:
             row = self.pool.row(measurement.configuration)
             if row is None:
                 continue
             by_objective = costs(self.space.objective, measurement)
             c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
-            told.append((row, c, fullness(self.space, measurement)))
+            full = fullness(self.space, measurement)
+            told.append((row, c, full, failed_for_memory(self.space, measurement, full)))
             proposal = self.pending.pop(row, None)
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for row, c, full in told:  # after the rewards of all: what they are held against must not know any of them
-            self.model.tell(row, c, full)
+        for row, c, full, for_memory in told:  # after the rewards of all, which must not know any of them
+            self.model.tell(row, c, full, for_memory)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
         """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that

@@ -141,7 +141,7 @@ class _Ridge:
         for low, volume in self._factors:
             weights = cho_solve((low, True), along)
             left = max(square - float(along @ weights), 1e-9 * square) / self.n
-            found.append((-0.5 * (self.n * np.log(left) + volume), weights))
+            found.append((-0.5 * (self.n * np.log(max(left, np.finfo(float).tiny)) + volume), weights))
         return max(found, key=lambda each: each[0])[1].astype(np.float32)
 
 

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from autoscout.objective import constraint
+from autoscout.objective import broken, constraint
 from autoscout.search.encoding import Encoding, Rows
 from autoscout.search.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
@@ -23,22 +23,29 @@ from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
 _PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), rough=(0.03, 0.7), noise=(0.02, 1.0))  # a knob halves a peak
-_SWEEPS = 3
+_SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
 _VAGUE = 1e4  # variance of a row that tells nothing
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
     """y of a measurement; inf: it ran out of memory; NaN: nothing is known of its memory, or of what limits it."""
     limits = [constraint(text) for text in space.objective.constraints]
-    bounds = [bound for metric, compare, bound in limits if (metric, compare) == ("peak_memory_gib", "<=")]
+    bounds = [b for metric, compare, b in limits if (metric, compare) == ("peak_memory_gib", "<=") and b > 0]
+    if (
+        measurement.status == "oom"
+    ):  # a serving engine says so too where its share is too small, a host for its own sake
+        return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
         return math.nan
-    if measurement.status == "oom":
-        return math.inf
     peak = measurement.metrics.get("peak_memory_gib", math.nan)
     shares = [math.exp(_ROOM) * _of_devices(space.capacities, measurement, peak), *(peak / bound for bound in bounds)]
     known = [share for share in shares if share > 0]  # NaN is not
     return math.log(max(known)) if known else math.nan
+
+
+def failed_for_memory(space: Space, measurement: Measurement, y: float) -> bool:
+    """Whether it ran out of memory, or broke a constraint on it; `y`: its fullness."""
+    return math.isinf(y) or (measurement.status == "ok" and "peak_memory_gib" in broken(space.objective, measurement))
 
 
 def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: float) -> float:
@@ -61,6 +68,11 @@ class Memory:
         self._full: list[float] = []
         self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or what stands for it; variance beside noise
         self._belief: Belief | None = None
+        self._fitted_on = 0
+
+    def stale(self, growth: float) -> bool:
+        """Whether it was told so many times the rows of the last fit."""
+        return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
     def tell(self, row: Rows, y: float) -> None:
         """One row, and its fullness."""
@@ -71,21 +83,25 @@ class Memory:
         """Hyper-parameters anew, and what the censored rows tell."""
         if not self._full:
             return
-        rows, ran = _joined(self._rows), np.isfinite(self._full)
+        rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
         self._settle(rows, ran)
         self._posterior.fit(rows, self._values, np.zeros((len(ran), 0)), np.zeros(0), self._vague)
         self._settle(rows, ran)
 
     def _settle(self, rows: Rows, ran: np.ndarray) -> None:
-        """What stands for the censored rows under the present hyper-parameters."""
+        """What stands for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
+        all sites at once and damped)."""
         self._measured = self._features(rows)
         k = self._posterior.kernel(self._measured, self._measured) + np.eye(len(ran)) * self._noise
         y, vague = np.where(ran, self._full, 0.0), np.where(ran, 0.0, _VAGUE)
-        for _ in range(0 if ran.all() else _SWEEPS):
+        out, kept = ~ran, 0.0
+        for _ in range(_SWEEPS if out.any() else 0):
             inverse = np.linalg.inv(k + np.diag(vague))
             left = 1 / np.diag(inverse)  # variance of each row, given all the others
-            value, variance = _censored(y - left * (inverse @ y), left - vague)
-            y, vague = np.where(ran, y, value), np.where(ran, vague, variance)
+            value, variance = _censored((y - left * (inverse @ y))[out], (left - vague)[out])
+            precision = (1 - kept) / variance + kept / vague[out]
+            y[out] = ((1 - kept) * value / variance + kept * y[out] / vague[out]) / precision
+            vague[out], kept = 1 / precision, _KEPT
         self._values, self._vague = y, vague
 
     def watch(self, rows: Rows) -> None:

@@ -66,12 +66,12 @@ class Model:
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def tell(self, row: int, cost: float | None, full: float = np.nan) -> None:
+    def tell(self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False) -> None:
         """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures."""
         if row not in self.failed and row not in self.costs:
             if not np.isnan(full):
                 self.memory.tell(self._memory_rows(np.array([row])), full)
-            if cost is not None or not full > 0:
+            if cost is not None or not for_memory:
                 self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
         if cost is None:
             self.failed.add(row)
@@ -100,6 +100,9 @@ class Model:
             self.feasibility.fit()
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._refit(rows, pending)
+        elif self.memory.stale(_GROWTH):
+            self.memory.fit()
+            self.memory.watch(self._memory_rows(self.candidates))
         for row in rows[len(self._believed) :]:
             self._append(int(row))
             self._believed.append(int(row))
@@ -235,7 +238,8 @@ class Model:
 
     def worth(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
-        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise."""
+        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
+        failed when it was measured again is worth nothing (inf)."""
         bent, (own, added) = self.bent(), self.unexplained()
         value, second = np.zeros(len(bent)), np.zeros(len(bent))
         for member in self._active():
@@ -249,7 +253,8 @@ class Model:
             here = bent - added / member.unit * (inverse @ y)
             value += member.weight * here
             second += member.weight * (here**2 + added - (added / member.unit) ** 2 * np.diag(inverse))
-        return value, np.sqrt(np.maximum(second - value**2, 0))
+        deviation = np.sqrt(np.maximum(second - value**2, 0))
+        return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise

@@ -10,7 +10,7 @@ h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s
 ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
 
 Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
-posteriori; the priors on θ are for y of unit spread, which `fit` sees to.
+posteriori; the priors on θ are for y of unit spread, unless a caller has others.
 """
 
 from dataclasses import dataclass
@@ -144,7 +144,10 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Covariance of f between two sets of features: (|a|, |b|)."""
+        """Covariance of f between two sets of features: (|a|, |b|). Of a set with itself in double precision: distances
+        of 0 must come out as 0 for the rough part."""
+        if a is b:
+            a = b = a[0].astype(float), a[1].astype(float)
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
         r = np.sqrt(np.maximum(squares, 0))
         h = np.float32(self.theta.residual**2) * matern(r) + np.float32(self.theta.rough**2) * np.exp(-r)
@@ -181,7 +184,7 @@ class Belief:
         """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
         n = len(self.low)
         edge, left = self._edge(row)
-        corner = np.sqrt(max(left + vague, 1e-6))
+        corner = np.sqrt(left + vague)
         self.low = np.block([[self.low, np.zeros((n, 1))], [edge[None], np.array([[corner]])]])
         if n == len(self._rows):
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
@@ -197,7 +200,8 @@ class Belief:
         """The next row of the Cholesky factor, and the variance of y that is left at it."""
         across = self.posterior.kernel(row, self.measured)[0].astype(float)
         edge = solve_triangular(self.low, across, lower=True, check_finite=False)
-        return edge, float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
+        left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
+        return edge, max(left, 1e-6)
 
     def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
         """Mean and variance of what a measurement of that row would be, given y (n,)."""

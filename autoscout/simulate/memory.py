@@ -207,8 +207,10 @@ def _stage(x: Inputs, index: Array) -> dict[str, Array]:
     dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
     parts = _states(x, dense, expert, b)
     parts["activations"], parts["logits"] = _activations(x, b, layers, index)
-    if x.dtype == "fp16":  # the update copies gradients to fp32, when the activations are gone
-        copies = parts["gradients"] * 2 / x.grad_bytes * (x.grad_bytes == 2)
+    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32, when the activations are gone
+        owned = parts["optimizer"] / 12
+        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # one by one, where they are in no common buffer
+        copies = owned * (4 - freed) * (x.grad_bytes == 2)
         parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
     parts["buffers"] = _buffers(x, b)
     parts["process"] = np.zeros(1)

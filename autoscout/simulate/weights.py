@@ -65,8 +65,9 @@ def stacked(
     worth: float = _PRIOR_ROWS,
 ) -> np.ndarray:
     """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, else by precision, and λ as strong as
-    `worth` rows. `jobs` (n,): rows with the same number err together, Σ = σ² (1 + ρ / (1 − ρ) [same job]), so that a
-    job of many rows has one say about levels, and how its layouts compare has another (generalized least squares)."""
+    `worth` rows. `jobs` (n,): rows with the same number err together, Σ = σ² (1 + ρ / (1 − ρ) [same job]), σ² a row's
+    variance within its job: a job of many rows has one say about levels, and how its layouts compare has another
+    (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start

@@ -21,6 +21,7 @@ from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.summary import summarize
 from autoscout.bench.variants import usable, variant
 from autoscout.job import load_job
+from autoscout.objective import cost
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Objective, SpaceLimits
 
@@ -188,6 +189,15 @@ def table(tmp_path) -> Path:
     ]
     path.write_text("\n".join(["m,x,y,time_ms", *rows]) + "\n")
     return path
+
+
+def test_a_bound_on_memory_is_part_of_a_cpu_job_s_landscape():
+    """No device's memory limits there, so no peaks are told: what breaks the bound fails in the landscape."""
+    job = load_job("fixtures/jobs/smallest-cpu.toml")
+    bound = msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 30"])
+    land = landscape(msgspec.structs.replace(job, objective=bound))
+    row = int(np.flatnonzero(land.status == "ok")[0])
+    assert cost(land.space.objective, land.measure(row, land.space.feasible.configuration(row), 0.0, 0)) is not None
 
 
 def test_bench_prints_one_json_document(table, tmp_path):

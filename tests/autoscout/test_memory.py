@@ -75,6 +75,14 @@ def test_gradients_of_scores_come_on_top_of_unfused_attention():
     assert fixed * 2**30 == pytest.approx(4 * 2048**2 * 32)
 
 
+def test_the_update_copies_the_gradients_that_a_rank_owns():
+    """To fp32, where they are 16 bits wide: all without a distributed optimizer, else a rank's own part."""
+    small = {"dtype": "fp16", "grad_bytes": 2, "ar": "full", "dp": 8, "mbs": 1}
+    whole, shared = (parts(**small, distopt=shared)["gradients"] for shared in (False, True))
+    assert whole > 1.2 * parts(**small | {"grad_bytes": 4}, distopt=False)["gradients"] / 2
+    assert shared < 0.75 * whole
+
+
 def test_adapters_beside_every_product_keep_their_inputs():
     lora = {"lora": 1, "te": 0, "gated": 1, "ffn": 11008}
     few, all_of_them = parts(**lora)["activations"], parts(**lora, adapters=1)["activations"]

@@ -73,3 +73,18 @@ def test_beside_a_step_the_rough_part_keeps_a_belief_unsure():
         spread[rough] = belief.deviation[0]
         assert belief.mean(y)[0] == pytest.approx(1.0, abs=0.2)
     assert spread[0.5] > 1.2 * spread[1e-3]
+
+
+def test_with_lengths_far_apart_a_belief_can_still_be_had():
+    """Distances of 0 in single precision were not, which the rough part does not forgive."""
+    encoding, codes, _ = some(1)
+    told = np.flatnonzero((codes[:, 1] == 1) & (codes[:, 2] == 0))
+    for short in (1e-3, 1e-2, 1e-1):
+        posterior = Posterior(encoding, Prior(rough=(1.0, 0.7)))
+        posterior.log_theta = posterior._centre.copy()
+        posterior.log_theta[3] = np.log(1e-4)  # noise
+        posterior.log_theta[4:] = np.log([1e3, short, short])
+        measured = posterior.features(encoding.rows(codes[told]), np.zeros((len(told), 0)), NOTHING)
+        k = posterior.kernel(measured, measured)
+        assert np.diag(k) == pytest.approx(posterior.variance(measured), rel=1e-6)
+        Belief(posterior, measured, measured)

@@ -13,10 +13,11 @@ from autoscout.bench.job import landscape
 from autoscout.bench.run import Settings, run
 from autoscout.job import load_job
 from autoscout.loop import Stop
+from autoscout.search import memory as memory_of_search
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.encoding import Encoding
 from autoscout.search.hyper import Hyper
-from autoscout.search.memory import Memory, _censored, fullness
+from autoscout.search.memory import Memory, _censored, failed_for_memory, fullness
 from autoscout.simulate.memory import Memory as Analytic
 from autoscout.simulate.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
@@ -68,6 +69,83 @@ def test_where_no_limit_is_known_memory_is_not_known_either():
     for space in (table, serving, on_cpu):
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0)))
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0, status="oom")))
+
+
+def test_a_bound_alone_does_not_make_an_engine_that_did_not_start_too_full():
+    """vLLM is out of memory where its share is too small for one request."""
+    job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    objective = msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 20"])
+    space = Space.of_job(msgspec.structs.replace(job, objective=objective))
+    failed = measured({}, 0.0, status="oom")
+    assert math.isnan(fullness(space, failed))
+    assert not failed_for_memory(space, failed, fullness(space, failed))
+    broke = measured({}, 21.0)
+    assert fullness(space, broke) == pytest.approx(math.log(21 / 20))
+    assert failed_for_memory(space, broke, fullness(space, broke))
+    nothing = Space.of_job(msgspec.structs.replace(job, objective=msgspec.structs.replace(objective, constraints=[])))
+    assert not failed_for_memory(nothing, measured({}, 21.0), fullness(nothing, measured({}, 21.0)))
+
+
+def test_a_wrong_run_that_nearly_filled_its_memory_is_not_a_failure_for_memory():
+    space = Space.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
+    diverged = msgspec.structs.replace(measured({"a100": 8, "a40": 0}, 78.0), status="wrong")
+    assert fullness(space, diverged) > 0
+    assert not failed_for_memory(space, diverged, fullness(space, diverged))
+
+
+def test_many_failures_settle(monkeypatch):
+    """All sites at once may swing for ever: what is believed must not hang on which sweep was the last."""
+    rng = np.random.default_rng(0)
+    values = [(a, b, c) for a in range(6) for b in range(6) for c in range(6)]
+    space = Space.from_table([{"a": a, "b": b, "c": c} for a, b, c in values], [], ["a", "b", "c"])
+    rows = Encoding(space.knobs, space.feasible.codes).rows(space.feasible.codes)
+    told = rng.choice(len(rows), 60, replace=False)
+    chances = []
+    for sweeps in (10, 11, 60):
+        monkeypatch.setattr(memory_of_search, "_SWEEPS", sweeps)
+        memory = Memory(Encoding(space.knobs, space.feasible.codes))
+        for i, row in enumerate(told):
+            memory.tell(rows[np.array([row])], -0.2 if i < 2 else math.inf)
+        memory._settle(rows[told], np.arange(60) < 2)
+        memory.watch(rows)
+        chances.append(memory.chance())
+    assert np.abs(chances[0] - chances[2]).max() < 0.02
+    assert np.abs(chances[1] - chances[0]).max() < 0.02
+
+
+def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended():
+    rows: list[dict[str, Value]] = [{"x": x, "y": y} for x in range(4) for y in range(4)]
+    space = Space.from_table(rows, [], ["x", "y"])
+    search = AutoScout(space, None, 0, Hyper())
+    asked = set()
+    while batch := search.ask():
+        (c,) = batch
+        assert c.id not in asked
+        asked.add(c.id)
+        cost = 1.0 + float(c.knobs["x"]) + float(c.knobs["y"])
+        search.tell([msgspec.structs.replace(measured(c.knobs, 3.0), metrics={"step_time_s": cost})])
+        if cost in (1.0, 4.0):  # an order to try it again, which fails
+            search.tell([measured(c.knobs, 0.0, status="timeout")])
+    assert len(asked) == 16
+    best = search.recommend()
+    assert best is not None
+    assert float(best.knobs["x"]) + float(best.knobs["y"]) == 1
+
+
+def test_failures_alone_bring_the_memory_model_up_to_date():
+    space = Space.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
+    search = AutoScout(space, None, 0, Hyper())
+    fits = []
+    fit = search.model.memory.fit
+    search.model.memory.fit = lambda: (fits.append(1), fit())[1]  # type: ignore[method-assign]
+    for n in range(24):
+        (c,) = search.ask()
+        if n == 0:
+            told = measured(c.knobs, 30.0)
+            search.tell([msgspec.structs.replace(told, metrics=told.metrics | {"step_time_s": 1.0})])
+        else:
+            search.tell([measured(c.knobs, 0.0, status="oom")])
+    assert len(fits) >= 4
 
 
 def test_on_a_table_failures_stay_with_the_classifier():
