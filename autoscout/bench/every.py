@@ -120,8 +120,18 @@ def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Lands
         for array in [*arrays, *each.simulators.values()]:
             digest.update(np.ascontiguousarray(array).tobytes())
         values = [[knob.name, knob.kind, knob.values] for knob in each.space.knobs]
-        digest.update(msgspec.json.encode([each.name, each.goal, list(each.simulators), values]))
+        limits = [each.space.objective, each.space.capacities, _some_peaks(each)]
+        digest.update(msgspec.json.encode([each.name, each.goal, list(each.simulators), values, limits]))
     return digest.hexdigest()[:16]
+
+
+def _some_peaks(landscape: Landscape) -> list[list[float]]:
+    """Of a few rows that ran, (ranks,) each: another memory model tells strategies other peaks."""
+    if landscape.peaks is None:
+        return []
+    ran = np.flatnonzero(~np.isnan(landscape.truth))
+    feasible = landscape.space.feasible
+    return [landscape.peaks(int(row), feasible.configuration(int(row))).tolist() for row in ran[:: len(ran) // 8 + 1]]
 
 
 @cache

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from scipy.stats import spearmanr
 
-from autoscout.bench.every import run_all
+from autoscout.bench.every import fingerprint, run_all
 from autoscout.bench.job import landscape
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.picture import curves, svg, text
@@ -189,6 +189,18 @@ def table(tmp_path) -> Path:
     ]
     path.write_text("\n".join(["m,x,y,time_ms", *rows]) + "\n")
     return path
+
+
+def test_a_run_is_kept_for_the_memory_that_it_heard_of():
+    job = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    small = msgspec.structs.replace(job, space=SpaceLimits(fix={"a40": 0, "cp": 1, "pp": 1, "mbs": 1}))
+    land = landscape(small)
+    assert land.peaks is not None
+    heard = land.peaks
+    same, other = landscape(small), landscape(small)
+    other.peaks = lambda row, c: 1.01 * heard(row, c)
+    assert fingerprint(same, Settings(), []) == fingerprint(land, Settings(), [])
+    assert fingerprint(other, Settings(), []) != fingerprint(land, Settings(), [])
 
 
 def test_a_bound_on_memory_is_part_of_a_cpu_job_s_landscape():
