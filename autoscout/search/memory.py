@@ -31,9 +31,7 @@ def fullness(space: Space, measurement: Measurement) -> float:
     """y of a measurement; inf: it ran out of memory; NaN: nothing is known of its memory, or of what limits it."""
     limits = [constraint(text) for text in space.objective.constraints]
     bounds = [b for metric, compare, b in limits if (metric, compare) == ("peak_memory_gib", "<=") and b > 0]
-    if (
-        measurement.status == "oom"
-    ):  # a serving engine says so too where its share is too small, a host for its own sake
+    if measurement.status == "oom":  # without capacities it is a host's, or an engine's whose share is too small
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
         return math.nan

@@ -71,7 +71,7 @@ class Model:
         if row not in self.failed and row not in self.costs:
             if not np.isnan(full):
                 self.memory.tell(self._memory_rows(np.array([row])), full)
-            if cost is not None or not for_memory:
+            if not for_memory:
                 self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
         if cost is None:
             self.failed.add(row)

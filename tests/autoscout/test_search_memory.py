@@ -23,7 +23,7 @@ from autoscout.simulate.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
 from kb.journal import ExperimentEnded
-from kb.records import Configuration, Measurement, Objective, SpaceLimits, Value
+from kb.records import Configuration, Measurement, Objective, SpaceLimits, Status, Value
 
 MIXED = load_job("fixtures/jobs/llama-3.1-nemotron-nano-8b.toml")
 
@@ -32,12 +32,12 @@ def told_of(y: float) -> float:
     return y if y < 0 else math.inf
 
 
-def measured(knobs: dict, peak: float, ranks: tuple[float, ...] = (), status: str = "ok") -> Measurement:
+def measured(knobs: dict, peak: float, ranks: tuple[float, ...] = (), status: Status = "ok") -> Measurement:
     return Measurement(
         configuration=Configuration(knobs),
         name="c",
         context="x",
-        status=status,  # type: ignore[arg-type]
+        status=status,
         metrics={"peak_memory_gib": peak} if status == "ok" else {},
         rank_memory_gib=list(ranks),
     )
@@ -132,12 +132,11 @@ def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended
     assert float(best.knobs["x"]) + float(best.knobs["y"]) == 1
 
 
-def test_failures_alone_bring_the_memory_model_up_to_date():
+def test_failures_alone_bring_the_memory_model_up_to_date(monkeypatch):
     space = Space.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
     search = AutoScout(space, None, 0, Hyper())
-    fits = []
-    fit = search.model.memory.fit
-    search.model.memory.fit = lambda: (fits.append(1), fit())[1]  # type: ignore[method-assign]
+    fits, fit = [], Memory.fit
+    monkeypatch.setattr(Memory, "fit", lambda self: (fits.append(1), fit(self))[1])
     for n in range(24):
         (c,) = search.ask()
         if n == 0:
