@@ -82,7 +82,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
     """What a session confirmed, if it had the same objective, cluster and limits; its folder may be gone."""
-    path = store.sessions_folder(kb) / session / "journal.jsonl"
+    path = store.session_folder(kb, session) / "journal.jsonl"
     if not path.is_file():
         return None
     theirs = session_started(kb, session).job

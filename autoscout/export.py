@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from autoscout import export_serving
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 Format = Literal["command", "json", "yaml", "slurm", "k8s"]
@@ -46,10 +47,9 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> Launch:
 
     found = best_of_session(kb, session)
     job = session_started(kb, session).job
-    winner, name = Configuration(found.best.configuration), found.best.name
+    winner, space = Configuration(found.best.configuration), Space.of_job(job)
     if not assignments:
-        return launch(job, winner, name, found.evidence)
-    space = Space.of_job(job)
+        return launch(job, winner, space.name(winner), found.evidence)
     other = completed(space, parse(space, assignments), winner)
     return launch(job, other, space.name(other), "not the winner: asked for with --config")
 
@@ -223,12 +223,16 @@ _SWITCHES = {
 
 def _command(found: Launch) -> str:
     per_node = found.devices // found.nodes if found.devices % found.nodes == 0 else found.devices
-    lines = [f"# {found.job}: {found.name}", f"# {found.evidence}"]
-    lines += [f"# add: {', '.join(found.missing)}"]
+    lines = comments(f"{found.job}: {found.name}", found.evidence, f"add: {', '.join(found.missing)}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment.items()]
     flags = [f"  {' '.join(shlex.quote(w) for w in pair)}" for pair in _pairs(found)]
     head = f"torchrun --nproc-per-node {per_node} --nnodes {found.nodes} {SCRIPT}"
     return "\n".join(lines) + "\n" + " \\\n".join([head, *flags]) + "\n"
+
+
+def comments(*texts: str) -> list[str]:
+    """Each text as one comment line: a name from elsewhere must not begin a line of its own."""
+    return [f"# {door.plain(text)}" for text in texts]
 
 
 def _pairs(found: Launch) -> list[list[str]]:
@@ -237,7 +241,7 @@ def _pairs(found: Launch) -> list[list[str]]:
 
 def _yaml(found: Launch) -> str:
     """JSON scalars are YAML scalars."""
-    lines = [f"# {found.job}: {found.name}", f"# {found.evidence}", "environment:"]
+    lines = [*comments(f"{found.job}: {found.name}", found.evidence), "environment:"]
     lines += [f"  {name}: {json.dumps(value)}" for name, value in found.environment.items()] or ["  {}"]
     lines.append("arguments:")
     lines += [f"  {flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in found.arguments.items()]
@@ -248,12 +252,11 @@ def _slurm(found: Launch) -> str:
     per_node = max(1, found.devices // found.nodes)
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name={found.job}",
+        f"#SBATCH --job-name={door.plain(found.job)}",
         f"#SBATCH --nodes={found.nodes}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={per_node}",
-        f"# {found.name}: {found.evidence}",
-        f"# add: {', '.join(found.missing)}",
+        *comments(f"{found.name}: {found.evidence}", f"add: {', '.join(found.missing)}"),
         "set -euo pipefail",
         *[f"export {name}={shlex.quote(value)}" for name, value in found.environment.items()],
         'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',

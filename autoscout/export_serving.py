@@ -5,6 +5,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from kb import door
 from kb.records import Configuration, Job, Value
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def command(found: "Launch") -> str:
 
 def yaml(found: "Launch") -> str:
     """For `vllm serve --config FILE.yaml`. JSON scalars are YAML scalars."""
-    lines = [*_heads(found), *[f"# needs in the environment: {k}={v}" for k, v in found.environment.items()]]
+    lines = [
+        *_heads(found),
+        *[f"# needs in the environment: {k}={door.plain(v)}" for k, v in found.environment.items()],
+    ]
     lines.append(f"model: {json.dumps(found.model)}")
     for flag, value in found.arguments.items():
         name = flag.removeprefix("--")
@@ -73,7 +77,7 @@ def slurm(found: "Launch") -> str:
     gpus = [f"#SBATCH --gpus-per-node={found.devices // found.nodes}"] if found.image != "IMAGE" else []
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name={found.job}",
+        f"#SBATCH --job-name={door.plain(found.job)}",
         f"#SBATCH --nodes={found.nodes}",
         "#SBATCH --ntasks-per-node=1",
         *gpus,
@@ -148,8 +152,9 @@ def _serve(found: "Launch") -> str:
 
 
 def _heads(found: "Launch") -> list[str]:
-    heads = [f"# {found.job}: {found.name}", f"# {found.evidence}"]
-    return heads + ([f"# add: {'; '.join(found.missing)}"] if found.missing else [])
+    heads = [f"{found.job}: {found.name}", found.evidence]
+    heads += [f"add: {'; '.join(found.missing)}"] if found.missing else []
+    return [f"# {door.plain(text)}" for text in heads]
 
 
 def _on_gpus(job: Job) -> bool:

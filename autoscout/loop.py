@@ -25,7 +25,7 @@ from autoscout.simulate.past import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.steer import Steering
 from autoscout.tape import Tape
-from kb import store
+from kb import door, store
 from kb.journal import (
     BestFound,
     Confirmed,
@@ -285,7 +285,7 @@ class Loop:
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)
-            measurement = self.profiler.run(configuration, name, folder)
+            measurement = door.cleaned(self.profiler.run(configuration, name, folder))
         self.experiment_s += time.perf_counter() - began
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted

@@ -41,7 +41,7 @@ from kb.journal import (
     WarmStarted,
     WarmStartWorth,
 )
-from kb.records import AutoscoutError, Job, Measurement
+from kb.records import RECORDS, AutoscoutError, Job, Measurement
 
 _CARRIED = "carried.json"
 
@@ -106,8 +106,9 @@ def _begun(
             default=expert_default(space),
             orderings=carried.orderings,
             host=hosts.host(),
+            records=RECORDS,
         )
-        folder = store.sessions_folder(kb) / started.session
+        folder = store.session_folder(kb, started.session)
         with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
             tape = Tape(journal, [], on_event)
             if carried.past:
@@ -219,7 +220,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 
 
 def session_folder(kb: Path, session: str) -> Path:
-    folder = store.sessions_folder(kb) / session
+    folder = store.session_folder(kb, session)
     if not (folder / "journal.jsonl").is_file():
         raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
     return folder

@@ -88,7 +88,10 @@ def gather(
     choice = choice or Choice()
     if choice.source == "off":
         return Warm()
-    nearest = kb_similar.similar(kb, job, device_memory_gib, environment, count=4 * _JOBS, up_to=up_to)
+    notes: list[str] = []
+    nearest = kb_similar.similar(
+        kb, job, device_memory_gib, environment, count=4 * _JOBS, up_to=up_to, on_note=notes.append
+    )
     rejected: list[kb_similar.Alike] = []
     if choice.source != "auto":
         nearest = [a for a in nearest if choice.source in a.sessions]
@@ -106,7 +109,7 @@ def gather(
     past: list[Past] = []
     favourites: dict[str, Favourite] = {}
     sources: list[WarmSource] = []
-    notes = [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
+    notes += [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
     orderings: list[list[str]] = []
     for alike in nearest:
         found = training.outcomes(

@@ -68,9 +68,9 @@ def pull(kb: Path, catalog: str) -> Moved:
         with writer(kb) as con:
             con.execute("BEGIN")
             con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")
-            sessions, measurements = lake.absorb(con, gone)
+            moved = lake.absorb(con, gone)
             con.execute("COMMIT")
-    return Moved(sessions, measurements, [])
+    return moved
 
 
 def _hashes(team: "DuckDBPyConnection") -> set[str]:

@@ -1,7 +1,10 @@
 """Removing a session, an import, or all of a host: rows, journals, experiment folders and import files.
 
 The file is written anew afterwards, since DuckDB only marks deleted rows. The names of forgotten sessions stay, so that
-no journal and no lake brings them back.
+no journal and no lake brings them back. What was removed lies in the trash, from which `undelete` takes it again:
+
+    <kb folder>/trash/<session>/rows/<hash>.parquet    all that was known of it, as in a lake (kb/lake.py)
+    <kb folder>/trash/<session>/session/               its folder, if it ran here
 """
 
 import shutil
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kb import store
+from kb import door, lake, store
 from kb.connect import reader, rewrite, writer
 from kb.hosts import hashed_host
 from kb.records import AutoscoutError
@@ -23,16 +26,22 @@ if TYPE_CHECKING:
 class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
     measurements: int
-    files: list[str]  # that were removed
+    files: list[str]  # that were moved to the trash
     left: list[str]  # where traces remain, in a sentence each
 
 
+class Undeleted(msgspec.Struct, frozen=True):
+    sessions: list[str]
+    measurements: int
+
+
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Errors: AutoscoutError when nobody knows such a session, or when one of them is running."""
-    folders = {name: store.sessions_folder(kb) / name for name in sessions}
-    with reader(kb) as con:
+    """Errors: AutoscoutError when nobody knows such a session, when one of them is running, or (exit 2) when a name is
+    none: only a folder directly below the sessions folder, with a journal in it, is ever moved."""
+    folders = {name: store.session_folder(kb, name) for name in sessions}
+    with reader(kb, files=True) as con:
         for name, folder in folders.items():
-            if not folder.is_dir() and not _known(con, name):
+            if not _is_session(folder) and not _known(con, name):
                 raise AutoscoutError(f"nothing is known of {name}; `autoscout sessions` and `FROM imports` list all", 2)
             if store.is_running(folder):
                 raise AutoscoutError(f"session {name} is running; end it first")
@@ -45,17 +54,70 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
                 {"s": sessions},
             ).fetchall()
         ]
+        for name in sessions:
+            if _known(con, name):
+                lake.write_session(con, name, _trash(kb) / name / "rows")
+    files = [*(str(folder) for folder in folders.values() if _is_session(folder)), *map(str, imports)]
+    # First the folder: a kill between the two leaves rows without a journal, which the same command removes.
+    for name, folder in folders.items():
+        if _is_session(folder):
+            _move(folder, _trash(kb) / name / "session")
     with writer(kb) as con:
         removed = _delete(con, sessions)
     rewrite(kb)
-    files = [*(str(folder) for folder in folders.values() if folder.is_dir()), *map(str, imports)]
-    for folder in folders.values():
-        shutil.rmtree(folder, ignore_errors=True)
     for path in imports:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
     left = answered + [f"{path} is an older copy: remove it if it holds them" for path in backups]
+    left += [
+        f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to be rid of it"
+        for name in sessions
+        if (_trash(kb) / name).is_dir()
+    ]
     return Forgotten(sessions, removed, files, left)
+
+
+def undelete(kb: Path, sessions: list[str]) -> Undeleted:
+    """Takes sessions out of the trash. Errors: AutoscoutError (exit 2) when one of them is not there."""
+    folders = {name: _trash(kb) / door.name(name, "session") for name in sessions}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            there = ", ".join(deleted(kb)) or "nothing"
+            raise AutoscoutError(f"{name} is not in the trash, which holds {there}", 2)
+    with writer(kb) as con:
+        con.execute("DELETE FROM forgotten WHERE session IN (FROM unnest($s))", {"s": sessions})
+        con.execute("DELETE FROM lake_file WHERE session IN (FROM unnest($s))", {"s": sessions})
+    back = 0
+    for name, folder in folders.items():
+        if _is_session(folder / "session"):
+            _move(folder / "session", store.session_folder(kb, name))
+            back += store.ingest(kb, store.session_folder(kb, name) / "journal.jsonl")
+        back += lake.take(kb, sorted((folder / "rows").glob("*.parquet"))).measurements
+        if name.startswith("import-"):
+            for path in (folder / "rows").glob("*.parquet"):
+                _move(path, store.imports_folder(kb) / path.name)
+        shutil.rmtree(folder)
+    return Undeleted(sessions, back)
+
+
+def deleted(kb: Path) -> list[str]:
+    """The sessions in the trash."""
+    return sorted(path.name for path in _trash(kb).glob("*") if path.is_dir())
+
+
+def _trash(kb: Path) -> Path:
+    return kb.parent / "trash"
+
+
+def _is_session(folder: Path) -> bool:
+    return not folder.is_symlink() and (folder / "journal.jsonl").is_file()
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():  # an older one of the same name
+        shutil.rmtree(target)
+    source.replace(target)
 
 
 def sessions_of_host(kb: Path, host: str) -> list[str]:

@@ -9,13 +9,14 @@ resuming is reading it.
 import errno
 import math
 import os
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
+from kb.records import RECORDS, AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -23,6 +24,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
+    """`records`: the version of what the job may hold (kb/records.py)."""
+
     session: str
     job: Job
     context: str
@@ -36,6 +39,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     default: Configuration
     orderings: list[list[str]]
     host: str = ""  # "" unknown or not to be told
+    records: int = 0
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
@@ -214,6 +218,13 @@ class SessionEnded(Event, frozen=True, tag="session_ended"):
     exit_code: int = 0
 
 
+class Later(Event, frozen=True, tag="later"):
+    """An event of a kind that only a later AutoScout knows: who draws or stores it passes it on as it is."""
+
+    kind: str
+    body: dict[str, Any] = {}
+
+
 AnyEvent = (
     SessionStarted
     | SessionResumed
@@ -234,9 +245,11 @@ AnyEvent = (
     | WarmStarted
     | WarmStartWorth
     | SessionEnded
+    | Later
 )
 
 _decoder = msgspec.json.Decoder(AnyEvent)
+_KINDS = {kind.__struct_config__.tag for kind in typing.get_args(AnyEvent)}
 
 
 class Journal:
@@ -288,11 +301,8 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
                 offset += len(line)
                 try:
                     event = _decode(line)
-                except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                    raise AutoscoutError(
-                        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); "
-                        f"cut the file there to go on with what is before it"
-                    ) from error
+                except msgspec.DecodeError as error:
+                    raise _damaged(path, offset, line, error) from error
                 yield event, offset
     except FileNotFoundError as error:
         raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error
@@ -313,13 +323,34 @@ def with_nan(measurement: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decode(line: bytes) -> AnyEvent:
+    """Errors: msgspec.DecodeError (of which a ValidationError is one)."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         fields = msgspec.json.decode(line)
-        if not isinstance(fields, dict) or not isinstance(fields.get("measurement"), dict):
-            raise
-        return msgspec.convert({**fields, "measurement": with_nan(fields["measurement"])}, AnyEvent)
+        if isinstance(fields, dict) and isinstance(fields.get("measurement"), dict):
+            return msgspec.convert({**fields, "measurement": with_nan(fields["measurement"])}, AnyEvent)
+        if isinstance(fields, dict) and isinstance(kind := fields.get("type"), str) and kind not in _KINDS:
+            at = fields.get("at")
+            return Later(kind=kind, body=fields, at=at if isinstance(at, int | float) else 0.0)
+        raise
+
+
+def _damaged(path: Path, offset: int, line: bytes, error: Exception) -> AutoscoutError:
+    """A line that is no event of ours: a later AutoScout's, or damage."""
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        fields = None
+    version = fields.get("records", 0) if isinstance(fields, dict) else 0
+    if isinstance(version, int) and version > RECORDS:
+        return AutoscoutError(
+            f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
+            2,
+        )
+    return AutoscoutError(
+        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
+    )
 
 
 def events(path: Path) -> list[AnyEvent]:

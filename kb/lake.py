@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kb import rows
+from kb import arrivals, rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 
@@ -77,16 +77,32 @@ def take(kb: Path, files: list[Path], gone: set[str] | None = None) -> Moved:
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
         with writer(kb) as con:
-            names = ", ".join(_text(path) for path in whole[i : i + _FILES_AT_ONCE])
-            con.execute("BEGIN")
-            con.execute(
-                f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT * EXCLUDE (filename), parse_filename(filename, true) "
-                f"AS hash FROM read_parquet([{names}], union_by_name = true, filename = true)"
-            )
-            some, many = absorb(con, gone or set())
-            con.execute("COMMIT")
-        sessions, measurements = sessions + some, measurements + many
+            some, many, outside = _take_in(con, whole[i : i + _FILES_AT_ONCE], gone or set())
+        sessions, measurements, passed_over = sessions + some, measurements + many, passed_over + outside
     return Moved(sessions, measurements, passed_over)
+
+
+def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str]) -> Moved:
+    """All in one transaction; when DuckDB stumbles over one of them, one by one."""
+    import duckdb
+
+    names = ", ".join(_text(path) for path in paths)
+    con.execute("BEGIN")
+    try:
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT * EXCLUDE (filename), parse_filename(filename, true) "
+            f"AS hash FROM read_parquet([{names}], union_by_name = true, filename = true)"
+        )
+        moved = absorb(con, gone)
+        con.execute("COMMIT")
+        return moved
+    except (duckdb.DataError, duckdb.ProgrammingError, duckdb.IntegrityError, duckdb.NotSupportedError) as error:
+        con.execute("ROLLBACK")
+        if len(paths) == 1:
+            said = " ".join(str(error).split())
+            return Moved(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
+    each = [_take_in(con, [path], gone) for path in paths]
+    return Moved(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
 
 class Session(NamedTuple):
@@ -175,9 +191,11 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
     )
 
 
-def absorb(con: "DuckDBPyConnection", gone: set[str]) -> tuple[int, int]:
+def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
     """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
-    transaction; returns how many sessions and measurements are new."""
+    transaction; says how many sessions and measurements are new, and which files were passed over (kb/arrivals.py)."""
+    refused = arrivals.refused(con)
+    con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
     con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")
     con.execute("INSERT INTO unwanted SELECT session FROM forgotten")
     for name in sorted(gone):
@@ -211,7 +229,8 @@ def absorb(con: "DuckDBPyConnection", gone: set[str]) -> tuple[int, int]:
         FROM arrived GROUP BY hash ON CONFLICT DO NOTHING
         """
     )
-    return _count(con, "session") - before, new
+    said = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
+    return Moved(_count(con, "session") - before, new, said)
 
 
 def _count(con: "DuckDBPyConnection", table: str) -> int:

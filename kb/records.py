@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+RECORDS = 1  # version of what a stored job may hold: grows with every field that older readers do not know
+
 Value = bool | int | float | str
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
 Fidelity = Literal["simulated", "profiled"]
@@ -155,7 +157,11 @@ class Job(Strict, frozen=True):
     @property
     def id(self) -> str:
         """Identity of the workload: what is computed, not what it is called or how long we search."""
-        return content_hash([self.task, self.target, shape(self.model), self.traffic])
+        return job_id(self.task, self.target, self.model, self.traffic)
+
+
+def job_id(task: str, target: str, model: Model, traffic: Traffic) -> str:
+    return content_hash([task, target, shape(model), traffic])
 
 
 def shape(model: Model) -> Model:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from kb import door
 from kb.connect import reader
 from kb.records import Job, shape
 from kb.sizes import parameters
@@ -135,14 +136,21 @@ def similar(
     environment: dict[str, str] | None = None,
     count: int = 5,
     up_to: int | None = None,
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> list[Alike]:
     """The `count` nearest past jobs that have measurements, nearest first; the same job is at 0.
 
-    `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then.
+    `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then;
+    `on_note` hears of past jobs that cannot be read, such as a newer AutoScout's.
     """
     here = features(job, memory_of)
     with reader(kb) as con:
-        found = [_alike(here, environment, memory_of, row) for row in _candidates(con, job)]
+        found: list[Alike] = []
+        for row in _candidates(con, job):
+            try:
+                found.append(_alike(here, environment, memory_of, row))
+            except door.Refused as error:
+                on_note(f"{', '.join(row[-1])} is passed over: {error}")
         # A job with no measurements is no help, so more are counted than are asked for.
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)
@@ -199,7 +207,7 @@ def _alike(
     here: dict[str, Number], environment: dict[str, str] | None, memory_of: MemoryOf, row: tuple[Any, ...]
 ) -> Alike:
     text, cluster, context, versions, sessions = row
-    job = msgspec.json.decode(text, type=Job)
+    job = door.job(text)
     theirs = msgspec.json.decode(versions)
     differing = compare(here, features(job, memory_of))
     if other := _versions(environment, theirs):

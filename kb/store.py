@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from kb import door, lake, lock, rows
 from kb import journal as journals
-from kb import lake, lock, rows
 from kb.connect import reader, writer, writer_if
-from kb.records import AutoscoutError, Job, Measurement
+from kb.records import RECORDS, AutoscoutError, Job, Measurement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -33,6 +33,11 @@ def default_path() -> Path:
 def sessions_folder(kb: Path) -> Path:
     """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
     return kb.parent / "sessions"
+
+
+def session_folder(kb: Path, session: str) -> Path:
+    """Of one session. Errors: AutoscoutError (exit 2) for what can be no session's name."""
+    return sessions_folder(kb) / door.name(session, "session")
 
 
 def imports_folder(kb: Path) -> Path:
@@ -160,7 +165,7 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
         names = [column[0] for column in cursor.description]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     for row in rows:
-        if is_running(sessions_folder(kb) / row["session"]):
+        if is_running(session_folder(kb, row["session"])):
             row["state"] = "running"
         elif row["state"] == "open" or row["reason"] == "interrupted":
             row["state"] = "interrupted"
@@ -200,6 +205,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     if not isinstance(started, journals.SessionStarted):
         raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+    door.name(started.session, "session")
+    door.name(started.job.name, "job")
     if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
@@ -209,6 +216,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
     events: list[journals.AnyEvent] = []
     try:
         for event, after in journals.read(path, end):
+            if isinstance(event, journals.ExperimentEnded | journals.Answered):
+                door.check_measurement(event.measurement)
             events.append(event)
             end = after
     except AutoscoutError as error:
@@ -288,7 +297,7 @@ def session_row(started: journals.SessionStarted, source: str = "session") -> di
         "warm_start": started.warm_start,
         "kb_mark": started.kb_mark,
         "unix_s": started.at,
-        "job": rows.json(job),
+        "job": rows.json({"records": RECORDS, **msgspec.to_builtins(job)}),
         "hyper": rows.json(started.hyper),
         "environment": rows.json(started.environment),
     }
@@ -302,13 +311,13 @@ def cluster_name(job: Job) -> str:
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
     for seq, event in enumerate(tail.events, tail.line):
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
-            kind = event.__struct_config__.tag
+            later = isinstance(event, journals.Later)
             yield {
                 "session": tail.started.session,
                 "seq": seq,
-                "type": kind,
+                "type": event.kind if later else event.__struct_config__.tag,
                 "unix_s": event.at,
-                "body": rows.json(event),
+                "body": rows.json(event.body if later else event),
             }
 
 

@@ -84,9 +84,9 @@ def journal_of(kb: Path, what: str) -> Path:
     """A session by its name, or a recorded journal by its path. Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)
-    from kb.store import sessions_folder
+    from kb.store import session_folder
 
-    path = sessions_folder(kb) / what / "journal.jsonl"
+    path = session_folder(kb, what) / "journal.jsonl"
     if not path.is_file():
         raise AutoscoutError(f"there is no session {what} beside {kb}; `autoscout sessions` lists them", 2)
     return path

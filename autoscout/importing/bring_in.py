@@ -14,6 +14,7 @@ from autoscout.importing.mapping import Use, knob_value, uses
 from autoscout.importing.units import quantity, unit_of
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
+from kb import door
 from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
 
@@ -143,7 +144,7 @@ class _Converting:
                 if row.problem:
                     raise ValueError(row.problem)
                 measurement = self._measurement(row)
-            except ValueError as error:
+            except (ValueError, door.Refused) as error:
                 if len(self.done.bad) < _LISTED:
                     self.done.bad.append(Bad(row.where, str(error)))
                 continue
@@ -193,6 +194,8 @@ class _Converting:
         configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
         name, valid = self._checked(configuration)
         self.done.valid += valid
+        door.check_configuration(configuration)
+        environment = {door.plain(key): door.plain(value) for key, value in environment.items()}
         return Measurement(
             configuration=configuration,
             name=name,
@@ -200,7 +203,7 @@ class _Converting:
             status=known,
             fidelity="simulated" if self.source.simulated else "profiled",
             metrics=metrics,
-            evidence=evidence if known != "ok" else "",
+            evidence=door.plain(evidence) if known != "ok" else "",
             cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,
             device_s=cost_s * self.job.devices if math.isfinite(cost_s) and cost_s > 0 else 0.0,
             environment=environment,

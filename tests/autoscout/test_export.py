@@ -54,6 +54,18 @@ def test_the_formats_say_the_same():
         assert flag in render(found, "slurm")
 
 
+@pytest.mark.parametrize("form", ["command", "slurm", "yaml"])
+@pytest.mark.parametrize("name", ["llama-3-8b-serve", "tiny-gpt-cpu"])
+def test_no_text_begins_a_line_of_its_own(name, form):
+    """A measurement that a colleague shared had a newline in its name, and a command behind it."""
+    job = load_job(f"fixtures/jobs/{name}.toml")
+    hostile = "x\ntouch owned\u2028touch owned\r#\x1b[2J"
+    found = launch(job, expert_default(Space.of_job(job)), hostile, hostile)
+    lines = render(msgspec.structs.replace(found, job=hostile), form).splitlines()
+    assert not [line for line in lines if line.startswith("touch")]
+    assert "\x1b" not in "".join(lines)
+
+
 @pytest.mark.parametrize("form", ["command", "slurm"])
 def test_scripts_are_valid_shell(tmp_path: Path, form):
     job = load_job("fixtures/jobs/qwen3-30b-a3b.toml")

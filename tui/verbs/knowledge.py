@@ -66,7 +66,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
 
     path = existing_kb(kb)
     job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
-    found = similarity.similar(path, job, device_memory_gib, count=count)
+    found = similarity.similar(path, job, device_memory_gib, count=count, on_note=note)
     for name in (accept, reject):
         if name is not None:
             there = [a.job.id for a in found if name in (a.job.name, a.job.id)]
@@ -224,5 +224,23 @@ def forget(
     if not chosen:
         raise click.UsageError("give a session, --host NAME or --import ID")
     if not yes and sys.stdin.isatty() and not as_json:
-        click.confirm(f"Remove {', '.join(chosen)} for ever?", abort=True)
+        click.confirm(f"Move {', '.join(chosen)} to the trash?", abort=True)
     knowledge.forgotten(forgetting.forget(path, list(dict.fromkeys(chosen))), as_json)
+
+
+@kb_.command()
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1)
+@common
+def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Take forgotten sessions and imports out of the trash again; without a name, list what is in it."""
+    from kb import forget as forgetting
+    from tui import knowledge
+
+    path = existing_kb(kb)
+    if not sessions:
+        there = forgetting.deleted(path)
+        knowledge.say({"deleted": there}, "\n".join(there) or "the trash is empty", as_json)
+        return
+    done = forgetting.undelete(path, list(dict.fromkeys(sessions)))
+    document = {"sessions": done.sessions, "measurements": done.measurements}
+    knowledge.say(document, f"{', '.join(done.sessions)}: {done.measurements} measurements are back", as_json)

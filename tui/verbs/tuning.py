@@ -171,7 +171,7 @@ def _after_closing(name: str, kb: Path) -> None:
     from kb import store
     from tui import report
 
-    folder = store.sessions_folder(kb) / name
+    folder = store.session_folder(kb, name)
     if store.is_running(folder):
         note(f"the session goes on without its screens; autoscout watch {name} shows it again")
         return

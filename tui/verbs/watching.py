@@ -84,7 +84,7 @@ def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
 def _running(kb: Path, session: str) -> Path:
     from kb import store
 
-    folder = store.sessions_folder(kb) / session
+    folder = store.session_folder(kb, session)
     if not (folder / "journal.jsonl").is_file():
         raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
     if not store.is_running(folder):
@@ -111,9 +111,9 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 
     Errors: AutoscoutError with the engine's own sentence when it ends before it began.
     """
-    from kb.store import sessions_folder
+    from kb.store import session_folder
 
-    folder = sessions_folder(kb) / session
+    folder = session_folder(kb, session)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "engine.log"
     with open(log, "ab") as out:

@@ -1,0 +1,89 @@
+"""The door: what comes from outside (lakes, journals, imports, a command line) is checked where it enters.
+
+Names become parts of paths, and text reaches terminals and scripts: names are plain words, control characters are
+refused. What a later AutoScout wrote cannot be checked by this one: it stays outside until this one is as new.
+kb/arrivals.py checks the rows of a lake with it.
+"""
+
+import re
+
+import msgspec
+
+from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence has lines and tabs
+_SHOWN = 60  # characters of what is refused
+
+
+class Refused(AutoscoutError):
+    """What stays outside, and why."""
+
+
+class Newer(Refused):
+    """What a later AutoScout wrote."""
+
+
+def name(text: str, what: str) -> str:
+    """`text`, if it may name a session, a job or an import. Errors: Refused (exit 2)."""
+    if not _NAME.fullmatch(text):
+        raise Refused(
+            f"{shown(text)} cannot be the name of a {what}: it has letters, digits, '_', '.' and '-', "
+            f"and begins with a letter or a digit",
+            2,
+        )
+    return text
+
+
+def shown(text: str) -> str:
+    """A hostile text in a sentence: in quotes, short, control characters written out."""
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+def plain(text: str) -> str:
+    """`text` as one line without control characters: for the comments of scripts, and for terminals."""
+    return _CONTROL.sub(" ", text)
+
+
+def job(stored: str | bytes) -> Job:
+    """A job as the knowledge base stores it. Errors: Newer for a later AutoScout's, Refused for what is no job."""
+    try:
+        fields = msgspec.json.decode(stored)
+        version = fields.pop("records", 0)
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise Refused(f"a job cannot be read ({error})") from error
+    try:
+        return msgspec.convert(fields, Job)
+    except msgspec.ValidationError as error:
+        if isinstance(version, int) and version > RECORDS:
+            raise Newer(
+                f"a job was written by a newer AutoScout (records {version}, this one reads {RECORDS})"
+            ) from error
+        raise Refused(f"a job cannot be read ({error})") from error
+
+
+def cleaned(measurement: Measurement) -> Measurement:
+    """What our own experiment or import yielded, without the control characters that logs and tables hold."""
+    environment = {plain(key): plain(value) for key, value in measurement.environment.items()}
+    evidence = _CONTROL_IN_TEXT.sub(" ", measurement.evidence)
+    return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)
+
+
+def check_configuration(configuration: Configuration) -> None:
+    """Errors: Refused when a knob or a value of it could break a line of a script or a terminal."""
+    for knob, value in configuration.knobs.items():
+        for part in (knob, value):
+            if isinstance(part, str) and _CONTROL.search(part):
+                raise Refused(f"the knob {shown(knob)} holds a control character")
+
+
+def check_measurement(measurement: Measurement) -> None:
+    """Errors: Refused when any text of it holds a control character."""
+    check_configuration(measurement.configuration)
+    environment = (part for pair in measurement.environment.items() for part in pair)
+    for part in (measurement.name, measurement.context, *environment, *measurement.metrics):
+        if _CONTROL.search(part):
+            raise Refused(f"a measurement's {shown(part)} holds a control character")
+    if _CONTROL_IN_TEXT.search(measurement.evidence):
+        raise Refused(f"the evidence of {shown(measurement.name)} holds a control character")
