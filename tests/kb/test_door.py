@@ -153,7 +153,10 @@ def test_forgetting_a_host_cannot_reach_outside_the_sessions_folder(kb: Path, tm
     assert (victim / "journal.jsonl").read_text() == "precious"
 
 
-LATER = f"""UPDATE t SET job = replace(job, '"records":{RECORDS}', '"records":99,"moonlight":true') WHERE kind = 'session'"""
+LATER = (
+    f'UPDATE t SET job = replace(job, \'"records":{RECORDS}\', \'"records":99,"moonlight":true\') '
+    "WHERE kind = 'session'"
+)
 
 
 def test_a_newer_session_is_passed_over_with_a_note(kb: Path, tmp_path: Path):
