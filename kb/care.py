@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import lake, lock, migrate, rows, store
+from kb import lock, migrate, rows, store
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
+from kb.sharing import lake
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -2,7 +2,7 @@
 
 Names become parts of paths, and text reaches terminals and scripts: names are plain words, control characters are
 refused. What a later AutoScout wrote cannot be checked by this one: it stays outside until this one is as new.
-kb/arrivals.py checks the rows of a lake with it.
+kb/sharing/arrivals.py checks the rows of a lake with it.
 """
 
 import re

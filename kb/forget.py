@@ -3,7 +3,7 @@
 The file is written anew afterwards, since DuckDB only marks deleted rows. The names of forgotten sessions stay, so that
 no journal and no lake brings them back. What was removed lies in the trash, from which `undelete` takes it again:
 
-    <kb folder>/trash/<session>/rows/<hash>.parquet    all that was known of it, as in a lake (kb/lake.py)
+    <kb folder>/trash/<session>/rows/<hash>.parquet    all that was known of it, as in a lake (kb/sharing/lake.py)
     <kb folder>/trash/<session>/session/               its folder, if it ran here
 """
 
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kb import door, lake, store
+from kb import door, store
 from kb.connect import reader, rewrite, writer
-from kb.hosts import hashed_host
 from kb.records import AutoscoutError
+from kb.sharing import lake
+from kb.sharing.hosts import hashed_host
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

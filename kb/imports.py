@@ -1,6 +1,6 @@
 """Measurements made elsewhere: stored as if a session had measured them, kept in a file beside the knowledge base.
 
-    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (kb/lake.py): what a lost knowledge base is
+    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (sharing/lake.py): what a lost knowledge base is
                                                          rebuilt from
 
 All rows of an import come in, or none.
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kb import journal as journals
-from kb import lake, rows, store
+from kb import rows, store
 from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
+from kb.sharing import lake
 
 _AT_ONCE = 20_000
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from kb import door, lake, lock, rows
+from kb import door, lock, rows
 from kb import journal as journals
 from kb.connect import reader, writer, writer_if
 from kb.records import RECORDS, AutoscoutError, Job, Measurement
+from kb.sharing import lake
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -15,14 +15,13 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 from textual.worker import get_current_worker
 
+from autoscout.machine.telemetry import Meter, Reading
 from kb.journal import AnyEvent, FidelitySwitched, Steered
 from kb.orders import give, parsed
 from kb.records import AutoscoutError
 from kb.store import default_path
 from tui.draw import panels
-from tui.follow import Follower
 from tui.modals import Choose, Help, Prompt, Sure
-from tui.neighbours import Neighbours, look, waiting_orders
 from tui.screens.arms import ArmsPane
 from tui.screens.checks import ChecksPane
 from tui.screens.cluster import ClusterPane
@@ -32,9 +31,10 @@ from tui.screens.knowledge import KnowledgePane
 from tui.screens.launch import LaunchPane, command
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
-from tui.standing import Standing, standing
-from tui.state import State, fold
-from tui.telemetry import Meter, Reading
+from tui.session.follow import Follower
+from tui.session.neighbours import Neighbours, look, waiting_orders
+from tui.session.standing import Standing, standing
+from tui.session.state import State, fold
 from tui.widgets.panel import Line
 
 TICK_S = 0.25

@@ -7,18 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import (
-    benching,
-    calibrating,
-    explaining,
-    exporting,
-    knowledge,
-    machine,
-    predicting,
-    spaces,
-    tuning,
-    watching,
-)
+from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -40,11 +29,11 @@ for verb in (
     spaces.space,
     spaces.explain,
     predicting.predict,
-    knowledge.sql,
+    kb.sql,
     benching.bench,
-    knowledge.similar,
-    knowledge.import_,
-    knowledge.kb_,
+    kb.similar,
+    kb.import_,
+    kb.kb_,
     machine.doctor,
     calibrating.calibrate,
 ):

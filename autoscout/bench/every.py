@@ -19,9 +19,9 @@ import numpy as np
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.variants import variant
-from autoscout.profile.worker.leash import die_with
-from autoscout.rivals.registry import RIVALS
-from autoscout.search.past import Past
+from autoscout.running.worker.leash import die_with
+from autoscout.search.earlier import Past
+from autoscout.search.rivals.registry import RIVALS
 
 Told = Callable[[int, int], None]  # finished runs, all runs
 

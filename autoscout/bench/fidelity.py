@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscout.bench.landscape import Landscape
 from autoscout.search.hyper import Hyper
-from autoscout.simulate.guard import Guard
+from autoscout.simulate.trust import Guard
 from kb.records import Configuration, Measurement
 
 Real = Callable[[list[Configuration]], list[Measurement]]  # fewer than asked when the budget ends

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscout.bench.paper import ABLATED, LINEAR, SERVING, TRAINING, Comparison, Results, comparisons
+from autoscout.bench.paper_evaluation import ABLATED, LINEAR, SERVING, TRAINING, Comparison, Results, comparisons
 from autoscout.bench.run import Run
 from autoscout.bench.summary import spread
 

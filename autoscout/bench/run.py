@@ -14,9 +14,9 @@ import numpy as np
 from autoscout.bench.fidelity import Simulated
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.variants import variant
-from autoscout.objective import cost
+from autoscout.job.objective import cost
+from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.past import Past
 from autoscout.search.strategy import Strategy, strategy
 from kb.records import AutoscoutError, Configuration, Measurement, Value
 

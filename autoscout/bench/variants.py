@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from autoscout.bench.landscape import Landscape
-from autoscout.rivals.registry import RIVALS, missing
+from autoscout.job.words import nearest_name
 from autoscout.search.hyper import Hyper
-from autoscout.words import nearest_name
+from autoscout.search.rivals.registry import RIVALS, missing
 from kb.records import AutoscoutError
 
 _HYPER = {"autoscout": Hyper, "paper": Hyper}

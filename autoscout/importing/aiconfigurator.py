@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.importing.columnar import read_csv
 from autoscout.importing.found import Source
-from autoscout.importing.tables import read_csv
 from kb.records import AutoscoutError
 
 MEANING = {

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.importing import aiconfigurator, deepspeed, megatron, optuna, tables, vllm
+from autoscout.importing import aiconfigurator, columnar, optuna
 from autoscout.importing.found import Cell, Row, Source
 from autoscout.importing.mapping import Use, knob_value, uses
 from autoscout.importing.units import quantity, unit_of
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
+from autoscout.targets.deepspeed import importer
+from autoscout.targets.megatron import importer as megatron
+from autoscout.targets.vllm import importer as vllm
 from kb import door
 from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
@@ -91,7 +94,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
         case "vllm":
             return vllm.read(path, job)
         case "deepspeed":
-            return deepspeed.read(path, job)
+            return importer.read(path, job)
         case "optuna":
             return optuna.read(path, part)
         case "megatron":
@@ -99,9 +102,9 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
         case "aiconfigurator":
             return aiconfigurator.read(path)
         case "csv":
-            return tables.read_csv(path)
+            return columnar.read_csv(path)
         case "parquet":
-            return tables.read_parquet(path)
+            return columnar.read_parquet(path)
     raise AutoscoutError(
         f"--reader {reader}: choose csv, parquet, vllm, deepspeed, optuna, megatron or aiconfigurator", 2
     )
@@ -110,7 +113,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
 def _reader_of(path: Path) -> str:
     if path.suffix == ".parquet":
         return "parquet"
-    for name, kind in (("aiconfigurator", aiconfigurator), ("vllm", vllm), ("deepspeed", deepspeed)):
+    for name, kind in (("aiconfigurator", aiconfigurator), ("vllm", vllm), ("deepspeed", importer)):
         if kind.recognizes(path):
             return name
     if path.is_file() and optuna.recognizes(path):

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from autoscout.importing.units import factor, unit_of
-from autoscout.job import SERVING_METRICS, TRAINING_METRICS
+from autoscout.job.load import SERVING_METRICS, TRAINING_METRICS
+from autoscout.job.words import nearest_name
 from autoscout.space.graph import Space
-from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "left out"]

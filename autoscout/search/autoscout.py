@@ -21,16 +21,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.objective import costs
-from autoscout.search.arms import DenseArm, Proposal, SparseArm, by_model
+from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
-from autoscout.search.encoding import Encoding
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.peaks import failed_for_memory, fullness
+from autoscout.search.belief.prior_means import Mean, Predictor, of_past, of_simulator
+from autoscout.search.belief.surrogate import Model
+from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.means import Mean, Predictor, of_past, of_simulator
-from autoscout.search.memory import failed_for_memory, fullness
-from autoscout.search.model import Model
-from autoscout.search.past import Past
 from autoscout.search.pool import Pool
+from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.trade import Trade
 from autoscout.space.graph import Space
 from kb.journal import Decided, Event, Rewarded, TournamentRanked

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import numpy as np
 
+from autoscout.job.words import nearest_name
+from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.means import Predictor
-from autoscout.search.past import Past
 from autoscout.space.graph import Space
-from autoscout.words import nearest_name
 from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
@@ -51,10 +51,10 @@ def strategy(
     """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments;
     `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail); `past`: similar jobs;
     `budget`: real evaluations, the last few of which measure the front-runners again; `batch`: how many an ask."""
-    from autoscout.rivals.expert import expert_default
-    from autoscout.rivals.registry import RIVALS, rival
     from autoscout.search.autoscout import AutoScout
-    from autoscout.search.paper import Paper
+    from autoscout.search.paper.published import Paper
+    from autoscout.search.rivals.registry import RIVALS, rival
+    from autoscout.targets.expert import expert_default
 
     if default is None and space.attributes:  # of a table nobody knows what an expert would choose
         default = expert_default(space)

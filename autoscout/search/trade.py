@@ -9,7 +9,7 @@ the front are visited:
 
 import numpy as np
 
-from autoscout.objective import others
+from autoscout.job.objective import others
 from kb.records import Objective
 
 _RHO = 0.05

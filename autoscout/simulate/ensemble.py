@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate import encode
-from autoscout.simulate.linear import table_2
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.learned.other_jobs import past_jobs
+from autoscout.simulate.learned.stack import Ensemble, Rule
 from autoscout.simulate.member import Member
 from autoscout.simulate.members import analytic, members_of
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.past import past_jobs
-from autoscout.simulate.stack import Ensemble, Rule
+from autoscout.simulate.training.memory import Memory
 from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement

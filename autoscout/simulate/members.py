@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from autoscout.simulate.linear import table_2
+from autoscout.simulate.learned.asked_once import Shared
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.learned.residual import Residual
+from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Columns, Member, Prediction
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.residual import Residual
-from autoscout.simulate.serving import ServingSimulator
-from autoscout.simulate.shared import Shared
-from autoscout.simulate.training import Training
-from autoscout.simulate.trees import Trees
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
 from kb.records import Task
 
 

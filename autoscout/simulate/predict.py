@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.presets import device_memory_gib
-from autoscout.rivals.expert import expert_default
+from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians, memory_of
+from autoscout.simulate.learned.other_jobs import measured_by_others
+from autoscout.simulate.learned.stack import Rule, Said
+from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.members import analytic
-from autoscout.simulate.past import measured_by_others
-from autoscout.simulate.stack import Rule, Said
-from autoscout.simulate.weights import SPAN
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 

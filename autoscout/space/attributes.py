@@ -4,11 +4,11 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from autoscout.presets import device_memory_gib
-from autoscout.simulate.hardware import hardware
-from autoscout.simulate.requests import read_trace
+from autoscout.job.presets import device_memory_gib
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.requests import read_trace
 from autoscout.space.knob import KnobEntry, RuleEntry
-from autoscout.space.rules import divisors
+from autoscout.space.language.expression import divisors
 from kb.records import Job, Model, Node, shape
 from kb.sizes import parameters
 

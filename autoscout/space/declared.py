@@ -9,11 +9,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
-from autoscout.space import installed
+from autoscout.job.words import nearest_name
 from autoscout.space.attributes import attributes_of, device_knobs
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, expressions, load_catalog, read_catalog
-from autoscout.space.rules import Expression
-from autoscout.words import nearest_name
+from autoscout.space.language.expression import Expression
+from autoscout.targets.vllm import installed
 from kb.records import AutoscoutError, Job
 
 Entry = TypeVar("Entry", KnobEntry, RuleEntry)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from autoscout.job.words import listed, nearest_name
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.space.network import distance
 from autoscout.space.reasons import Violation
-from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}

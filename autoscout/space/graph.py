@@ -16,20 +16,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.space import build, tables
-from autoscout.space.constraints import INACTIVE, Columns, constraints
-from autoscout.space.diagram import Diagram
-from autoscout.space.entangled import sampled
-from autoscout.space.feasible import Feasible, Index, structures_of, table_of
+from autoscout.job.words import nearest_name
+from autoscout.space import from_table as tables
+from autoscout.space.compiled import build
+from autoscout.space.compiled.constraints import INACTIVE, Columns, constraints
+from autoscout.space.compiled.diagram import Diagram
+from autoscout.space.compiled.entangled import sampled
+from autoscout.space.compiled.feasible import Feasible, Index, structures_of, table_of
+from autoscout.space.compiled.merge import from_rows
+from autoscout.space.compiled.prefixes import LazyTree, SortedTable
 from autoscout.space.knob import Knob, Rule, instantiate
-from autoscout.space.merge import from_rows
+from autoscout.space.language.expression import Expression
 from autoscout.space.moves import neighbours
 from autoscout.space.nearness import Nearness, step
 from autoscout.space.network import check_names, key, limited, network, ordered, topological
-from autoscout.space.prefixes import LazyTree, SortedTable
 from autoscout.space.reasons import Violation, violations, why_nothing_is_feasible
-from autoscout.space.rules import Expression
-from autoscout.words import nearest_name
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
 
 Structure = dict[str, Value]  # active sparse knobs
@@ -79,7 +80,7 @@ class Space:
     @staticmethod
     def load(path: str | Path) -> "Space":
         """The space of a job file."""
-        from autoscout.job import load_job
+        from autoscout.job.load import load_job
 
         return Space.of_job(load_job(path))
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from autoscout.space.rules import Expression
-from autoscout.strict import converted, read_toml
+from autoscout.job.strict import converted, read_toml
+from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError, Strict, Value
 
 
@@ -91,7 +91,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_catalog(target: str) -> Catalog:
     """The catalog that we ship for a target."""
-    return read_catalog(Path(str(files("autoscout.space").joinpath(f"catalogs/{target}.toml"))))
+    return read_catalog(Path(str(files("autoscout.targets").joinpath(f"{target}/catalog.toml"))))
 
 
 def read_catalog(path: Path) -> Catalog:

@@ -1,6 +1,6 @@
 """From one configuration to the ones next to it."""
 
-from autoscout.space.diagram import Diagram
+from autoscout.space.compiled.diagram import Diagram
 
 
 def neighbours(diagram: Diagram, codes: list[int]) -> list[list[int]]:

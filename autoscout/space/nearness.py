@@ -7,7 +7,7 @@ point.
 
 import numpy as np
 
-from autoscout.space.diagram import FORBIDDEN
+from autoscout.space.compiled.diagram import FORBIDDEN
 from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
 from kb.records import Value

@@ -7,8 +7,8 @@ import msgspec
 import networkx as nx
 import numpy as np
 
+from autoscout.job.words import listed, nearest_name
 from autoscout.space.knob import Knob, Rule
-from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, SpaceLimits, Value
 
 _MOST_VALUES = 2**15 - 1  # codes are 16 bits

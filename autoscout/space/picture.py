@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import networkx as nx
 
+from autoscout.job.words import listed
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from autoscout.words import listed
 
 _HEIGHT = 44  # of a box
 _NARROWEST, _LETTER = 168, 8.3  # width of a box; of a letter of a name

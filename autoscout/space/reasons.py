@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from autoscout.space import build
-from autoscout.space.constraints import Columns, Constraint
+from autoscout.job.words import listed, nearest_name
+from autoscout.space.compiled import build
+from autoscout.space.compiled.constraints import Columns, Constraint
 from autoscout.space.knob import Knob
+from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
-from autoscout.space.rules import Expression
-from autoscout.words import listed, nearest_name
 from kb.records import AutoscoutError, Configuration, Value
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from autoscout.job import load_job
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement, SpaceLimits
 

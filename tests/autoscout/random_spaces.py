@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
-from autoscout.space.rules import Expression
+from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError, Configuration, Value
 
 _DOMAINS: list[tuple[Value, ...]] = [

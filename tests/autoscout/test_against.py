@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate import tables
-from autoscout.simulate.against import _rank, score
-from autoscout.simulate.hardware import hardware
-from autoscout.simulate.measured import read
-from autoscout.simulate.training import Training
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation import training_tables
+from autoscout.simulate.validation.against import _rank, score
+from autoscout.simulate.validation.measured import read
 from kb.records import AutoscoutError
 
 OTHER_NAMES = {
@@ -43,7 +43,7 @@ def layouts(gpu="NVIDIA A100-SXM4-80GB"):
         for tp, pp in ((1, 1), (2, 2), (4, 1))
         for mbs in (1, 2, 4)
     ]  # fmt: skip
-    seconds = Training().predict(tables.columns_of(rows)).value
+    seconds = Training().predict(training_tables.columns_of(rows)).value
     return [{**row, "iteration_time_s": t} for row, t in zip(rows, seconds.tolist(), strict=True)]
 
 

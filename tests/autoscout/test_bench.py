@@ -13,15 +13,15 @@ import psutil
 import pytest
 from scipy.stats import spearmanr
 
+from autoscout.bench.curves import curves, svg, text
 from autoscout.bench.every import fingerprint, run_all
-from autoscout.bench.job import landscape
+from autoscout.bench.job_landscape import landscape
 from autoscout.bench.landscape import Landscape
-from autoscout.bench.picture import curves, svg, text
 from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.summary import summarize
 from autoscout.bench.variants import usable, variant
-from autoscout.job import load_job
-from autoscout.objective import cost
+from autoscout.job.load import load_job
+from autoscout.job.objective import cost
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Objective, SpaceLimits
 

@@ -1,6 +1,6 @@
 """`bench --paper`: what is run for which figure, and the tables that come of it."""
 
-from autoscout.bench.paper import comparisons, evaluate, job_of
+from autoscout.bench.paper_evaluation import comparisons, evaluate, job_of
 from autoscout.bench.paper_report import markdown
 from autoscout.bench.run import Settings
 from autoscout.space.graph import Space

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscout.bench.table import TableSource, landscapes_of_table
+from autoscout.bench.table_landscape import TableSource, landscapes_of_table
 from kb.records import AutoscoutError
-from kb.tables import read_table
+from kb.table_files import read_table
 
 
 def write(path: Path, header: str, rows: list[tuple]) -> Path:

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout import calibrate as cal
-from autoscout.simulate import serving_operators as op
-from autoscout.simulate.hardware import all_hardware
-from autoscout.simulate.roofline import flash, gemm
-from autoscout.simulate.serving_device import device
+from autoscout.machine import calibrate as cal
+from autoscout.simulate.hardware.device import all_hardware
+from autoscout.simulate.hardware.roofline import flash, gemm
+from autoscout.simulate.serving import operators as op
+from autoscout.simulate.serving.serving_device import device
 
 COMMAND = [sys.executable, "-m", "tui.cli", "calibrate", "--quick"]
 

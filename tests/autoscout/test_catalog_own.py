@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.job import load_job
-from autoscout.profile.megatron import worker_config
-from autoscout.profile.vllm import engine_arguments
-from autoscout.rivals.expert import expert_default
-from autoscout.space import installed
+from autoscout.job.load import load_job
 from autoscout.space.declared import notes
 from autoscout.space.explain import explain
 from autoscout.space.graph import Space
-from autoscout.space.installed import Installed, adapted
 from autoscout.space.knob import load_catalog
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron.arguments import worker_config
+from autoscout.targets.vllm import installed
+from autoscout.targets.vllm.arguments import engine_arguments
+from autoscout.targets.vllm.installed import Installed, adapted
 from kb.records import AutoscoutError, Configuration
 
 OWN = Path("fixtures/spaces/own-knob.toml")

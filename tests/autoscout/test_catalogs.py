@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain, parse
 from autoscout.space.graph import Space
 from autoscout.space.knob import load_catalog
+from autoscout.targets.expert import expert_default
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
 sys.path.insert(0, "tests/tools")

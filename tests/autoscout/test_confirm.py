@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from landscape import failed, job_of, measured, space_of
 
-from autoscout.confirm import finalists, round_of, undecided, verdict
-from autoscout.rivals.expert import expert_default
 from autoscout.space.explain import completed
+from autoscout.targets.expert import expert_default
+from autoscout.tuning.confirm import finalists, round_of, undecided, verdict
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
 DEFAULT = expert_default(SPACE)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from landscape import measured, space_of
 
-from autoscout.rivals.registry import FINITE, RIVALS, missing
-from autoscout.search.past import Past
+from autoscout.search.earlier import Past
+from autoscout.search.rivals.registry import FINITE, RIVALS, missing
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Value

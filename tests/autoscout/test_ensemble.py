@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate import weights as weighing
 from autoscout.simulate.encode import take
-from autoscout.simulate.linear import table_2
+from autoscout.simulate.learned import weighing
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.learned.stack import Ensemble
+from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import with_learned
-from autoscout.simulate.stack import Ensemble
-from autoscout.simulate.trees import Trees
 
 
 class Analytic:
@@ -279,7 +279,7 @@ def test_trees_are_grown_on_one_thread():
     import sklearn.ensemble  # noqa: F401 - loads OpenMP
     from threadpoolctl import threadpool_info
 
-    from autoscout.simulate.trees import _one_thread
+    from autoscout.simulate.learned.trees import _one_thread
 
     with _one_thread():
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "openmp"]

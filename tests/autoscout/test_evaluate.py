@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 from landscape import job_of, measured, space_of, step_time
 
-from autoscout.evaluate import Evaluator, FidelityMode
-from autoscout.rivals.expert import expert_default
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
-from autoscout.tape import Tape
+from autoscout.targets.expert import expert_default
+from autoscout.tuning.evaluator import Evaluator, FidelityMode
+from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated
 from kb.records import Measurement
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.export import launch, render
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
+from autoscout.deploy.export import launch, render
+from autoscout.job.load import load_job
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
 from kb.records import Configuration
 
 JOBS = ["llama-3.2-3b", "qwen3-30b-a3b", "tiny-gpt-cpu"]
@@ -96,11 +96,11 @@ def words_of(found):
 
 
 def test_a_serving_winner_is_the_server_that_was_measured():
-    from autoscout.profile import vllm
+    from autoscout.targets.vllm import arguments
 
     job, configuration, found = serving()
     words = words_of(found)
-    measured = vllm.serve_command(job, "MODEL", vllm.engine_arguments(job, configuration), 1)
+    measured = arguments.serve_command(job, "MODEL", arguments.engine_arguments(job, configuration), 1)
     assert words[words.index("serve") + 2 :] == measured[measured.index("--served-model-name") + 2 :]
     assert json.loads(render(found, "json"))["arguments"]["--max-num-seqs"] == configuration.knobs["max_num_seqs"]
 

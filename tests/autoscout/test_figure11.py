@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoscout.objective import cost
-from autoscout.search.encoding import Encoding
-from autoscout.search.means import of_simulator
+from autoscout.job.objective import cost
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.pool import Pool
 from tests.tools.figure11 import LEAST, Landscape, search
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoscout.simulate.guard import Guard
+from autoscout.simulate.trust import Guard
 
 
 def checked(*checks, epsilon=0.15, window=10):

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.importing import deepspeed, mapping, megatron, vllm
+from autoscout.importing import mapping
 from autoscout.importing.bring_in import Done, bring_in, open_source
 from autoscout.importing.mapping import Use
-from autoscout.job import load_job
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
+from autoscout.targets.deepspeed import importer
+from autoscout.targets.megatron import importer as megatron
+from autoscout.targets.vllm import importer as vllm
 from kb import forget, query, store
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
@@ -293,8 +296,8 @@ def test_deepspeed_autotuning_results(tmp_path):
         cluster=Cluster(nodes=[Node(device="cpu", count=2)]),
         objective=Objective(minimize="step_time_s"),
     )
-    assert deepspeed.recognizes(tmp_path)
-    source = deepspeed.read(tmp_path, job)
+    assert importer.recognizes(tmp_path)
+    source = importer.read(tmp_path, job)
     meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
     assert (meant["zero_optimization.stage"].name, meant["train_micro_batch_size_per_gpu"].name) == ("stage", "mbs")
     rows = {Path(row.where).name: row for row in source.rows}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.importance import importance
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
+from autoscout.deploy.importance import importance
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
 from kb import journal as journals
 from kb.journal import ExperimentEnded
 from kb.records import Configuration, Measurement

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.job import load_job, seconds, with_budget
+from autoscout.job.load import load_job, seconds, with_budget
 from kb.records import AutoscoutError
 
 JOBS = sorted(Path("fixtures/jobs").glob("*.toml"))

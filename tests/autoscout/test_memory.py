@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
-from autoscout.simulate import operators
-from autoscout.simulate.memory import ERROR, PARTS, Memory, estimate_gib
-from autoscout.simulate.tables import columns_of, peak_gib
+from autoscout.job.load import load_job
+from autoscout.simulate.training import stage_operators
+from autoscout.simulate.training.memory import ERROR, PARTS, Memory, estimate_gib
+from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
@@ -219,9 +219,9 @@ def test_the_fullest_of_the_recorded_stages_counts():
 
 
 def test_a_stage_holds_the_weights_and_scores_of_its_operators():
-    assert operators.weights(0, 14, 24) == pytest.approx(1.0)  # the embedding and a layer
-    assert operators.weights(14, 1, 24) == 0.0  # a norm
-    assert operators.weights(15, 1, 24) == pytest.approx(0.25)  # queries, keys and values
+    assert stage_operators.weights(0, 14, 24) == pytest.approx(1.0)  # the embedding and a layer
+    assert stage_operators.weights(14, 1, 24) == 0.0  # a norm
+    assert stage_operators.weights(15, 1, 24) == pytest.approx(0.25)  # queries, keys and values
     assert planned("0:30:1:0:1") < planned("0:34:1:0:1")
 
 
@@ -240,5 +240,5 @@ def test_aceso_recomputes_what_its_plans_say(hidden: int, heads: int, tp: int, f
     stream, scores = 2.0 * 4096 * hidden, 2.0 * 4096**2 * heads / tp
     size = dict.fromkeys("xadyeh", stream) | dict.fromkeys("no", stream / 2) | dict.fromkeys("fg", 4 * stream / tp)
     size |= dict.fromkeys("spr", scores) | {"m": scores / 2, "c": stream / tp, "q": 3 * stream / tp}
-    places = operators.places_of(first, len(plan) + (first == 0), 48)
-    assert operators.recomputed_of(places, plan.count("1"), size) == [digit == "1" for digit in plan]
+    places = stage_operators.places_of(first, len(plan) + (first == 0), 48)
+    assert stage_operators.recomputed_of(places, plan.count("1"), size) == [digit == "1" for digit in plan]

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from autoscout.search.encoding import Encoding
-from autoscout.search.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.knob import Knob
 from kb.records import Value
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoscout.space.columns import column
-from autoscout.space.rules import Expression, divisors
+from autoscout.space.language.columns import column
+from autoscout.space.language.expression import Expression, divisors
 from kb.records import AutoscoutError
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from landscape import measured, space_of, step_time
 
-from autoscout.rivals.expert import expert_default
 from autoscout.search.bandit import UCB1
-from autoscout.search.dense import DenseOptimizer
 from autoscout.search.hyper import Hyper
-from autoscout.search.mcts import Tree
-from autoscout.search.orchestrator import Algorithm1, Told, _mean_improvement
+from autoscout.search.paper.dense import DenseOptimizer
+from autoscout.search.paper.mcts import Tree
+from autoscout.search.paper.orchestrator import Algorithm1, Told, _mean_improvement
+from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import strategy
-from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point
+from autoscout.targets.expert import expert_default
 from kb.journal import Decided, Rewarded, TournamentRanked
 
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from autoscout import session
-from autoscout.bench.job import landscape
+from autoscout.bench.job_landscape import landscape
 from autoscout.bench.run import Settings, run
-from autoscout.job import load_job
-from autoscout.loop import Stop
-from autoscout.search import memory as memory_of_search
+from autoscout.job.load import load_job
 from autoscout.search.autoscout import AutoScout
-from autoscout.search.encoding import Encoding
+from autoscout.search.belief import peaks as memory_of_search
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.peaks import Memory, _censored, failed_for_memory, fullness
 from autoscout.search.hyper import Hyper
-from autoscout.search.memory import Memory, _censored, failed_for_memory, fullness
-from autoscout.simulate.memory import Memory as Analytic
-from autoscout.simulate.memory import ranks_gib
+from autoscout.simulate.training.memory import Memory as Analytic
+from autoscout.simulate.training.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
+from autoscout.tuning import session
+from autoscout.tuning.loop import Stop
 from kb.journal import ExperimentEnded
 from kb.records import Configuration, Measurement, Objective, SpaceLimits, Status, Value
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate import requests as load
-from autoscout.simulate.serving import ServingSimulator, evaluate, exactly, fluid_error
-from autoscout.simulate.serving_device import device
-from autoscout.simulate.serving_events import Limits, Run, simulate
-from autoscout.simulate.serving_fluid import fluid
-from autoscout.simulate.serving_metrics import metrics_of_run
-from autoscout.simulate.serving_setup import columns_of_job, setup
-from autoscout.simulate.serving_steps import Engine, decode_step_s, engine, prefill_step_s
-from autoscout.simulate.serving_tables import columns_of_rows, device_name
+from autoscout.simulate.serving import requests as load
+from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import columns_of_job, setup
+from autoscout.simulate.serving.simulator import ServingSimulator, evaluate, exactly, fluid_error
+from autoscout.simulate.serving.steps import Engine, decode_step_s, engine, prefill_step_s
+from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from autoscout.space.attributes import attributes_of
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 

@@ -17,11 +17,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from autoscout import session
-from autoscout.job import load_job, with_budget
-from autoscout.loop import Interrupted, Stop
-from autoscout.objective import cost
-from autoscout.search.orchestrator import Hyper
+from autoscout.job.load import load_job, with_budget
+from autoscout.job.objective import cost
+from autoscout.search.paper.orchestrator import Hyper
+from autoscout.tuning import session
+from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals
 from kb import store
 from kb.journal import Answered, BestFound, Confirmed, Decided, ExperimentEnded, ExperimentStarted, SessionStarted
@@ -366,7 +366,7 @@ def test_only_simulating_needs_something_to_simulate_from_and_profiles_the_favou
 
 
 def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
-    from autoscout.best import best_of_job
+    from autoscout.deploy.recommendation import best_of_job
 
     kb, path = tmp_path / "kb.duckdb", replay_job(tmp_path)
     job = load_job(path)

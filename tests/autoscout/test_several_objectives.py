@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoscout.objective import costs, others
+from autoscout.job.objective import costs, others
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Measurement, Objective, Value

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.training import Training
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
 
 DEVICES = ("a100", "a100-40g", "a100-pcie", "a40", "a10g", "h100", "h200", "l40s", "v100")
 

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from landscape import job_of, measured, space_of, step_time
 
-from autoscout.rivals.expert import expert_default
 from autoscout.simulate.encode import Seen, of_configurations, of_job, take
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit, medians, predictors
-from autoscout.simulate.linear import TABLE_2, Linear, table_2
+from autoscout.simulate.learned.linear import TABLE_2, Linear, table_2
+from autoscout.simulate.learned.residual import Residual
+from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
-from autoscout.simulate.memory import estimate_gib
-from autoscout.simulate.residual import Residual
-from autoscout.simulate.trees import Trees
+from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.explain import completed
+from autoscout.targets.expert import expert_default
 
 JOB = job_of("tiny-gpt-cpu")
 SPACE = space_of("tiny-gpt-cpu")

@@ -8,12 +8,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
 from autoscout.space.explain import completed, explain, parse
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
-from autoscout.space.rules import Expression
+from autoscout.space.language.expression import Expression
+from autoscout.targets.expert import expert_default
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
 

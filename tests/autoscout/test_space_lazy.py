@@ -8,12 +8,12 @@ import pytest
 from landscape import job_of
 
 from autoscout.search.strategy import strategy
-from autoscout.space import build
-from autoscout.space.constraints import Columns, constraints
+from autoscout.space.compiled import build
+from autoscout.space.compiled.constraints import Columns, constraints
+from autoscout.space.compiled.prefixes import LazyTree
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
-from autoscout.space.prefixes import LazyTree
-from autoscout.space.rules import Expression
+from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError, Cluster, Measurement, Node, Traffic
 
 RNG = np.random.default_rng(0)

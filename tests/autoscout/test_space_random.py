@@ -10,11 +10,11 @@ from random_spaces import random_spaces, raw_spaces, verdict
 from scipy.stats import chisquare
 
 from autoscout.search.strategy import strategy
-from autoscout.space import build, entangled
-from autoscout.space.constraints import Columns, constraints
-from autoscout.space.feasible import structures_of, table_of
+from autoscout.space.compiled import build, entangled
+from autoscout.space.compiled.constraints import Columns, constraints
+from autoscout.space.compiled.feasible import structures_of, table_of
+from autoscout.space.compiled.prefixes import LazyTree, SortedTable
 from autoscout.space.graph import Space
-from autoscout.space.prefixes import LazyTree, SortedTable
 from kb.records import AutoscoutError, Configuration, Measurement
 
 QUICK = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from test_session import replay_job
 
-from autoscout import session
-from autoscout.job import load_job
-from autoscout.loop import Interrupted, Stop
+from autoscout.job.load import load_job
+from autoscout.tuning import session
+from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals
 from kb import store
 from kb.journal import Checked, Confirmed, ExperimentEnded, SearchEnded, SessionEnded, Simulated, Steered, Waiting

@@ -3,9 +3,9 @@
 import pytest
 from landscape import failed, measured, space_of
 
-from autoscout.objective import cost
-from autoscout.rivals.expert import expert_default
+from autoscout.job.objective import cost
 from autoscout.search.strategy import strategy
+from autoscout.targets.expert import expert_default
 from kb.journal import Decided
 from kb.records import AutoscoutError
 

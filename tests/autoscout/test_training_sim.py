@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.job import load_job
-from autoscout.simulate.hardware import all_hardware, folder, hardware, kinds
-from autoscout.simulate.inputs import complete, distinct
-from autoscout.simulate.pipeline import idle
-from autoscout.simulate.tables import columns_of, of_row, step_seconds
-from autoscout.simulate.training import PARTS, Training
+from autoscout.job.load import load_job
+from autoscout.simulate.hardware.device import all_hardware, folder, hardware, kinds
+from autoscout.simulate.training.inputs import complete, distinct
+from autoscout.simulate.training.pipeline import idle
+from autoscout.simulate.training.step import PARTS, Training
+from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError
 
@@ -77,7 +77,7 @@ def test_many_parts_of_zero_1_are_less_certain():
 
 def test_a_wheel_takes_the_hardware_along():
     project = (folder().parents[1] / "pyproject.toml").read_text()
-    assert '"fixtures/hardware" = "autoscout/simulate/hardware_data"' in project
+    assert '"fixtures/hardware" = "autoscout/simulate/hardware/data"' in project
 
 
 def test_devices_of_jobs_and_tables_are_the_same_ones():

@@ -5,12 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout import session, warm
-from autoscout.job import load_job
-from autoscout.loop import Stop
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
-from autoscout.warm import Choice, gather
-from autoscout.worth import worth
+from autoscout.tuning import session
+from autoscout.tuning import warm_start as warm
+from autoscout.tuning.loop import Stop
+from autoscout.tuning.warm_start import Choice, gather
+from autoscout.tuning.worth import worth
 from kb import journal, query, store
 from kb.journal import Answered, ExperimentEnded, SessionStarted, WarmStarted
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from kb_samples import ended, measured, python, started, write
 
-from kb import care, connect, forget, hosts, journal, query, store
+from kb import care, connect, forget, journal, query, store
 from kb.records import AutoscoutError
+from kb.sharing import hosts
 
 
 @pytest.fixture

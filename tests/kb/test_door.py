@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from kb_samples import ended, job, measured, started, write
 
-from kb import door, forget, journal, lake, similar, store
+from kb import door, forget, journal, similar, store
 from kb.records import RECORDS, AutoscoutError
+from kb.sharing import lake
 
 HOSTILE = ["", ".", "..", "../..", "/etc", "a/b", "a\nb", "-rf", "~", "a b", "s\x1b]52;c;x\x07", "ä", "x" * 300]
 

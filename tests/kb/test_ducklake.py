@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from kb_samples import ended, measured, write
 
-from kb import forget, shared, store
+from kb import forget, store
 from kb.records import AutoscoutError
+from kb.sharing import places
 
 BINARIES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), Path("/nowhere"))
 EXTENSIONS = ("duckdb_extensions", "duckdb_extension_ducklake", "duckdb_extension_postgres_scanner")
@@ -63,17 +64,17 @@ def test_two_knowledge_bases_meet_in_a_catalog(catalog: str, tmp_path: Path):
     ann, bob, data = tmp_path / "ann" / "kb.duckdb", tmp_path / "bob" / "kb.duckdb", tmp_path / "data"
     store.ingest(ann, write(ann, "a", *(ended(measured(1.0 + i, tp=i), i) for i in range(5))))
     store.ingest(bob, write(bob, "b", ended(measured(None, tp=9)), ended(measured(1.0, tp=0))))
-    assert shared.push(ann, catalog, data)[:2] == (1, 5)
-    assert shared.push(ann, catalog)[:2] == (0, 0)
-    assert shared.push(bob, catalog)[:2] == (1, 2)
-    assert shared.pull(bob, catalog)[:2] == (1, 4)
-    assert shared.pull(ann, catalog)[:2] == (1, 1)
-    assert shared.pull(ann, catalog)[:2] == (0, 0)
+    assert places.push(ann, catalog, data)[:2] == (1, 5)
+    assert places.push(ann, catalog)[:2] == (0, 0)
+    assert places.push(bob, catalog)[:2] == (1, 2)
+    assert places.pull(bob, catalog)[:2] == (1, 4)
+    assert places.pull(ann, catalog)[:2] == (1, 1)
+    assert places.pull(ann, catalog)[:2] == (0, 0)
     assert {m.id for _, m in store.measurements(ann)} == {m.id for _, m in store.measurements(bob)}
     forget.forget(ann, ["a"])
-    shared.push(ann, catalog)
+    places.push(ann, catalog)
     carol = tmp_path / "carol" / "kb.duckdb"
-    shared.pull(carol, catalog)
+    places.pull(carol, catalog)
     assert {session for session, _ in store.measurements(carol)} == {"b"}
 
 
@@ -81,6 +82,6 @@ def test_a_catalog_that_is_not_there(tmp_path: Path):
     kb = tmp_path / "kb.duckdb"
     store.mark(kb)
     with pytest.raises(AutoscoutError) as refused:
-        shared.push(kb, "postgres://ann:secret@127.0.0.1:1/none")
+        places.push(kb, "postgres://ann:secret@127.0.0.1:1/none")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)

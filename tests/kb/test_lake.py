@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from kb_samples import ended, job, measured, python, write
 
-from kb import forget, journal, lake, query, store
+from kb import forget, journal, query, store
 from kb.records import AutoscoutError
+from kb.sharing import lake
 
 RANKED = journal.TournamentRanked(round=0, orderings=[["tp", "pp"], ["pp"]], rewards=[0.1, 0.3], kept=[1])
 

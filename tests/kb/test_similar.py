@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kb_samples import ended, job, measured, write
 
-from kb import similar, store, training
+from kb import outcomes, similar, store
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
 MEMORY = {"a100": 80.0, "a40": 48.0, "cpu": 1.0}.get
@@ -135,15 +135,15 @@ def test_outcomes_are_one_row_a_configuration(tmp_path: Path):
     odd = msgspec.structs.replace(measured(4.0, tp=16), metrics={"step_time_s": 4.0, "odd": 0.5})
     events = [measured(3.0, 1.0, tp=1), measured(1.0, 2.0, tp=1), measured(None, tp=2), measured(2.0, tp=4), wrong, odd]
     store.ingest(kb, write(kb, "s", *map(ended, events)))
-    found = training.outcomes(kb, job().id, ["step_time_s", "odd"])
+    found = outcomes.outcomes(kb, job().id, ["step_time_s", "odd"])
     assert [(o.knobs["tp"], o.status, o.metrics, o.runs) for o in found] == [
         (1, "ok", {"step_time_s": 2.0}, 2),
         (2, "oom", {}, 1),
         (4, "wrong", {}, 2),
         (16, "ok", {"step_time_s": 4.0, "odd": 0.5}, 1),
     ]
-    assert [o.knobs["tp"] for o in training.outcomes(kb, job().id, ["step_time_s"], most=2)][:1] == [1]
-    assert training.outcomes(kb, job().id, ["step_time_s"], contexts=["elsewhere"]) == []
-    columns = training.columns(kb, job().id, ["tp", "pp", "colour"], "step_time_s")
+    assert [o.knobs["tp"] for o in outcomes.outcomes(kb, job().id, ["step_time_s"], most=2)][:1] == [1]
+    assert outcomes.outcomes(kb, job().id, ["step_time_s"], contexts=["elsewhere"]) == []
+    columns = outcomes.columns(kb, job().id, ["tp", "pp", "colour"], "step_time_s")
     assert sorted(zip(columns["step_time_s"], columns["tp"], strict=True)) == [(1, 1), (2, 4), (3, 1), (4, 16)]
     assert len(set(columns["configuration"])) == 3

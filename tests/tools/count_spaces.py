@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.job import load_job
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
 from kb.records import Job, SpaceLimits
 

@@ -16,14 +16,14 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from autoscout.simulate.against import PAPER, Scores, score_rows
 from autoscout.simulate.encode import Seen, take
-from autoscout.simulate.measured import Rows, read
+from autoscout.simulate.learned.other_jobs import PastJobs
+from autoscout.simulate.learned.stack import Ensemble
+from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Columns, Member, Prediction
 from autoscout.simulate.members import members_of
-from autoscout.simulate.past import PastJobs
-from autoscout.simulate.stack import Ensemble
-from autoscout.simulate.weights import SPAN
+from autoscout.simulate.validation.against import PAPER, Scores, score_rows
+from autoscout.simulate.validation.measured import Rows, read
 
 TABLES = {
     "vTrain": "landscapes/vtrain_a100_single_node.csv.gz",

@@ -16,21 +16,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.evaluate import Evaluator
-from autoscout.job import load_job
-from autoscout.objective import constraint
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
+from autoscout.job.objective import constraint
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import Predictor, Simulators, medians
+from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.members import with_learned
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.stack import Ensemble
-from autoscout.simulate.training import Training
-from autoscout.space.feasible import INACTIVE
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
+from autoscout.space.compiled.feasible import INACTIVE
 from autoscout.space.graph import Space
-from autoscout.tape import Tape
+from autoscout.targets.expert import expert_default
+from autoscout.tuning.evaluator import Evaluator
+from autoscout.tuning.tape import Tape
 from kb.journal import Checked, FidelitySwitched, Journal
 from kb.records import Configuration, Job, Measurement, SpaceLimits, Value
 

@@ -1,5 +1,5 @@
 """Fits what the code of a plain PyTorch trainer does not tell of its memory: four constants of
-autoscout/simulate/memory.py, on litgpt's LoRA and QLoRA rows, and again leaving one model out.
+autoscout/simulate/training/memory.py, on litgpt's LoRA and QLoRA rows, and again leaving one model out.
 
     python tests/tools/fit_adapters.py [FOLDER]     FOLDER: ../shared/data, or another with the same files
 """
@@ -11,9 +11,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from training_accuracy import memories
 
-from autoscout.simulate import memory
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.tables import columns_of, peak_gib
+from autoscout.simulate.training import memory
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 
 CONSTANTS = ("EAGER_LOGITS", "EAGER_STREAM", "QUANTISED_INPUT", "QUANTISED")
 

@@ -14,9 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.optimize import least_squares
 
-import autoscout.simulate.hardware as known
-from autoscout.simulate.hardware import Curve, Hardware
-from autoscout.simulate.training import Training
+import autoscout.simulate.hardware.device as known
+from autoscout.simulate.hardware.device import Curve, Hardware
+from autoscout.simulate.training.step import Training
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Matrix products: the constants of gemm in autoscout/simulate/roofline.py, and how fast they are inside layers."""
+"""Matrix products: the constants of gemm in simulate/hardware/roofline.py, and how fast they are inside layers."""
 
 from collections.abc import Iterable
 
@@ -71,7 +71,7 @@ def mist_products(data: Data, gpu: str) -> Iterable[tuple[float, float, float, f
 
 
 def gemm_seconds(p: np.ndarray, rows: np.ndarray, peak: float, bandwidth: float, sms: int) -> np.ndarray:
-    """As autoscout/simulate/roofline.py has it. `p`: logs of overhead, share of bandwidth, extra k, efficiencies."""
+    """As simulate/hardware/roofline.py has it. `p`: logs of overhead, share of bandwidth, extra k, efficiencies."""
     overhead, share, extra, *efficiency = np.exp(p)
     m, n, k = rows[:, 0], rows[:, 1], rows[:, 2]
     compute = np.full(len(rows), np.inf)

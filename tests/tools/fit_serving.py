@@ -1,4 +1,4 @@
-"""Fits the constants of autoscout/simulate/serving_devices.toml to the measured kernels of ../shared/data/calibration.
+"""Fits the constants of simulate/serving/serving_devices.toml to the measured kernels of ../shared/data/calibration.
 
     PYTHONPATH=. .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration > serving_devices.toml
 
@@ -14,8 +14,8 @@ import duckdb
 import numpy as np
 from scipy.optimize import least_squares
 
-from autoscout.simulate import serving_operators as op
-from autoscout.simulate.hardware import all_hardware
+from autoscout.simulate.hardware.device import all_hardware
+from autoscout.simulate.serving import operators as op
 
 # Hardware file → its name in the tables, and the device that lends what the tables lack.
 DEVICES = {

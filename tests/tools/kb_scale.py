@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kb import connect, query, similar, training
+from kb import connect, outcomes, query, similar
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
 _IMPORT, _SESSION = 20_000, 100  # rows of each
@@ -207,11 +207,11 @@ def main() -> None:
         figures["cpu_ms"][title] = round(cpu_ms(lambda sql=sql: query.run(kb, sql)))
     figures["cpu_ms"]["similar"] = round(cpu_ms(lambda: similar.similar(kb, job_like_one(), lambda device: 80.0)))
     knobs = ["pp", "tp", "dp", "sp", "ar", "distopt", "overlap_grad", "mbs", "ar_layers", "ddp_bucket"]
-    figures["training_rows"] = len(training.columns(kb, job_id, knobs, "step_time_s")["step_time_s"])
+    figures["training_rows"] = len(outcomes.columns(kb, job_id, knobs, "step_time_s")["step_time_s"])
     what = f"{figures['training_rows']} training rows of a job"
-    figures["cpu_ms"][what] = round(cpu_ms(lambda: training.columns(kb, job_id, knobs, "step_time_s")))
+    figures["cpu_ms"][what] = round(cpu_ms(lambda: outcomes.columns(kb, job_id, knobs, "step_time_s")))
     figures["cpu_ms"]["its outcomes for a warm start"] = round(
-        cpu_ms(lambda: training.outcomes(kb, job_id, ["step_time_s"]))
+        cpu_ms(lambda: outcomes.outcomes(kb, job_id, ["step_time_s"]))
     )
     if options.json:
         print(json.dumps(figures))

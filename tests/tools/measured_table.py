@@ -8,14 +8,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.job import load_job
-from autoscout.loop import Stop
-from autoscout.objective import cost
-from autoscout.profile.runner import profiler_for
-from autoscout.rivals.expert import expert_default
-from autoscout.session import Options, tune
+from autoscout.job.load import load_job
+from autoscout.job.objective import cost
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.tuning.loop import Stop
+from autoscout.tuning.session import Options, tune
 from kb import store
 from kb.records import Configuration, Job, Measurement
 

@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.job import load_job, with_budget
-from autoscout.loop import Stop
-from autoscout.search.orchestrator import Hyper
-from autoscout.session import Options, tune
+from autoscout.job.load import load_job, with_budget
+from autoscout.search.paper.orchestrator import Hyper
 from autoscout.space.graph import Space
+from autoscout.tuning.loop import Stop
+from autoscout.tuning.session import Options, tune
 from kb import store
 
 

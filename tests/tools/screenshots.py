@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kb import store
 from tui.app import SessionApp
-from tui.follow import Follower
+from tui.session.follow import Follower
 
 RECORDED = Path("fixtures/recorded/tiny-gpt-session.jsonl")
 PICTURES = Path("docs/screens")

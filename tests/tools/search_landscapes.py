@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.job import load_job
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
 from kb.records import Configuration, Objective, SpaceLimits, Value
 
 TABLES = Path("../shared/data/landscapes")

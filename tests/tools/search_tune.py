@@ -18,8 +18,8 @@ import numpy as np
 import search_landscapes
 from search_landscapes import Landscape
 
+from autoscout.search.earlier import Past
 from autoscout.search.hyper import hyper_of
-from autoscout.search.past import Past
 from autoscout.search.strategy import strategy
 from kb.records import Configuration, Measurement
 

@@ -16,12 +16,12 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from autoscout.simulate.serving import ServingSimulator, columns_at, exactly, fluid_error
-from autoscout.simulate.serving_device import device
-from autoscout.simulate.serving_fluid import fluid
-from autoscout.simulate.serving_setup import setup
-from autoscout.simulate.serving_tables import columns_of_rows
-from tui.text import table
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, exactly, fluid_error
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from tui.printing.text import table
 
 _90 = 1.645
 

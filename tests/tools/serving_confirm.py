@@ -11,10 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout import export
-from autoscout.confirm import ratio
-from autoscout.profile import serving_check, serving_profiler
-from autoscout.session import session_started
+from autoscout.deploy import export
+from autoscout.targets.vllm import check as serving_check
+from autoscout.targets.vllm import profiler
+from autoscout.tuning.confirm import ratio
+from autoscout.tuning.session import session_started
 from kb.records import Job
 
 _SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
@@ -42,7 +43,7 @@ def main() -> None:
 
 def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
     """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
-    model = job.launch.model_path or serving_profiler.random_model(job)
+    model = job.launch.model_path or profiler.random_model(job)
     with serving_check.serving(job, launch, "command") as (port, _), tempfile.TemporaryDirectory() as folder:
         runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
     return {metric: statistics.fmean(run[metric] for run in runs) for metric in _SHOWN}

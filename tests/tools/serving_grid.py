@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout import session
-from autoscout.job import load_job
-from autoscout.profile.runner import profiler_for
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.tuning import session
 from kb import journal as journals
 from kb.records import Job, SpaceLimits
 

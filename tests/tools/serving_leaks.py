@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from autoscout.profile import processes
+from autoscout.running import processes
 from kb import journal as journals
 
 JOB = Path("fixtures/jobs/tiny-llama-serve-cpu.toml")

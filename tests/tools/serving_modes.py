@@ -20,14 +20,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.confirm import ratio
-from autoscout.job import load_job
-from autoscout.profile import load, processes, serving_profiler, serving_server, vllm
-from autoscout.profile.load import Pass
-from autoscout.profile.runner import profiler_for
-from autoscout.rivals.expert import expert_default
+from autoscout.job.load import load_job
+from autoscout.running import processes
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm import load_plan
+from autoscout.targets.vllm import profiler as serving_profiler
+from autoscout.targets.vllm import server as serving_server
+from autoscout.targets.vllm.load_plan import Pass
+from autoscout.tuning.confirm import ratio
 from kb.records import Configuration, Job
 
 JOB = "fixtures/jobs/tiny-llama-serve-cpu.toml"
@@ -43,7 +47,7 @@ CONFIGURATIONS = (
 )
 MODES = {"warm": "b", "serve": "a", "reuse": "c"}
 SHOWN = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms", "e2el_p99_ms")
-WORKER = Path(load.__file__).parent / "worker_vllm"
+WORKER = Path(load_plan.__file__).parent / "worker"
 
 
 def main() -> None:
@@ -158,7 +162,7 @@ def _against_vllm_bench(job: Job, root: Path) -> None:
     arguments, model = vllm.engine_arguments(job, configuration), serving_profiler.random_model(job)
     folder = root / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    plan = load.plan(job) | {"passes": 1}
+    plan = load_plan.plan(job) | {"passes": 1}
     given = {"plan": plan, "served_name": vllm.SERVED_NAME, "known": {}}
     (folder / "experiment.json").write_text(json.dumps(given))
     url = f"http://127.0.0.1:{port}"
@@ -186,7 +190,7 @@ def _ours(job: Job, folder: Path, url: str) -> None:
     command = [job.launch.python, str(WORKER / "client.py"), str(folder / "experiment.json"), url]
     subprocess.run(command, check=True, timeout=600)
     passes = json.loads((folder / "rank-0.json").read_bytes())["passes"]
-    found = load.metrics(msgspec.convert(passes, list[Pass]), job)
+    found = load_plan.metrics(msgspec.convert(passes, list[Pass]), job)
     print("| ours | " + " | ".join(f"{found[name]:.1f}" for name in SHOWN) + " |", flush=True)
 
 

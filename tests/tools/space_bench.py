@@ -85,7 +85,7 @@ def each(work: Callable[[Any], Any], items: list[Any]) -> float:
 def our_space(parameters: dict[str, list[int]], rules: list[str]) -> Any:
     from autoscout.space.graph import Space
     from autoscout.space.knob import Knob, Rule
-    from autoscout.space.rules import Expression
+    from autoscout.space.language.expression import Expression
 
     structural = {"pp", "tp", "cp", "dp", "vpp", "sp", "recompute"}
     knobs = [
@@ -141,7 +141,7 @@ def ours_megatron() -> dict[str, Any]:
     """1,024 GPUs, Qwen3-30B-A3B with Transformer Engine, the shipped catalog and as many switches as make 25 knobs."""
     import msgspec
 
-    from autoscout.presets import models
+    from autoscout.job.presets import models
     from autoscout.space.attributes import attributes_of
     from autoscout.space.graph import Space
     from autoscout.space.knob import KnobEntry, instantiate, load_catalog

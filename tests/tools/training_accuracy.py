@@ -19,12 +19,13 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.stats import rankdata
 
-import autoscout.simulate.hardware as known
-from autoscout.simulate import once, stage, training
-from autoscout.simulate.hardware import Curve, Hardware, Tile
-from autoscout.simulate.memory import Memory
-from autoscout.simulate.tables import columns_of, peak_gib, step_seconds
-from autoscout.simulate.training import Training
+import autoscout.simulate.hardware.device as known
+from autoscout.simulate.hardware.device import Curve, Hardware, Tile
+from autoscout.simulate.training import once, stage
+from autoscout.simulate.training import step as training
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation.training_tables import columns_of, peak_gib, step_seconds
 
 Rows = list[dict[str, str]]
 WITHIN_90 = 1.645

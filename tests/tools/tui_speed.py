@@ -25,8 +25,8 @@ from tui_samples import (  # type: ignore[import-not-found] - found by the line 
 
 from kb.journal import AnyEvent, Rewarded
 from tui.app import SessionApp
-from tui.follow import Follower
-from tui.widgets.rows import Rows
+from tui.session.follow import Follower
+from tui.widgets.lazy_table import Rows
 
 STEPS = 5000
 EXPERIMENTS = 100_000

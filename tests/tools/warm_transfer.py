@@ -17,12 +17,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from autoscout.search.past import Past
+from autoscout.search.earlier import Past
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb import similar
 from kb.records import Cluster, Configuration, Job, Measurement, Model, Node, Objective, Traffic
-from kb.tables import read_table
+from kb.table_files import read_table
 
 _TABLE = Path(__file__).parents[3] / "shared/data/landscapes/vtrain_a100_single_node.csv.gz"
 _METRIC = "s_per_sample"

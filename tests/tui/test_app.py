@@ -32,15 +32,15 @@ from tui_samples import (
     waiting,
 )
 
-from autoscout.schedule import slots
+from autoscout.cluster import slots
 from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
 from tui.app import Read, SessionApp
-from tui.follow import Follower
 from tui.modals import Full
-from tui.neighbours import waiting_orders
 from tui.screens.knowledge import KnowledgePane
-from tui.widgets.rows import Rows
+from tui.session.follow import Follower
+from tui.session.neighbours import waiting_orders
+from tui.widgets.lazy_table import Rows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = [(80, 24), (120, 40), (200, 50)]

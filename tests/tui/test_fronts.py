@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tui_samples import configuration, experiment, measured, session, started
 
 from kb.journal import AnyEvent
-from tui.fronts import Front, front
-from tui.state import fold
+from tui.session.fronts import Front, front
+from tui.session.state import fold
 
 Pair = tuple[float, float]
 

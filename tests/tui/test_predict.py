@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscout.simulate import tables
-from autoscout.simulate.training import Training
+from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation import training_tables
 from kb import store
 
 RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl")
@@ -57,7 +57,7 @@ def layouts(factor=1.0, models=("mpt-1b", "mpt-3b", "mpt-7b")):
         for tp in (1, 2, 4)
         for mbs in (1, 2, 4)
     ]
-    seconds = factor * Training().predict(tables.columns_of(rows)).value
+    seconds = factor * Training().predict(training_tables.columns_of(rows)).value
     return [{**row, "iteration_time_s": t} for row, t in zip(rows, seconds.tolist(), strict=True)]
 
 

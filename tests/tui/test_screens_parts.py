@@ -3,16 +3,16 @@
 import pytest
 from tui_samples import JOB, configuration, experiment, failed, infeasible, measured, started
 
+from autoscout.machine.telemetry import Meter, Reading, parsed
 from kb import journal as j
-from tui import feasible
 from tui.draw import checking
-from tui.draw.cluster import devices
-from tui.draw.grid import coordinates, difference_of_differences, grid
+from tui.draw.machine_panel import devices
 from tui.draw.running import iteration, running
-from tui.eta import expected_s
-from tui.standing import standing
-from tui.state import Grid, fold
-from tui.telemetry import Meter, Reading, parsed
+from tui.draw.two_by_two import coordinates, difference_of_differences, grid
+from tui.session import shortfall
+from tui.session.eta import expected_s
+from tui.session.standing import standing
+from tui.session.state import Grid, fold
 
 
 def test_what_nvidia_smi_says_of_its_devices():
@@ -143,10 +143,10 @@ def test_dense_coordinates_say_direction_and_momentum():
 
 
 def test_what_is_nearest_to_feasible():
-    missed = feasible.misses(fold(infeasible()))
+    missed = shortfall.misses(fold(infeasible()))
     assert [(m.text, m.value, m.run.name) for m in missed] == [("peak_memory_gib <= 78", 81.4, "pp4_tp1_arnone_mbs1")]
     assert missed[0].factor == pytest.approx(81.4 / 78)
-    assert [(f.status, f.count) for f in feasible.failures(fold(infeasible()))] == [("limit", 2), ("oom", 1)]
+    assert [(f.status, f.count) for f in shortfall.failures(fold(infeasible()))] == [("limit", 2), ("oom", 1)]
 
 
 @pytest.mark.parametrize(

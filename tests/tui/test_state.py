@@ -9,10 +9,10 @@ from tui_samples import JOB, ended, running, session
 
 from kb import journal as journals
 from kb.journal import ExperimentEnded, SessionResumed
-from tui.eta import remaining
-from tui.plain import Progress
-from tui.state import best_so_far, fold
-from tui.tree import grow
+from tui.printing.plain import Progress
+from tui.session.eta import remaining
+from tui.session.state import best_so_far, fold
+from tui.session.tree import grow
 
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.text import Text
 
-from autoscout.confirm import half_width
-from autoscout.objective import cost
+from autoscout.job.objective import cost
+from autoscout.tuning.confirm import half_width
 from tui.draw.plot import bar, cloud
-from tui.fronts import Front
-from tui.state import Run, State
-from tui.text import number
+from tui.printing.text import number
+from tui.session.fronts import Front
+from tui.session.state import Run, State
 
 _MOST = 6
 

@@ -4,15 +4,15 @@ import textwrap
 
 from rich.text import Text
 
-from tui import feasible
 from tui.draw.look import glyph, style
-from tui.state import State
-from tui.text import number
+from tui.printing.text import number
+from tui.session import shortfall
+from tui.session.state import State
 
 
 def nothing(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
-    missed = feasible.misses(state)
+    missed = shortfall.misses(state)
     wide = width > 64
     if missed:
         text.append(
@@ -24,7 +24,7 @@ def nothing(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"{miss.text:<24.24}{number(miss.value):>9}  ", style="" if met else "bold")
         text.append(f"{share:<9}", style="yellow")
         text.append(f"      {miss.run.name}\n" if wide else "\n", style="dim")
-    near = feasible.nearest(state)
+    near = shortfall.nearest(state)
     if near is not None:
         text.append(f"\nnearest to all of them: {near.name}\n", style="bold")
         text.append(
@@ -33,7 +33,7 @@ def nothing(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append("\n")
     elif missed:
         text.append("\n")
-    for failed in feasible.failures(state):
+    for failed in shortfall.failures(state):
         if failed.status != "limit":
             text.append(f"{glyph(failed.status, ascii_only)} {failed.status} {failed.count}  ", style(failed.status))
             text.append(f"{failed.example.name}: {failed.example.note}\n", style="dim")

@@ -2,12 +2,12 @@
 
 from rich.text import Text
 
-from autoscout.export import launch, render
+from autoscout.deploy.export import launch, render
 from kb.records import AutoscoutError
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
-from tui.state import SEARCH_PURPOSES, Run, State
-from tui.text import number
+from tui.printing.text import number
+from tui.session.state import SEARCH_PURPOSES, Run, State
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:

@@ -7,10 +7,10 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from tui.draw import panels
-from tui.draw.grid import coordinates
+from tui.draw.two_by_two import coordinates
+from tui.printing.text import number
 from tui.screens.pane import Pane
-from tui.text import number
-from tui.tree import Node, grow
+from tui.session.tree import Node, grow
 from tui.widgets.panel import Panel
 
 

@@ -3,7 +3,7 @@
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from tui.draw.cluster import devices, queue, slots
+from tui.draw.machine_panel import devices, queue, slots
 from tui.screens.pane import Pane
 from tui.widgets.panel import Panel
 

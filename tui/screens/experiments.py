@@ -11,8 +11,8 @@ from tui.draw.look import style
 from tui.draw.runs import describe, experiment_row
 from tui.modals import Full
 from tui.screens.pane import Pane
-from tui.state import Run
-from tui.widgets.rows import Cells, Rows
+from tui.session.state import Run
+from tui.widgets.lazy_table import Cells, Rows
 
 _COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
 

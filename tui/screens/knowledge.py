@@ -25,9 +25,9 @@ from kb.connect import lock_path
 from kb.records import AutoscoutError
 from kb.similar import FAR
 from tui.modals import Prompt
+from tui.printing.text import number
 from tui.screens.pane import Pane
-from tui.text import number
-from tui.widgets.console import FIRST, Console
+from tui.widgets.sql_box import FIRST, Console
 
 PAGE = 200
 _AGAIN_S = 2.0  # between two tries while somebody has the file

@@ -3,11 +3,11 @@
 from rich.text import Text
 from textual.app import ComposeResult
 
-from autoscout.export import launch, render
+from autoscout.deploy.export import launch, render
 from kb.records import AutoscoutError
 from tui.draw import panels
 from tui.screens.pane import Pane
-from tui.state import State
+from tui.session.state import State
 from tui.widgets.panel import Panel
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from tui.state import State
+from tui.session.state import State
 from tui.widgets.panel import Panel
 
 if TYPE_CHECKING:

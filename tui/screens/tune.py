@@ -5,9 +5,9 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tui.draw import panels
-from tui.draw.grid import grid
 from tui.draw.nothing import nothing
 from tui.draw.running import running
+from tui.draw.two_by_two import grid
 from tui.screens.pane import Pane
 from tui.widgets.panel import Panel
 

@@ -69,7 +69,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
 
 
 def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.table import TableSource, landscapes_of_table
+    from autoscout.bench.table_landscape import TableSource, landscapes_of_table
 
     for name in ("metric", "goal"):
         if options[name] is None:
@@ -91,7 +91,7 @@ def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]
 
 
 def _of_job(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.job import landscape_of_job
+    from autoscout.bench.job_landscape import landscape_of_job
 
     for name in _TABLE_ONLY:
         if options[name]:
@@ -104,7 +104,7 @@ def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], a
     from autoscout.bench.run import Settings
     from autoscout.bench.summary import summarize
     from autoscout.bench.variants import usable
-    from tui import benches
+    from tui.printing import benches
 
     names = _names(options["strategies"])
     chosen, left_out = usable(names or _STRATEGIES.split(","), landscapes)
@@ -118,7 +118,7 @@ def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], a
     runs = run_all(landscapes, chosen, options["seeds"], settings, options["folder"], progress=progress)
     summary = summarize(runs, settings.budget, settings.target)
     if options["svg"] is not None:
-        from autoscout.bench.picture import svg
+        from autoscout.bench.curves import svg
 
         options["svg"].write_text(svg(runs, settings.budget))
     if as_json:
@@ -128,10 +128,10 @@ def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], a
 
 
 def _paper(options: dict[str, Any], as_json: bool) -> None:
-    from autoscout.bench.paper import evaluate
+    from autoscout.bench.paper_evaluation import evaluate
     from autoscout.bench.paper_report import markdown
     from autoscout.bench.run import Settings
-    from tui import benches
+    from tui.printing import benches
 
     for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer"):
         if options[name]:
@@ -149,7 +149,7 @@ def _paper(options: dict[str, Any], as_json: bool) -> None:
 
 
 def _check_figures(names: list[str]) -> None:
-    from autoscout.bench.paper import FIGURES
+    from autoscout.bench.paper_evaluation import FIGURES
 
     for name in names:
         if name not in FIGURES:

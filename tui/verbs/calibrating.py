@@ -8,7 +8,7 @@ import click
 from tui.options import common, note
 
 if TYPE_CHECKING:
-    from autoscout.calibrate import Calibration
+    from autoscout.machine.calibrate import Calibration
 
 
 @click.command()
@@ -25,8 +25,8 @@ def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json
     import shlex
     import sys
 
-    from autoscout.calibrate import calibrate, write
-    from autoscout.simulate.hardware import own_folder
+    from autoscout.machine.calibrate import calibrate, write
+    from autoscout.simulate.hardware.device import own_folder
 
     if name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise click.UsageError(f"--name '{name}' becomes a file: use letters, digits, '.', '_' and '-' only")
@@ -39,7 +39,7 @@ def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json
 def _report(found: "Calibration", path: Path, as_json: bool) -> None:
     import json
 
-    from tui.text import number, table
+    from tui.printing.text import number, table
 
     hw = found.hardware
     if as_json:

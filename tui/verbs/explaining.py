@@ -16,12 +16,12 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     which knobs matter in the whole space. Measured and predicted values are told apart."""
     import msgspec
 
-    from autoscout.importance import importance
+    from autoscout.deploy.importance import importance
     from autoscout.space.graph import Space
     from kb import journal as journals
     from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
     from kb.records import AutoscoutError
-    from tui.follow import journal_of
+    from tui.session.follow import journal_of
 
     path = journal_of(kb_path(kb), session)
     events = journals.events(path)

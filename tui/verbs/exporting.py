@@ -22,7 +22,7 @@ from tui.options import common, existing_kb, note
 @common
 def export(session: str, form: Any, knobs: tuple[str, ...], check: bool, kb: Path | None, as_json: bool) -> None:
     """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script."""
-    from autoscout import export as exporting
+    from autoscout.deploy import export as exporting
 
     found = exporting.of_session(existing_kb(kb), session, list(knobs))
     if check:

@@ -12,7 +12,7 @@ from tui.options import common, kb_path, load_job
 @common
 def doctor(job_file: Path | None, kb: Path | None, as_json: bool) -> None:
     """Say what this machine can profile, what is missing and how to get it."""
-    from autoscout.doctor import examine
-    from tui import report
+    from autoscout.machine.doctor import examine
+    from tui.printing import report
 
     report.doctor(examine(kb_path(kb), load_job(job_file) if job_file else None), as_json)

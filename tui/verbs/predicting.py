@@ -32,7 +32,7 @@ def predict(
     from autoscout.simulate import predict as predicting
     from autoscout.space.explain import parse
     from autoscout.space.graph import Space
-    from tui import predictions
+    from tui.printing import predictions
 
     job = load_job(job_file)
     found = predicting.predict(job, parse(Space.of_job(job), assignments), existing_kb(kb))
@@ -43,8 +43,8 @@ def predict(
 
 
 def _against(table: Path, as_json: bool) -> None:
-    from autoscout.simulate.against import score
-    from tui import predictions
+    from autoscout.simulate.validation.against import score
+    from tui.printing import predictions
 
     report = score(table, note)
     if as_json:

@@ -17,7 +17,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
     from autoscout.space.declared import notes
     from autoscout.space.graph import Space
-    from tui import report
+    from tui.printing import report
 
     job = load_job(job_file)
     for said in notes(job):
@@ -36,10 +36,10 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 @common
 def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """Say whether a configuration is valid, by which rule it is not, and the nearest one that is."""
-    from autoscout.rivals.expert import expert_default
     from autoscout.space import explain as explaining
     from autoscout.space.graph import Space
-    from tui import report
+    from autoscout.targets.expert import expert_default
+    from tui.printing import report
 
     space = Space.of_job(load_job(job_file))
     explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))

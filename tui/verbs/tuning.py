@@ -58,9 +58,9 @@ def tune(
     as_json: bool,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
-    from autoscout import loop, session
+    from autoscout.tuning import loop, session
     from kb import journal as journals
-    from tui import plain, report
+    from tui.printing import plain, report
 
     path = kb_path(kb)
     past = []
@@ -101,8 +101,8 @@ def tune(
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """Run one experiment, measured and stored; knobs not given follow the expert default."""
-    from autoscout import loop, session
-    from tui import report
+    from autoscout.tuning import loop, session
+    from tui.printing import report
 
     job = load_job(job_file)
     stop = loop.Stop()
@@ -122,8 +122,8 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @common
 def best(what: str, kb: Path | None, as_json: bool) -> None:
     """Show the winner beside the expert default: knob differences, gain, and how it was measured."""
-    from autoscout import best as bests
-    from tui import report
+    from autoscout.deploy import recommendation as bests
+    from tui.printing import report
 
     path = existing_kb(kb)
     found = (
@@ -137,7 +137,7 @@ def best(what: str, kb: Path | None, as_json: bool) -> None:
 def sessions(kb: Path | None, as_json: bool) -> None:
     """List the sessions, newest last."""
     from kb import store
-    from tui import report
+    from tui.printing import report
 
     path = existing_kb(kb)
     for problem in store.ingest_all(path)[1]:
@@ -147,7 +147,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
     """The engine as a process of its own; the screens on it, unless they are not wanted."""
-    from autoscout.session import new_id
+    from autoscout.tuning.session import new_id
 
     name = resume or new_id(job)
     given = sys.argv[sys.argv.index("tune") + 1 :] if "tune" in sys.argv else []
@@ -166,10 +166,10 @@ def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json
 
 def _after_closing(name: str, kb: Path) -> None:
     """What a person who closed the screens should know: that it goes on, how it ended, or that it was cut off."""
-    from autoscout import best
+    from autoscout.deploy import recommendation
     from kb import journal as journals
     from kb import store
-    from tui import report
+    from tui.printing import report
 
     folder = store.session_folder(kb, name)
     if store.is_running(folder):
@@ -179,7 +179,7 @@ def _after_closing(name: str, kb: Path) -> None:
     if not ended or ended[-1].reason in ("interrupted", "failed"):
         note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
         raise SystemExit(1)
-    report.best(best.best_of_session(kb, name), as_json=False)
+    report.best(recommendation.best_of_session(kb, name), as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:

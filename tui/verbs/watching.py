@@ -25,7 +25,7 @@ _START_S = 60.0
 def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, as_json: bool) -> None:
     """Open the screens on a session: running, finished, or a recorded journal (FILE.jsonl). Without a name: the one
     that runs, else the newest."""
-    from tui import follow
+    from tui.session import follow
 
     path = existing_kb(kb)
     journal = follow.journal_of(path, session or _newest(path))
@@ -34,7 +34,7 @@ def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, a
     if as_json:
         import msgspec
 
-        from tui import state
+        from tui.session import state
 
         follower = follow.Follower(journal)
         click.echo(msgspec.json.encode(state.fold(follower.everything())))
@@ -100,7 +100,7 @@ def on_screen() -> bool:
 
 def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
     from tui.app import watch as open_screens
-    from tui.follow import Follower
+    from tui.session.follow import Follower
 
     unicode = "utf" in (sys.stdout.encoding or "").lower()
     open_screens(Follower(journal), kb, ascii_only or not unicode)
@@ -136,8 +136,8 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 def _plainly(journal: Path) -> None:
     """Follows until the session ends or its process is gone."""
     from kb.journal import SessionEnded, SessionStarted
-    from tui.follow import Follower
-    from tui.plain import Progress
+    from tui.printing.plain import Progress
+    from tui.session.follow import Follower
 
     follower = Follower(journal)
     progress = None

@@ -16,7 +16,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-WORKER = Path(__file__).parents[3] / "autoscout" / "profile" / "worker"
+WORKER = Path(__file__).parents[3] / "autoscout" / "targets" / "megatron" / "worker"
 
 
 def answer(question: dict[str, Any]) -> dict[str, str]:

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 from agreement import Answers, Verdict, assignments, one_rule_broken
 
-from autoscout.profile.megatron import environment_variables, worker_config
 from autoscout.space.graph import Space
+from autoscout.targets.megatron.arguments import environment_variables, worker_config
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic, Value
 
 BEYOND: dict[str, list[Value]] = {

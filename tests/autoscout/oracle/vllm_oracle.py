@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from agreement import Answers, Verdict, assignments, one_rule_broken
 
-from autoscout.job import load_job
-from autoscout.profile.vllm import engine_arguments, model_config
+from autoscout.job.load import load_job
 from autoscout.space.graph import Space
+from autoscout.targets.vllm.arguments import engine_arguments, model_config
 from kb.records import Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic, Value
 
 PYTHON = Path(".venv-vllm/bin/python")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from autoscout.profile import megatron
-from autoscout.profile.runner import MegatronProfiler, Profiler, profiler_for
-from autoscout.profile.warm import Warm
+from autoscout.running.warm_launcher import Warm
+from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron.profiler import MegatronProfiler, Profiler, profiler_for
 from kb.records import Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
 
 
@@ -49,7 +49,7 @@ class Bench:
         for known, profiler in self._profilers:
             if known == job:
                 return profiler
-        warm = megatron.launcher(job) == "warm"
+        warm = arguments.launcher(job) == "warm"
         self._profilers.append((job, MegatronProfiler(job, self._warm) if warm else profiler_for(job)))
         return self._profilers[-1][1]
 

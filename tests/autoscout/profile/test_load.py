@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_bench import PYTHON, needs_vllm, serving_job
 
-from autoscout.profile import load
-from autoscout.profile.load import Pass, Request
+from autoscout.targets.vllm import load_plan
+from autoscout.targets.vllm.load_plan import Pass, Request
 from kb.records import AutoscoutError, Objective
 
-WORKER = Path(load.__file__).parent / "worker_vllm"
+WORKER = Path(load_plan.__file__).parent / "worker"
 
 
 def test_metrics_of_a_pass_computed_by_hand() -> None:
     """Two requests: 3 tokens at 0.2, 0.3, 0.5 s after sending at 0.1; 1 token at 1.0 s, sent at 0.5 s."""
     measured = Pass(2.0, 0.7, [Request(0.1, [0.3, 0.4, 0.6], 3, 10), Request(0.5, [1.0], 1, 20)])
-    found = load.of_pass(measured, {"ttft": 300.0})
+    found = load_plan.of_pass(measured, {"ttft": 300.0})
     assert found["ttft_mean_ms"] == pytest.approx((200 + 500) / 2)
     assert found["ttft_p90_ms"] == pytest.approx(200 + 0.9 * 300)
     assert found["tpot_mean_ms"] == pytest.approx(150)  # (500 − 200) / 2; one token has none
@@ -43,7 +43,7 @@ def test_metrics_of_a_pass_computed_by_hand() -> None:
 
 def test_chunks_of_several_tokens_count_them_all() -> None:
     """As servers send them under load: two chunks, seven tokens."""
-    found = load.of_pass(Pass(1.0, 0.0, [Request(0.0, [0.1, 0.7], 7, 1)]), {})
+    found = load_plan.of_pass(Pass(1.0, 0.0, [Request(0.0, [0.1, 0.7], 7, 1)]), {})
     assert found["tpot_mean_ms"] == pytest.approx(100)
     assert found["itl_mean_ms"] == pytest.approx(600)
     assert found["output_tokens_per_s"] == 7
@@ -51,9 +51,9 @@ def test_chunks_of_several_tokens_count_them_all() -> None:
 
 def test_failed_requests_count_nowhere_and_are_told() -> None:
     passes = [Pass(1.0, 0.0, [Request(0.0, [0.5], 1, 4), Request(0.0, [], 0, 4, "HTTP 500: broken")])]
-    assert load.of_pass(passes[0], {})["requests_per_s"] == 1.0
-    assert load.failed(passes) == "1 of 2 requests failed: HTTP 500: broken"
-    assert load.of_pass(Pass(1.0, 0.0, [Request(0.0, [], 0, 4, "no")]), {})["ttft_p99_ms"] == 0.0
+    assert load_plan.of_pass(passes[0], {})["requests_per_s"] == 1.0
+    assert load_plan.failed(passes) == "1 of 2 requests failed: HTTP 500: broken"
+    assert load_plan.of_pass(Pass(1.0, 0.0, [Request(0.0, [], 0, 4, "no")]), {})["ttft_p99_ms"] == 0.0
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,7 +64,7 @@ def test_failed_requests_count_nowhere_and_are_told() -> None:
 )
 def test_latencies_hang_together(asked: list[tuple[float, list[float]]]) -> None:
     requests = [Request(sent, (sent + np.cumsum(gaps)).tolist(), len(gaps), 5) for sent, gaps in asked]
-    found = load.of_pass(Pass(10.0, 0.0, requests), {"e2el": 1e9})
+    found = load_plan.of_pass(Pass(10.0, 0.0, requests), {"e2el": 1e9})
     for what in ("ttft", "tpot", "itl", "e2el"):
         steps = [found[f"{what}_{at}_ms"] for at in ("p50", "p90", "p95", "p99")]
         assert steps == sorted(steps)
@@ -86,7 +86,7 @@ def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
     given = {"duration_s": 4.0, "requests": msgspec.to_builtins(requests), "goodput": slo}
     script = Path(__file__).with_name("vllm_metrics.py")
     theirs = subprocess.run([PYTHON, script], input=json.dumps(given).encode(), capture_output=True, timeout=280)
-    ours = load.of_pass(Pass(4.0, 0.0, requests), slo)
+    ours = load_plan.of_pass(Pass(4.0, 0.0, requests), slo)
     said = json.loads(theirs.stdout.splitlines()[-1])
     assert len(said) == 24
     assert said == pytest.approx({name: ours[name] for name in said})
@@ -96,33 +96,33 @@ def test_what_the_kv_cache_should_hold() -> None:
     """Two requests of 10 + 2 and 20 + 3 tokens overlap, a third one of 30 + 4 comes when they have gone."""
     one, two = Request(0.0, [0.5, 1.0], 2, 10), Request(0.9, [1.5, 2.0], 3, 20)
     third = Request(2.0, [3.0], 4, 30)
-    assert load.kv_needed_tokens([Pass(3.0, 0.0, [one, two, third])]) == 35.0
-    assert load.kv_needed_tokens([Pass(1.0, 0.0, [Request(0.0, [], 0, 5, "failed")])]) == 0.0
+    assert load_plan.kv_needed_tokens([Pass(3.0, 0.0, [one, two, third])]) == 35.0
+    assert load_plan.kv_needed_tokens([Pass(1.0, 0.0, [Request(0.0, [], 0, 5, "failed")])]) == 0.0
 
 
 def test_the_median_pass_counts() -> None:
     passes = [Pass(seconds, 0.0, [Request(0.0, [0.1], 1, 1)]) for seconds in (1.0, 2.0, 50.0)]
-    assert load.metrics(passes, serving_job())["requests_per_s"] == 0.5
+    assert load_plan.metrics(passes, serving_job())["requests_per_s"] == 0.5
 
 
 def test_limits_are_the_latency_constraints() -> None:
     objective = Objective(maximize="goodput_rps", constraints=["ttft_p99_ms <= 500", "ttft_mean_ms <= 100"])
     job = msgspec.structs.replace(serving_job(), objective=objective)
-    assert load.limits(job) == {"ttft": 100.0}
+    assert load_plan.limits(job) == {"ttft": 100.0}
 
 
 def test_plans_of_the_kinds_of_traffic(tmp_path: Path) -> None:
-    closed = load.plan(serving_job(concurrency=8, input_len=[10, 20, 90], output_len=7))
+    closed = load_plan.plan(serving_job(concurrency=8, input_len=[10, 20, 90], output_len=7))
     assert (closed["concurrency"], closed["arrival_s"], len(closed["input_len"])) == (8, [], 32)
     assert min(closed["input_len"]) >= 10
     assert max(closed["input_len"]) <= 90
-    rated = load.plan(serving_job(rate=10.0, input_len=5, output_len=7, measure_s=20.0))
+    rated = load_plan.plan(serving_job(rate=10.0, input_len=5, output_len=7, measure_s=20.0))
     assert len(rated["arrival_s"]) == 200
     assert 10 < rated["arrival_s"][-1] < 40
     trace = tmp_path / "trace.csv"
     rows = [f"{i * 0.5},{i + 1},{2 * i + 1}" for i in range(100)]
     trace.write_text("arrival_s,input_tokens,output_tokens\n" + "\n".join(rows))
-    recorded = load.plan(serving_job(trace=str(trace), measure_s=20.0))
+    recorded = load_plan.plan(serving_job(trace=str(trace), measure_s=20.0))
     assert len(recorded["arrival_s"]) == 41
     assert recorded["arrival_s"][4] == 2.0
     assert (recorded["input_len"][4], recorded["output_len"][4]) == (5, 9)
@@ -132,7 +132,7 @@ def test_a_trace_with_negative_lengths_is_one_sentence(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n1,-3,5\n")
     with pytest.raises(AutoscoutError, match="line 3") as told:
-        load.plan(serving_job(trace=str(trace)))
+        load_plan.plan(serving_job(trace=str(trace)))
     assert told.value.exit_code == 2
 
 
@@ -140,9 +140,9 @@ def test_saturation_is_noticed_in_an_open_loop_only() -> None:
     arrivals = [0.1 * i for i in range(100)]
     keeps_up = Pass(10.1, 0.0, [Request(t, [t + 0.05], 1, 1) for t in arrivals])
     falls_behind = Pass(30.0, 0.0, [Request(t, [3 * t + 0.05], 1, 1) for t in arrivals])
-    assert load.saturation([keeps_up], arrivals) == ""
-    assert "10 requests a second come, 3.33 are answered" in load.saturation([falls_behind], arrivals)
-    assert load.saturation([falls_behind], []) == ""
+    assert load_plan.saturation([keeps_up], arrivals) == ""
+    assert "10 requests a second come, 3.33 are answered" in load_plan.saturation([falls_behind], arrivals)
+    assert load_plan.saturation([falls_behind], []) == ""
 
 
 # ---- the requests, as the workers make them ---------------------------------------------------------------
@@ -157,7 +157,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_requests_have_the_plans_lengths_and_share_their_beginning(prompts: Any) -> None:
-    plan = load.plan(serving_job(concurrency=4, input_len=[10, 60], output_len=3, shared_prefix=16))
+    plan = load_plan.plan(serving_job(concurrency=4, input_len=[10, 60], output_len=3, shared_prefix=16))
     first, again, second = (prompts.of_pass(plan, number) for number in (0, 0, 1))
     assert first == again
     assert [len(r.prompt) for r in first] == plan["input_len"]
@@ -253,7 +253,7 @@ def server() -> Iterator[Server]:
 
 
 def drive(server: Server, folder: Path, **changes: Any) -> dict[str, Any]:
-    plan = load.plan(serving_job(**changes)) | {"passes": 2}
+    plan = load_plan.plan(serving_job(**changes)) | {"passes": 2}
     experiment = folder / "experiment.json"
     experiment.write_text(json.dumps({"plan": plan, "served_name": "tiny", "known": {}}))
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -265,9 +265,9 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_users(server: Server, t
     found = drive(server, tmp_path, concurrency=6, input_len=12, output_len=4, requests=18, shared_prefix=5)
     assert server.most == 6
     passes = msgspec.convert(found["passes"], list[Pass])
-    assert load.failed(passes) == ""
+    assert load_plan.failed(passes) == ""
     assert [len(p.requests) for p in passes] == [18, 18]
-    measured = load.metrics(passes, serving_job())
+    measured = load_plan.metrics(passes, serving_job())
     # The server makes a request wait 20 ms and then 3 × 10 ms; a busy machine adds to that.
     assert measured["ttft_p50_ms"] >= 20
     assert measured["tpot_p50_ms"] >= 9.5
@@ -289,18 +289,18 @@ def test_an_open_loop_sends_when_the_plan_says(server: Server, tmp_path: Path) -
 def test_a_server_that_breaks_is_a_failure_with_its_words(server: Server, tmp_path: Path) -> None:
     server.breaks_after = 20
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=2, requests=16)
-    assert load.failed(msgspec.convert(found["passes"], list[Pass])).endswith("requests failed: HTTP 500: broken")
+    assert load_plan.failed(msgspec.convert(found["passes"], list[Pass])).endswith("requests failed: HTTP 500: broken")
 
 
 def test_a_server_that_answers_garbage_is_a_failure(server: Server, tmp_path: Path) -> None:
     server.garbage = True
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=2, requests=8)
-    assert "JSONDecodeError" in load.failed(msgspec.convert(found["passes"], list[Pass]))
+    assert "JSONDecodeError" in load_plan.failed(msgspec.convert(found["passes"], list[Pass]))
 
 
 def test_nobody_there_is_a_failure(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="the load generator's client is not installed here (the dev extra)")
-    plan = load.plan(serving_job(concurrency=2, input_len=4, output_len=2))
+    plan = load_plan.plan(serving_job(concurrency=2, input_len=4, output_len=2))
     (tmp_path / "experiment.json").write_text(json.dumps({"plan": plan, "served_name": "x", "known": {}}))
     command = [sys.executable, str(WORKER / "client.py"), str(tmp_path / "experiment.json"), "http://127.0.0.1:9"]
     assert subprocess.run(command, timeout=60, stderr=subprocess.DEVNULL).returncode == 1
@@ -334,7 +334,7 @@ def test_a_slow_engine_is_measured_at_least_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
-    plan = load.plan(serving_job(concurrency=2, input_len=4, output_len=1)) | {"measure_s": 0.0, "passes": 5}
+    plan = load_plan.plan(serving_job(concurrency=2, input_len=4, output_len=1)) | {"measure_s": 0.0, "passes": 5}
     found = asyncio.run(driving.drive(plan, answered))
     assert len(found["passes"]) == 1
     assert found["passes"][0]["duration_s"] == 0.1

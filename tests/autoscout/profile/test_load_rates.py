@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from serving_bench import serving_job
 
-from autoscout.profile import load
-from autoscout.profile.load import Pass
+from autoscout.targets.vllm import load_plan
+from autoscout.targets.vllm.load_plan import Pass
 from kb.records import Cluster, Configuration, Job, Node, Objective
 
-WORKER = Path(load.__file__).parent / "worker_vllm"
+WORKER = Path(load_plan.__file__).parent / "worker"
 
 
 def search_job(limits: list[str], **traffic: Any) -> Job:
@@ -46,14 +46,14 @@ def test_the_search_ends_near_the_highest_rate_that_keeps_the_limits(
     import driving  # pyright: ignore[reportMissingImports]
 
     job = search_job(["e2el_p50_ms <= 50"], rate=start, requests=400)
-    plan = load.plan(job)
+    plan = load_plan.plan(job)
     assert plan["arrival_s"][-1] == pytest.approx(399.0)  # of rate 1
     found = asyncio.run(driving.drive(plan, queue(50.0, 1)))
     assert 0.75 * 50 < found["max_rate"] < 0.95 * 50
     lost = min(step["rate"] for step in found["tried"] if not step["kept"])
     assert found["max_rate"] < lost <= 1.05 * found["max_rate"]
     assert sum(step["loads"] for step in found["tried"]) <= 26
-    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), job)
     assert metrics["e2el_p50_ms"] <= 50
 
 
@@ -62,10 +62,10 @@ def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatc
     import driving  # pyright: ignore[reportMissingImports]
 
     job = search_job(["ttft_p99_ms <= 10"], requests=50)
-    found = asyncio.run(driving.drive(load.plan(job), queue(50.0, 1)))
+    found = asyncio.run(driving.drive(load_plan.plan(job), queue(50.0, 1)))
     assert found["max_rate"] == 0.0
-    metrics = load.metrics(msgspec.convert(found["passes"], list[Pass]), job)
-    said = load.not_even(found, metrics)
+    metrics = load_plan.metrics(msgspec.convert(found["passes"], list[Pass]), job)
+    said = load_plan.not_even(found, metrics)
     assert said.startswith("no request rate keeps the limits: at the lowest that was tried")
     assert "ttft_p99_ms 2" in said
 
@@ -98,14 +98,14 @@ def test_cost_and_throughput_by_what_is_used() -> None:
     nodes = [Node(device="a100", count=8, price_per_hour=36.0), Node(device="a40", count=4, price_per_hour=4.0)]
     job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=nodes))
     found = {"output_tokens_per_s": 12000.0}
-    everything = load.per_device(found, job, Configuration({"a100": 8, "a40": 4}))
+    everything = load_plan.per_device(found, job, Configuration({"a100": 8, "a40": 4}))
     assert everything == {
         "output_tokens_per_s_per_gpu": 1000.0,
         "usd_per_million_output_tokens": pytest.approx(0.926, 1e-3),
     }
-    small = load.per_device(found, job, Configuration({"a100": 0, "a40": 4}))
+    small = load_plan.per_device(found, job, Configuration({"a100": 0, "a40": 4}))
     assert small == {
         "output_tokens_per_s_per_gpu": 3000.0,
         "usd_per_million_output_tokens": pytest.approx(0.0926, 1e-3),
     }
-    assert "usd_per_million_output_tokens" not in load.per_device(found, serving_job(), Configuration({}))
+    assert "usd_per_million_output_tokens" not in load_plan.per_device(found, serving_job(), Configuration({}))

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 from profile_bench import configuration, tiny_job
 
-from autoscout.profile import devices, megatron, processes
-from autoscout.profile.environment import describe
+from autoscout.cluster import devices
+from autoscout.running import processes
+from autoscout.running.environment import describe
+from autoscout.targets.megatron import arguments
 from kb.records import AutoscoutError, Cluster, Job, Node
 
 A100, A40, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3"
@@ -73,7 +75,7 @@ def test_missing_gpus(job: Job, gpus: list[str], said: str) -> None:
 def test_a_configuration_sees_its_gpus_only(
     job: Job, knobs: dict[str, int], gpus: list[str], visible: str | None
 ) -> None:
-    variables = megatron.worker_config(job, configuration(**knobs), gpus)["environment"]
+    variables = arguments.worker_config(job, configuration(**knobs), gpus)["environment"]
     assert variables.get("CUDA_VISIBLE_DEVICES") == visible
     assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 

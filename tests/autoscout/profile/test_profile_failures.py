@@ -15,8 +15,8 @@ import psutil
 import pytest
 from profile_bench import Bench, configuration, tiny_job
 
-from autoscout.profile.runner import profiler_for
-from autoscout.profile.torchrun import Torchrun
+from autoscout.running.torchrun import Torchrun
+from autoscout.targets.megatron.profiler import profiler_for
 from kb.records import AutoscoutError, Job, Measurement
 
 pytestmark = pytest.mark.engine

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_bench import configuration
 
-from autoscout.profile.guard import TOLERANCES, Reference, compare, judge
+from autoscout.running.equivalence import TOLERANCES, Reference, compare, judge
 from kb.records import Measurement, Status
 
 REFERENCE = Measurement(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from autoscout.profile import processes
+from autoscout.running import processes
 
 # A process whose child leads its own session and holds 400 MB, which the kernel does not free at once.
 PARENT = """

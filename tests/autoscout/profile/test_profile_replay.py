@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from profile_bench import configuration, tiny_job
 
-from autoscout.profile.environment import context_of
-from autoscout.profile.runner import profiler_for
+from autoscout.running.environment import context_of
+from autoscout.targets.megatron.profiler import profiler_for
 from kb.journal import ExperimentEnded, Journal, SessionStarted
 from kb.records import AutoscoutError, Job, Measurement
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from profile_bench import Bench, configuration, tiny_job
 
-from autoscout.profile import guard
-from autoscout.profile.environment import context_of
-from autoscout.profile.results import collect
+from autoscout.running import equivalence
+from autoscout.running.environment import context_of
+from autoscout.running.results import collect
 from kb.records import Measurement
 
 pytestmark = pytest.mark.engine
@@ -25,7 +25,7 @@ OWNER = """
 import sys
 from pathlib import Path
 import msgspec
-from autoscout.profile.runner import profiler_for
+from autoscout.targets.megatron.profiler import profiler_for
 from kb.records import Configuration, Job
 job = msgspec.json.decode(sys.argv[1], type=Job)
 profiler_for(job).run(Configuration({"mbs": 2, "tp": 2}), "tiny", Path(sys.argv[2]))
@@ -78,7 +78,7 @@ def test_more_memory_shows(bench: Bench) -> None:
 def test_torchrun_computes_the_same_as_the_warm_process(bench: Bench) -> None:
     warm, fresh = bench.run(TINY, tp=2), bench.run(tiny_job(launcher="torchrun"), tp=2)
     assert fresh.status == "ok", fresh.evidence
-    assert guard.compare(warm, fresh, "fp32") == ""
+    assert equivalence.compare(warm, fresh, "fp32") == ""
     assert fresh.environment["launcher"] == "torchrun"
     assert fresh.context == warm.context
 

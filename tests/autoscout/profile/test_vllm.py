@@ -13,11 +13,17 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
-from autoscout import export
-from autoscout.objective import nearest_miss
-from autoscout.profile import guard, runner, serving_keeper, serving_profiler, serving_reuse, serving_server, vllm
-from autoscout.rivals.expert import expert_default
+from autoscout.deploy import export
+from autoscout.job.objective import nearest_miss
+from autoscout.running import equivalence
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron import profiler as runner
+from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm import keeper as serving_keeper
+from autoscout.targets.vllm import profiler as serving_profiler
+from autoscout.targets.vllm import reuse as serving_reuse
+from autoscout.targets.vllm import server as serving_server
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
 
 
@@ -200,7 +206,7 @@ REFERENCE = [float(i) for i in range(40)]
 
 
 def test_the_same_answers_are_right_and_others_wrong() -> None:
-    reference = guard.Reference(guard.kind_of(serving_job()), answered(REFERENCE).configuration.id)
+    reference = equivalence.Reference(equivalence.kind_of(serving_job()), answered(REFERENCE).configuration.id)
     assert reference.judge(answered(REFERENCE)).status == "ok"
     late = [*REFERENCE[:39], 7.0]
     assert reference.judge(answered(late, spec="ngram")).status == "ok"
@@ -214,9 +220,9 @@ def test_the_same_answers_are_right_and_others_wrong() -> None:
 def test_another_number_format_may_answer_otherwise_but_not_from_the_start() -> None:
     turns = [token if i % 10 < 2 else -1.0 for i, token in enumerate(REFERENCE)]
     plain = answered(REFERENCE, kv_cache_dtype="auto")
-    assert guard.compare(plain, answered(turns, kv_cache_dtype="auto"), guard.ANSWERS)
-    assert not guard.compare(plain, answered(turns, kv_cache_dtype="fp8"), guard.ANSWERS)
-    assert guard.compare(plain, answered([-1.0] * 40, kv_cache_dtype="fp8"), guard.ANSWERS)
+    assert equivalence.compare(plain, answered(turns, kv_cache_dtype="auto"), equivalence.ANSWERS)
+    assert not equivalence.compare(plain, answered(turns, kv_cache_dtype="fp8"), equivalence.ANSWERS)
+    assert equivalence.compare(plain, answered([-1.0] * 40, kv_cache_dtype="fp8"), equivalence.ANSWERS)
 
 
 # ---- the keeper of a server -------------------------------------------------------------------------------

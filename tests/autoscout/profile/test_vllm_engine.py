@@ -15,13 +15,14 @@ import psutil
 import pytest
 from serving_bench import needs_vllm, serving_job
 
-from autoscout import export
-from autoscout.profile import guard, processes, serving_check
-from autoscout.profile.results import collect
-from autoscout.profile.serving_profiler import VllmProfiler
-from autoscout.rivals.expert import expert_default
+from autoscout.deploy import export
+from autoscout.running import equivalence, processes
+from autoscout.running.results import collect
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.vllm import check
+from autoscout.targets.vllm.profiler import VllmProfiler
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node
 
 pytestmark = [pytest.mark.engine, needs_vllm, pytest.mark.timeout(400)]
@@ -37,7 +38,7 @@ OWNER = """
 import sys
 from pathlib import Path
 import msgspec
-from autoscout.profile.runner import profiler_for
+from autoscout.targets.megatron.profiler import profiler_for
 from kb.records import Configuration, Job
 job = msgspec.json.decode(sys.argv[1], type=Job)
 print("begun", flush=True)
@@ -85,7 +86,7 @@ def test_an_experiment_measures_what_users_feel(bench: Bench) -> None:
 
 def test_configurations_that_compute_the_same_answer_the_same(bench: Bench) -> None:
     reference, other = bench.run(), bench.run(block_size=64, max_num_seqs=1, spec="ngram", spec_tokens=2)
-    assert guard.compare(reference, other, guard.ANSWERS) == ""
+    assert equivalence.compare(reference, other, equivalence.ANSWERS) == ""
 
 
 def test_the_same_engine_is_not_run_twice(bench: Bench) -> None:
@@ -132,7 +133,7 @@ def test_a_reused_engine_measures_what_a_fresh_one_does(tmp_path: Path) -> None:
         == 16
     )
     assert second.metrics["ttft_mean_ms"] > after.metrics["ttft_mean_ms"]
-    assert guard.compare(first, second, guard.ANSWERS) == ""
+    assert equivalence.compare(first, second, equivalence.ANSWERS) == ""
     assert second.environment["driver"] == "in process, reused"
 
 
@@ -172,7 +173,7 @@ def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: P
     assert measured.status == "ok", measured.evidence
     values = json.loads((tmp_path / "0001" / "effective.json").read_bytes())["values"]
     assert values["parallel.data_parallel_size"] == 2
-    assert guard.compare(bench.run(), measured, guard.ANSWERS) == ""
+    assert equivalence.compare(bench.run(), measured, equivalence.ANSWERS) == ""
     answered = measured.metrics["output_tokens_per_s"]
     assert measured.metrics["output_tokens_per_s_per_gpu"] == pytest.approx(answered / 2)
 
@@ -180,7 +181,7 @@ def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: P
 @pytest.mark.parametrize("form", ["command", "yaml"])
 def test_what_is_exported_starts_and_answers(form: export.Format) -> None:
     job = serving_job()
-    assert serving_check.check(job, export.launch(job, Configuration(BASE), "tiny", "measured"), form) > 0
+    assert check.check(job, export.launch(job, Configuration(BASE), "tiny", "measured"), form) > 0
 
 
 def test_an_export_that_does_not_start_says_why() -> None:
@@ -189,7 +190,7 @@ def test_an_export_that_does_not_start_says_why() -> None:
     found = export.launch(job, Configuration(BASE), "tiny", "measured")
     found = msgspec.structs.replace(found, arguments={**found.arguments, "--swap-space": 4})
     with pytest.raises(AutoscoutError, match="does not start: unrecognized arguments: --swap-space 4") as told:
-        serving_check.check(job, found, "command")
+        check.check(job, found, "command")
     assert told.value.exit_code == 1
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.profile import serving_failures
-from autoscout.profile.failures import Outcome
-from autoscout.profile.results import RankError
-from autoscout.profile.serving_failures import cause_in_log, classify
+from autoscout.running.failures import Outcome
+from autoscout.running.results import RankError
+from autoscout.targets.vllm import failures
+from autoscout.targets.vllm.failures import cause_in_log, classify
 
 PYDANTIC = """1 validation error for SchedulerConfig
   Value error, max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64). [type=value_error, \
@@ -103,4 +103,4 @@ def test_what_left_no_error(tmp_path: Path) -> None:
 
 
 def test_every_phase_has_its_words() -> None:
-    assert set(serving_failures._PHASES) == {"import", "config", "build", "load"}
+    assert set(failures._PHASES) == {"import", "config", "build", "load"}

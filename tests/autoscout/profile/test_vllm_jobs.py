@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.job import load_job
-from autoscout.profile import load
-from autoscout.simulate.requests import read_trace
+from autoscout.job.load import load_job
+from autoscout.simulate.serving.requests import read_trace
 from autoscout.space.attributes import lengths
+from autoscout.targets.vllm import load_plan
 from kb.records import AutoscoutError
 
 JOB = """
@@ -71,8 +71,8 @@ def test_the_highest_rate_needs_limits_and_an_open_loop(tmp_path: Path) -> None:
     users = "concurrency = 4\ninput_len = 8\noutput_len = 4"
     assert "the rate of an open loop" in refused(tmp_path, objective=asked + limits, traffic=users)
     job = load_job(written(tmp_path, objective=asked + limits))
-    assert load.plan(job)["search"]["limits"] == [["ttft_p99_ms", 500.0]]
-    assert load.plan(job)["search"]["start"] == 4.0
+    assert load_plan.plan(job)["search"]["limits"] == [["ttft_p99_ms", 500.0]]
+    assert load_plan.plan(job)["search"]["start"] == 4.0
     assert "less of it is better" in refused(tmp_path, objective='maximize = "usd_per_million_output_tokens"')
     assert "more of it is better" in refused(tmp_path, objective='minimize = "output_tokens_per_s_per_gpu"')
 
@@ -86,7 +86,7 @@ def test_a_trace_lies_where_its_job_file_does(tmp_path: Path, monkeypatch: pytes
     job = load_job(written(tmp_path / "jobs", traffic='trace = "../data/conv.csv.gz"'))
     assert Path(job.traffic.trace) == tmp_path / "data" / "conv.csv.gz"
     assert lengths(job) == ([30, 20], [7, 9])  # what the space is made for
-    assert load.plan(job)["arrival_s"] == [0.0, 1.5]
+    assert load_plan.plan(job)["arrival_s"] == [0.0, 1.5]
 
 
 def test_the_azure_traces_are_read_as_they_are(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_trace_that_is_none_is_one_sentence(rows: str, words: str, tmp_path: P
     """Of its space and of its load alike."""
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
     job = load_job(written(tmp_path, traffic='trace = "trace.csv"'))
-    for ask in (lengths, load.plan):
+    for ask in (lengths, load_plan.plan):
         with pytest.raises(AutoscoutError, match=words) as told:
             ask(job)
         assert told.value.exit_code == 2
@@ -120,4 +120,4 @@ def test_a_trace_that_is_none_is_one_sentence(rows: str, words: str, tmp_path: P
 @pytest.mark.parametrize("name", ["tiny-llama-serve-cpu", "tiny-llama-azure-cpu", "llama-3.1-8b-serve-azure"])
 def test_the_serving_jobs_of_the_repository_load(name: str) -> None:
     job = load_job(f"fixtures/jobs/{name}.toml")
-    assert len(load.plan(job)["input_len"]) > 0
+    assert len(load_plan.plan(job)["input_len"]) > 0

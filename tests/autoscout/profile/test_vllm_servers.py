@@ -12,8 +12,8 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
-from autoscout.profile import vllm
-from autoscout.profile.serving_profiler import VllmProfiler
+from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm.profiler import VllmProfiler
 from kb.records import Configuration, Job, Measurement
 
 pytest.importorskip("aiohttp", reason="the load generator's client is not installed here (the dev extra)")

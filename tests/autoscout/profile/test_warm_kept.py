@@ -9,7 +9,7 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
-from autoscout.profile.warm import Warm
+from autoscout.running.warm_launcher import Warm
 
 WORKER = """
 import json, os, time

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from autoscout.schedule import slots
+from autoscout.cluster import slots
 
 HOLD = """
 import sys, time

@@ -1,0 +1,78 @@
+"""Which of the machine's GPUs an experiment runs on.
+
+GPUs are known by their names in the order of their indices, which is PCI_BUS_ID's for the probe and the ranks.
+"""
+
+import re
+from collections import Counter
+
+from autoscout.job import presets
+from kb.records import Configuration, Job
+
+SEPARATOR = ", "  # between the names in the environment's `gpus`
+
+
+def gpus_of(environment: dict[str, str]) -> list[str]:
+    """The names of the machine's GPUs; none when it describes a CPU target."""
+    return [name for name in environment.get("gpus", "").split(SEPARATOR) if name]
+
+
+def shortage(job: Job, gpus: list[str]) -> str:
+    """ "" when the machine has the GPUs of the job's cluster, else what is missing."""
+    shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
+    if len(gpus) < job.devices:
+        return (
+            f"cluster.nodes: the job needs {job.devices} GPUs but this machine shows {len(gpus)} ({shown}); "
+            f"an experiment on several hosts is not supported yet"
+        )
+    claimed = _claimed(job, gpus)
+    for kind, count in _needed(job).items():
+        if len(claimed[kind]) < count:
+            return (
+                f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown}); "
+                f"correct the nodes or run on a machine that has them"
+            )
+    return ""
+
+
+def variables(job: Job, configuration: Configuration, gpus: list[str], ranks: int) -> dict[str, str]:
+    """The environment by which the ranks see the configuration's GPUs only, in the order of the job's nodes.
+
+    Nothing is hidden where all GPUs are alike: the first ones are as good as any.
+    """
+    kinds = list(_needed(job))
+    if len(kinds) == 1 and len(set(gpus)) <= 1:
+        return {}
+    indices: list[int] = []
+    for kind, claimed in _claimed(job, gpus).items():
+        knob = configuration.knobs.get(kind.replace("-", "_"), 0)
+        indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # no knob chooses among one kind
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
+
+
+def _needed(job: Job) -> dict[str, int]:
+    """Devices by kind, in the order of the job's nodes."""
+    needed: dict[str, int] = {}
+    for node in job.cluster.nodes:
+        needed[node.device] = needed.get(node.device, 0) + node.count
+    return needed
+
+
+def _claimed(job: Job, gpus: list[str]) -> dict[str, list[int]]:
+    """Indices by kind in the order of the job's nodes, as many as it has or fewer.
+
+    Kinds that no name can tell take what the others leave.
+    """
+    needed, known = _needed(job), presets.devices()
+    free = list(range(len(gpus)))
+    claimed: dict[str, list[int]] = {kind: [] for kind in needed}
+    for kind in sorted(needed, key=lambda kind: kind not in known):
+        fitting = [index for index in free if kind not in known or _is(kind, gpus[index])]
+        claimed[kind] = fitting[: needed[kind]]
+        free = [index for index in free if index not in claimed[kind]]
+    return claimed
+
+
+def _is(kind: str, gpu: str) -> bool:
+    """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
+    return re.search(rf"{re.escape(kind.split('-')[0])}(?!\d)", gpu.lower()) is not None

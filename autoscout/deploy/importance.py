@@ -1,0 +1,148 @@
+"""Which knobs matter, and which of them the gain comes from.
+
+Ablation (Fawcett & Hoos 2016; with a surrogate in place of the runs that are missing, Biedenkapp et al. 2017): from the
+expert default to the best configuration one knob at a time, each time the one that brings most. Importance: the
+first-order effects of a functional ANOVA over the whole valid space (Hutter et al. 2014), of the ensemble's
+predictions: the share of the variance of log cost that the knob's value alone explains.
+"""
+
+import itertools
+import statistics
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import cost, to_metric
+from autoscout.search.pool import Pool
+from autoscout.simulate.ensemble import Simulators
+from autoscout.space.graph import Space
+from kb.records import Configuration, Job, Measurement, Value
+
+_LEAST = 0.001  # a smaller share is not worth telling
+_TOGETHER = 3  # knobs that may have to change at once to stay valid, before all that is left does
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs set to the best configuration's values, and what that brought: `gain` = cost before / cost after."""
+
+    knobs: list[str]
+    before: list[Value | None]
+    after: list[Value | None]
+    value: float  # the objective's metric after it
+    measured: bool  # else predicted
+    gain: float | None
+
+
+class Importance(msgspec.Struct, frozen=True, kw_only=True):
+    steps: list[Step]  # the first is the default itself
+    effects: dict[str, float]  # knob → share of the predicted variance, the largest first
+    error: float  # of the predictions, to be expected
+    rows: int
+
+
+def importance(
+    job: Job,
+    space: Space,
+    rows: Iterable[Measurement],
+    default: Configuration,
+    winner: Configuration | None = None,
+) -> Importance:
+    """`rows`: what was profiled; `winner`: the confirmed one, instead of the best measurement. Without steps where
+    nothing qualified."""
+    rows = [m for m in rows if m.fidelity == "profiled" and space.is_valid(m.configuration)]
+    simulators = Simulators(job, space, rows)
+    known = _measured(job, rows)
+    best = winner if winner in known else min(known, key=lambda c: known[c], default=None)
+    return Importance(
+        steps=[] if best is None else _ablation(job, space, simulators, known, default, best),
+        effects=_effects(space, simulators),
+        error=simulators.expected_error,
+        rows=len(rows),
+    )
+
+
+def _measured(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
+    """Median cost of each configuration that never computed something wrong."""
+    costs: dict[Configuration, list[float]] = {}
+    for m in rows:
+        if (c := cost(job.objective, m)) is not None:
+            costs.setdefault(m.configuration, []).append(c)
+    wrong = {m.configuration for m in rows if m.status == "wrong"}
+    return {
+        configuration: statistics.median(values)
+        for configuration, values in costs.items()
+        if configuration not in wrong
+    }
+
+
+def _ablation(
+    job: Job,
+    space: Space,
+    simulators: Simulators,
+    known: dict[Configuration, float],
+    default: Configuration,
+    best: Configuration,
+) -> list[Step]:
+    def worth(configuration: Configuration) -> tuple[float, bool]:
+        """Cost, and whether it was measured."""
+        if configuration in known:
+            return known[configuration], True
+        predicted = simulators.predict(configuration)[0]
+        return predicted if job.objective.minimize else 1 / predicted, False
+
+    here, (before, measured) = default, worth(default)
+    steps = [Step(knobs=[], before=[], after=[], value=to_metric(job.objective, before), measured=measured, gain=None)]
+    while here != best:
+        options = _moves(space, here, best)
+        worths = {names: worth(moved) for names, moved in options.items()}
+        chosen = min(options, key=lambda names: worths[names][0])
+        after, measured = worths[chosen]
+        steps.append(
+            Step(
+                knobs=list(chosen),
+                before=[here.knobs.get(n) for n in chosen],
+                after=[best.knobs.get(n) for n in chosen],
+                value=to_metric(job.objective, after),
+                measured=measured,
+                gain=before / after,
+            )
+        )
+        here, before = options[chosen], after
+    return steps
+
+
+def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple[str, ...], Configuration]:
+    """The smallest sets of knobs that can take the best one's values with the rest as it is."""
+    differing = [k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)]
+    for size in range(1, min(_TOGETHER, len(differing) - 1) + 1):
+        found = {}
+        for names in itertools.combinations(differing, size):
+            source = {k.name: (best if k.name in names else here).knobs.get(k.name) for k in space.knobs}
+            moved = Configuration({name: value for name, value in source.items() if value is not None})
+            if space.is_valid(moved):
+                found[names] = moved
+        if found:
+            return found
+    return {tuple(differing): best}
+
+
+def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
+    predict = simulators.predictor()
+    if predict is None:
+        return {}
+    pool = Pool(space, np.random.default_rng(0))
+    value = np.asarray(predict(pool.codes), dtype=float)
+    ran = np.isfinite(value) & (value > 0)
+    if ran.sum() < 2:
+        return {}
+    y, codes = np.log(value[ran]), pool.codes[ran]
+    y = y - y.mean()
+    total = float((y**2).mean()) or 1.0
+    shares = {}
+    for column, knob in enumerate(space.knobs):
+        _, group = np.unique(codes[:, column], return_inverse=True)
+        count = np.bincount(group)
+        means = np.bincount(group, weights=y) / count
+        shares[knob.name] = float((count * means**2).sum() / len(y) / total)
+    return {name: share for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= _LEAST}

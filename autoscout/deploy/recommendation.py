@@ -1,0 +1,198 @@
+"""The best configuration beside the expert default, from what the knowledge base holds."""
+
+import statistics
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job.objective import cost, to_metric
+from autoscout.running import equivalence
+from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.tuning.session import session_folder, session_started
+from kb import journal as journals
+from kb import store
+from kb.journal import AnyEvent, Confirmed
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """All correct measurements of one configuration: the objective's metric (of the re-measurements where there are
+    some, else the median), and the spread of all."""
+
+    name: str
+    configuration: dict[str, Value]
+    value: float
+    lowest: float
+    highest: float
+    measurements: int
+    metrics: dict[str, float]
+
+
+class KnobChange(msgspec.Struct, frozen=True):
+    knob: str
+    default: Value | None
+    best: Value | None
+    meaning: str
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    metric: str
+    context: str
+    environment: dict[str, str]
+    sessions: list[str]
+    best: Measured
+    default: Measured | None
+    worst: Measured | None
+    gain: float | None  # cost of the default / cost of the best
+    low: float | None  # 95 % interval, where the two were re-measured in turns
+    high: float | None
+    evidence: str
+    changes: list[KnobChange]
+
+
+def best_of_session(kb: Path, session: str) -> Best:
+    started = session_started(kb, session)
+    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    rows = [(session, m) for m in _measurements(past)]
+    return _best(started.job, Space.of_job(started.job), started.default, rows, _confirmed(past))
+
+
+def best_of_job(kb: Path, job: Job) -> Best:
+    """Over all that was measured of the job on the hardware and versions that measured it last, as far as this
+    job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
+    space = Space.of_job(job)
+    default = expert_default(space)
+    rows = [(session, m) for session, m in store.measurements(kb, job=job.id) if space.is_valid(m.configuration)]
+    if not rows:
+        raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
+    rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
+    reference = equivalence.Reference(equivalence.kind_of(job), default.id)
+    for _, m in rows:
+        if m.configuration == default:
+            reference.judge(m)
+    rows = [(session, reference.rejudge(m)) for session, m in rows]
+    confirmed = None
+    for session in dict.fromkeys(session for session, _ in reversed(rows)):
+        if confirmed := _confirmed_alike(kb, session, job):
+            break
+    return _best(job, space, default, rows, confirmed)
+
+
+def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
+    """What a session confirmed, if it had the same objective, cluster and limits; its folder may be gone."""
+    path = store.session_folder(kb, session) / "journal.jsonl"
+    if not path.is_file():
+        return None
+    theirs = session_started(kb, session).job
+    alike = (theirs.objective, theirs.cluster, theirs.space) == (job.objective, job.cluster, job.space)
+    return _confirmed(journals.events(path)) if alike else None
+
+
+def _best(
+    job: Job,
+    space: Space,
+    default: Configuration,
+    rows: list[tuple[str, Measurement]],
+    confirmed: Confirmed | None,
+) -> Best:
+    groups: dict[str, list[Measurement]] = {}
+    for _, m in rows:
+        groups.setdefault(m.configuration.id, []).append(m)
+    costs = {
+        key: [c for m in group if (c := cost(job.objective, m)) is not None]
+        for key, group in groups.items()
+        if not any(m.status == "wrong" for m in group)
+    }
+    medians = {key: statistics.median(values) for key, values in costs.items() if values}
+    if not medians:
+        raise AutoscoutError(f"no configuration of {job.name} has run correctly yet", 3)
+    if confirmed is not None and confirmed.winner.id in medians:
+        winner = confirmed.winner.id
+    else:
+        winner = min(medians, key=medians.__getitem__)
+        confirmed = None
+    base = medians.get(default.id)
+    gain = base / medians[winner] if base is not None else None
+    if confirmed is not None and confirmed.gain is not None:
+        gain = confirmed.gain
+    best_configuration = groups[winner][0].configuration
+    return Best(
+        job=job.name,
+        metric=job.objective.metric,
+        context=rows[-1][1].context,
+        environment=rows[-1][1].environment,
+        sessions=list(dict.fromkeys(session for session, _ in rows)),
+        best=_measured(job, groups[winner], confirmed.value if confirmed else None),
+        default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
+        if base is not None
+        else None,
+        worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
+        gain=gain,
+        low=confirmed.low if confirmed else None,
+        high=confirmed.high if confirmed else None,
+        evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
+        changes=_changes(space, default, best_configuration),
+    )
+
+
+def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
+    good = sorted((m for m in group if cost(job.objective, m) is not None), key=lambda m: cost(job.objective, m) or 0.0)
+    values = [to_metric(job.objective, c) for m in good if (c := cost(job.objective, m)) is not None]
+    return Measured(
+        name=good[0].name,
+        configuration=good[0].configuration.knobs,
+        value=confirmed or statistics.median(values),
+        lowest=min(values),
+        highest=max(values),
+        measurements=len(values),
+        metrics=good[len(good) // 2].metrics,
+    )
+
+
+def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
+    seen = f"best of {configurations} measured configurations"
+    if confirmed is None:
+        times = "once" if repeats == 1 else f"{repeats} times"
+        return f"{seen}; measured {times}, not re-measured in turns with the default"
+    times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
+    text = f"{seen}; finalists re-measured {times} in turns: "
+    if confirmed.name == confirmed.default_name:
+        text += "keep the expert default, nothing is measurably faster"
+    elif confirmed.gain is None:
+        text += "the expert default did not run"
+    else:
+        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
+    return text + _next_best(confirmed)
+
+
+def _next_best(confirmed: Confirmed) -> str:
+    behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
+    if behind is None or confirmed.rival_name == confirmed.default_name:
+        return ""
+    if behind < 1:
+        ahead = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
+        return f"; {confirmed.rival_name} may be {ahead} faster, which is within noise"
+    return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
+
+
+def _times(ratio: float, low: float | None, high: float | None) -> str:
+    interval = f" (95 % interval {low:.2f}–{high:.2f}×)" if low is not None and high is not None else ""
+    return f"{ratio:.2f}×{interval}"
+
+
+def _changes(space: Space, default: Configuration, best: Configuration) -> list[KnobChange]:
+    return [
+        KnobChange(knob.name, default.knobs.get(knob.name), best.knobs.get(knob.name), knob.meaning)
+        for knob in space.knobs
+        if default.knobs.get(knob.name) != best.knobs.get(knob.name)
+    ]
+
+
+def _measurements(past: list[AnyEvent]) -> list[Measurement]:
+    return [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
+
+
+def _confirmed(past: list[AnyEvent]) -> Confirmed | None:
+    return next((e for e in reversed(past) if isinstance(e, Confirmed)), None)

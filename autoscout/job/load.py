@@ -1,0 +1,211 @@
+"""Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
+
+import math
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.job.objective import constraint, others
+from autoscout.job.presets import device_memory_gib, devices, models
+from autoscout.job.strict import converted, read_toml
+from autoscout.job.words import nearest_name
+from kb.records import AutoscoutError, Budget, Job
+
+_LATENCIES = [
+    f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
+]
+SERVING_METRICS = (
+    *_LATENCIES,
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "goodput_rps",
+    "max_rate_rps",
+    "output_tokens_per_s_per_gpu",
+    "usd_per_million_output_tokens",
+    "kv_cache_tokens",
+    "kv_needed_tokens",
+    "peak_memory_gib",
+    "cpu_s",
+)
+TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
+
+_MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
+
+_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
+
+
+def load_job(path: str | Path) -> Job:
+    """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+    path = Path(path)
+    data = read_toml(path, "job file")
+    if isinstance(model := data.get("model"), dict) and "preset" in model:
+        data["model"] = {**_preset(path, model["preset"]), **model}
+    job = converted(path, data, Job)
+    try:
+        problem = next(_problems(job), None)
+    except AutoscoutError as error:
+        problem = str(error)
+    if problem:
+        raise AutoscoutError(f"{path}: {problem}", 2)
+    return _with_paths_from(path.parent, job)
+
+
+def _with_paths_from(folder: Path, job: Job) -> Job:
+    """The files that a job names are relative to its own."""
+
+    def absolute(name: str) -> str:
+        return name if not name or Path(name).is_absolute() else str((folder / name).resolve())
+
+    return msgspec.structs.replace(
+        job,
+        traffic=msgspec.structs.replace(job.traffic, trace=absolute(job.traffic.trace)),
+        launch=msgspec.structs.replace(
+            job.launch, recorded=absolute(job.launch.recorded), model_path=absolute(job.launch.model_path)
+        ),
+        space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
+    )
+
+
+def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
+    """The job with another budget. Errors: AutoscoutError (exit 2) for one that allows nothing."""
+    budget = Budget(profiles=job.budget.profiles if profiles is None else profiles, wall=wall or job.budget.wall)
+    if budget.profiles < 1:
+        raise AutoscoutError(f"--profiles {budget.profiles} allows no experiment; give at least 1", 2)
+    if seconds(budget.wall) <= 0:
+        raise AutoscoutError(f"--wall {budget.wall} allows no experiment", 2)
+    return msgspec.structs.replace(job, budget=budget)
+
+
+def seconds(duration: str) -> float:
+    """ "90s", "20m", "1.5h" → seconds; "" → infinity."""
+    if not duration:
+        return float("inf")
+    match = _DURATION.match(duration)
+    if not match:
+        raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m or 1.5h", 2)
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _preset(path: Path, name: Any) -> dict[str, Any]:
+    presets = models()
+    if not isinstance(name, str) or name not in presets:
+        raise AutoscoutError(f"{path}: model.preset = {name!r}{nearest_name(str(name), presets)}", 2)
+    return presets[name]
+
+
+def _problems(job: Job) -> typing.Iterator[str]:
+    model, objective = job.model, job.objective
+    if not _NAME.match(job.name):
+        yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
+    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
+    yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    yield from _traffic_problems(job)
+    yield from _not_positive("budget", job.budget, ("profiles",))
+    yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
+    if model.experts:
+        yield from _not_positive("model", model, ("topk",))
+    if job.launch.iterations < 2:
+        yield "launch.iterations must be at least 2: one iteration has no spread"
+    if job.launch.warmup < 1:
+        yield "launch.warmup must be at least 1: the first iteration is never typical"
+    if model.hidden % model.heads and not model.head_dim:
+        yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
+    if model.kv_heads and model.heads % model.kv_heads:
+        yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
+    head_dim = model.head_dim or model.hidden // model.heads
+    if model.position == "rope" and head_dim % 2:
+        yield f"rotary positions need an even size of a head; here it is {head_dim}"
+    if model.experts and model.topk > model.experts:
+        yield f"model.topk {model.topk} is more than model.experts {model.experts}"
+    if model.experts and model.bias:
+        yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+    if not job.cluster.nodes:
+        yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
+    for i, node in enumerate(job.cluster.nodes):
+        yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
+        if node.count < 1:
+            yield f"cluster.nodes[{i}].count must be at least 1"
+        if not node.memory_gib and device_memory_gib(node.device) is None:
+            known = nearest_name(node.device, devices())
+            yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
+    if len({node.device == "cpu" for node in job.cluster.nodes}) == 2:
+        yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
+    if bool(objective.minimize) == bool(objective.maximize):
+        yield "objective needs exactly one of minimize and maximize"
+    known_metrics = SERVING_METRICS if job.task == "serve" else TRAINING_METRICS
+    further = others(objective)
+    if len({objective.metric, *(o.metric for o in further)}) <= len(further):
+        yield "objective names one metric twice"
+    for metric in [objective.metric, *(o.metric for o in further), *(constraint(t)[0] for t in objective.constraints)]:
+        if metric not in known_metrics:
+            yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
+    for one in (objective, *further):
+        if one.maximize in known_metrics and not one.maximize.endswith(_MORE_IS_BETTER):
+            yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
+        if one.minimize in known_metrics and one.minimize.endswith(_MORE_IS_BETTER):
+            yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
+    yield from _serving_objective_problems(job)
+    if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
+        yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
+    if job.target == "command" and not job.space.catalog:
+        yield "target = 'command' has no knobs of its own; name a catalog that declares them in space.catalog"
+    if job.launch.launcher == "replay" and not job.launch.recorded:
+        yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
+    if seconds(job.budget.wall) <= 0:
+        yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _serving_objective_problems(job: Job) -> typing.Iterator[str]:
+    objective, traffic = job.objective, job.traffic
+    limited = [constraint(text)[0] for text in objective.constraints]
+    further = [other.metric for other in others(objective)]
+    if any("usd_" in metric for metric in (objective.metric, *further, *limited)):
+        unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
+        if unpriced:
+            yield (
+                f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each "
+                f"of cluster.nodes its price_per_hour"
+            )
+    if objective.metric == "max_rate_rps":
+        if traffic.concurrency:
+            yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
+        if not any(metric in _LATENCIES for metric in limited):
+            yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
+
+
+def _traffic_problems(job: Job) -> typing.Iterator[str]:
+    traffic = job.traffic
+    if job.task != "serve":
+        yield from _not_positive("traffic", traffic, ("seq_len", "global_batch"))
+        return
+    yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))
+    if traffic.rate and traffic.concurrency:
+        yield "traffic has both rate (open loop) and concurrency (closed loop); give one"
+    if not (traffic.rate or traffic.concurrency or traffic.trace):
+        yield "traffic of a serving job needs rate, concurrency or a trace"
+    for name in ("input_len", "output_len"):
+        lengths = getattr(traffic, name)
+        lengths = lengths if isinstance(lengths, list) else [lengths]
+        if not traffic.trace and not (lengths and min(lengths) > 0):
+            yield f"traffic.{name} = {getattr(traffic, name)} must be more than 0 (or give a trace)"
+        if lengths != sorted(lengths):
+            yield f"traffic.{name} gives quantiles from the least to the largest: {sorted(lengths)}"
+
+
+def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
+    for name in names:
+        value = getattr(struct, name)
+        if not (value > 0 and math.isfinite(value)):
+            yield f"{where}.{name} = {value} must be more than 0"
+
+
+def _negative(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
+    for name in names:
+        value = getattr(struct, name)
+        if not (value >= 0 and math.isfinite(value)):
+            yield f"{where}.{name} = {value} must not be negative"

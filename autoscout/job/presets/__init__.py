@@ -1,0 +1,22 @@
+"""Model shapes and devices that job files may name."""
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+
+def models() -> dict[str, dict[str, Any]]:
+    return _read("models")
+
+
+def devices() -> dict[str, float]:
+    """Memory per device in GiB, by the device's name in job files."""
+    return _read("devices")
+
+
+def device_memory_gib(device: str) -> float | None:
+    return devices().get(device)
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("autoscout.job.load.presets").joinpath(f"{name}.toml").read_text())

@@ -1,0 +1,120 @@
+"""What this machine can profile: devices, frameworks and versions, launchers, limits; what is missing."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from autoscout.targets.megatron.profiler import profiler_for
+from kb import store
+from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
+
+_NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    subject: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    needed: bool = False  # nothing works without it
+
+
+def examine(kb: Path, job: Job | None) -> list[Finding]:
+    """Findings in the order in which an operator wants them; with a job, also whether it can run here."""
+    return [
+        _python(),
+        _processor(),
+        _memory(),
+        *_target(job),
+        _gpu(),
+        _knowledge_base(kb),
+        _filesystem(kb),
+    ]
+
+
+def _python() -> Finding:
+    return Finding(subject="python", ok=True, found=platform.python_version(), needed=True)
+
+
+def _processor() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    return Finding(subject="processor", ok=True, found=f"{cores} cores usable of {os.cpu_count()}")
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return Finding(subject="memory", ok=total > 4, found=f"{total:.0f} GiB")
+
+
+def _target(job: Job | None) -> list[Finding]:
+    """torch and the target of the interpreter that would run the job."""
+    probe = job or _any_job()
+    try:
+        environment = profiler_for(probe).environment()
+    except AutoscoutError as error:
+        return [
+            Finding(
+                subject=probe.target,
+                ok=False,
+                found=str(error),
+                remedy="install it there, or name another interpreter in the job's launch.python",
+                needed=job is not None,
+            )
+        ]
+    return [
+        Finding(subject=name, ok=True, found=environment[name], needed=job is not None)
+        for name in ("torch", "vllm" if probe.target == "vllm" else "megatron-core")
+    ]
+
+
+def _gpu() -> Finding:
+    driver = shutil.which("nvidia-smi")
+    found = "NVIDIA driver present" if driver else "no NVIDIA driver (nvidia-smi not found): CPU jobs only"
+    return Finding(subject="gpu", ok=driver is not None, found=found)
+
+
+def _knowledge_base(kb: Path) -> Finding:
+    try:
+        rows = store.mark(kb)
+    except AutoscoutError as error:
+        return Finding(subject="knowledge base", ok=False, found=str(error), needed=True)
+    if not os.access(kb, os.W_OK) or not os.access(kb.parent, os.W_OK):
+        return Finding(
+            subject="knowledge base",
+            ok=False,
+            found=f"{kb} is read-only",
+            remedy="choose a --kb in a folder that you may write to",
+            needed=True,
+        )
+    return Finding(subject="knowledge base", ok=True, found=f"{kb}, {rows} measurements")
+
+
+def _filesystem(kb: Path) -> Finding:
+    """File locks are not to be trusted everywhere."""
+    best, kind = "", ""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, fs, *_ = line.split()
+        if str(kb.resolve()).startswith(mount) and len(mount) > len(best):
+            best, kind = mount, fs
+    on_network = kind in _NETWORK_FILESYSTEMS
+    return Finding(
+        subject="its filesystem",
+        ok=not on_network,
+        found=kind,
+        remedy="file locks may not hold on a network filesystem; choose a local --kb" if on_network else "",
+    )
+
+
+def _any_job() -> Job:
+    return Job(
+        name="doctor",
+        target="megatron",
+        model=Model(layers=1, hidden=8, heads=1, vocab=8),
+        traffic=Traffic(seq_len=8, global_batch=1),
+        cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
+        objective=Objective(minimize="step_time_s"),
+        launch=Launch(),
+    )

@@ -1,0 +1,160 @@
+"""The correctness guard: a configuration must compute what the reference computes, not only be fast.
+
+A server answers a fixed set of prompts greedily, alone, before it is loaded: the same tokens as the reference.
+
+All layouts of a training job start from the same weights and see the same batches (worker/weights.py and
+worker/batches.py), so their first losses and gradient norms may differ by rounding only.
+"""
+
+import itertools
+import math
+
+import msgspec
+
+from kb.records import Job, Measurement
+
+# Largest relative deviations (losses, gradient norms). About 100 correct layouts of dense and MoE models on
+# CPUs stay within 6e-6 and 1.2e-4 in fp32, and 3e-5 and 5e-3 in bf16. Interleaving that mixes up messages is
+# off by 7e-3 and more. Expert gradients that are not summed over tensor-parallel ranks are off by 1e-4 to 9e-4
+# and 3e-3 to 3e-2: seen in fp32, but in bf16 they can hide in the rounding, so the space must exclude them.
+TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
+# Of greedy answers: the least share of their tokens up to the first that differs. Engines of one number format gave
+# equal answers here, whatever their batches, blocks and guesses; an 8-bit KV cache turned the answers of random weights
+# after a tenth to a fifth of their tokens, and an engine that computes something else starts with another token.
+ANSWERS = "answers"
+GUARDED = 4  # prompts, targets/vllm/worker/prompts.py
+_SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
+_FORMATS = ("kv_cache_dtype", "quantization")  # knobs
+_COMPARED = 3  # values of a complete run: worker/train.py keeps so many, and trains at least so long
+
+
+def kind_of(job: Job) -> str:
+    """What runs of the job are compared by: its dtype's tolerances for training, ANSWERS for serving."""
+    return ANSWERS if job.task == "serve" else job.model.dtype
+
+
+def compare(reference: Measurement, measured: Measurement, dtype: str) -> str:
+    """ "" when the first losses and gradient norms (or greedy answers) agree within the tolerance of `dtype`, as
+    kind_of() has it, else why not."""
+    if dtype == ANSWERS:
+        return _compare_answers(reference, measured)
+    losses, norms = TOLERANCES[dtype]
+    return _compare("losses", reference.losses, measured.losses, losses) or _compare(
+        "gradient norms", reference.grad_norms, measured.grad_norms, norms
+    )
+
+
+def judge(reference: Measurement, measured: Measurement, dtype: str) -> Measurement:
+    """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
+    if measured.status != "ok":
+        return measured
+    evidence = compare(reference, measured, dtype)
+    return msgspec.structs.replace(measured, status="wrong", evidence=evidence) if evidence else measured
+
+
+class Reference:
+    """The run that others are held against: the expert default's if it works, else the first that a second one
+    agrees with.
+
+    Until then a first run that computes something else could make all correct ones look wrong. Runs that disagree
+    with it are therefore kept as challengers. A run speaks for another configuration's only: a repeat agrees with
+    itself, also when both are wrong.
+    """
+
+    def __init__(self, dtype: str, default_id: str) -> None:
+        """`default_id`: the id of the expert default's configuration."""
+        self.measurement: Measurement | None = None
+        self._dtype = dtype
+        self._default_id = default_id
+        self._supporters = 0
+        self._challengers: list[Measurement] = []
+
+    def judge(self, measurement: Measurement) -> Measurement:
+        """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
+        if measurement.status != "ok":
+            return measurement
+        reference = self.measurement
+        problem = _flaw("greedy answers" if self._dtype == ANSWERS else "losses", measurement.losses)
+        if self._dtype != ANSWERS:
+            problem = problem or _flaw("gradient norms", measurement.grad_norms)
+        if problem:
+            return msgspec.structs.replace(measurement, status="wrong", evidence=problem)
+        if reference is None:
+            self.measurement = measurement
+            return measurement
+        judged = judge(reference, measurement, self._dtype)
+        if judged.status == "ok":
+            self._supporters += _differ(reference, measurement)
+            return judged
+        default_is_reference = reference.configuration.id == self._default_id
+        if measurement.configuration.id == self._default_id and not default_is_reference:
+            self.measurement, self._supporters = measurement, 0
+            return measurement
+        if default_is_reference or self._supporters:
+            return judged
+        for challenger in self._challengers:
+            if _differ(challenger, measurement) and not compare(challenger, measurement, self._dtype):
+                self.measurement, self._supporters = challenger, 1
+                return measurement
+        self._challengers.append(measurement)
+        return judged
+
+    def rejudge(self, measurement: Measurement) -> Measurement:
+        """judge() of a run that an earlier session may have found wrong against another reference."""
+        if measurement.status == "wrong":
+            measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
+        return self.judge(measurement)
+
+
+def _differ(one: Measurement, other: Measurement) -> bool:
+    return one.configuration.id != other.configuration.id
+
+
+def _flaw(what: str, found: list[float]) -> str:
+    """ "" or why a run's own numbers cannot be right, whatever others computed."""
+    if len(found) < _COMPARED:
+        return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
+    return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
+
+
+def _compare_answers(reference: Measurement, measured: Measurement) -> str:
+    """Both were asked the same prompts, and answered each with as many tokens."""
+    expected, found = reference.losses, measured.losses
+    if len(found) != len(expected):
+        return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
+    length = max(1, len(expected) // GUARDED)
+    alike = 0
+    for start in range(0, len(expected), length):
+        pairs = zip(expected[start : start + length], found[start : start + length], strict=True)
+        alike += len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    same_format = all(
+        reference.configuration.knobs.get(name) == measured.configuration.knobs.get(name) for name in _FORMATS
+    )
+    needed = _SAME_FORMAT if same_format else _OTHER_FORMAT
+    share = alike / max(1, len(expected))
+    if share >= needed:
+        return ""
+    return (
+        f"greedy answers differ: {share:.0%} of their tokens are the reference's before the first that is not, "
+        f"at least {needed:.0%} are needed: expected {_series(expected[:8])}…, found {_series(found[:8])}…"
+    )
+
+
+def _compare(what: str, expected: list[float], found: list[float], tolerance: float) -> str:
+    if not found or len(found) < len(expected):
+        return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
+    if not all(math.isfinite(value) for value in found):
+        return f"{what} are not finite: expected {_series(expected)}, found {_series(found)}"
+    deviation = max(
+        abs(value - wanted) / max(abs(wanted), 1e-12) for wanted, value in zip(expected, found, strict=False)
+    )
+    if deviation <= tolerance:
+        return ""
+    return (
+        f"{what} deviate by {deviation:.2g} (allowed {tolerance:g}): "
+        f"expected {_series(expected)}, found {_series(found)}"
+    )
+
+
+def _series(values: list[float]) -> str:
+    return "[" + ", ".join(f"{value:.5g}" for value in values) + "]"

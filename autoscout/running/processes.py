@@ -1,0 +1,119 @@
+"""Ending process trees that we started: all of them, and nothing else."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+WORKER = Path(__file__).parent / "worker"  # what runs under the interpreter of any target
+_TICK_S = 0.05
+_GONE_LIMIT_S = 10.0  # after SIGKILL: freeing what a GPU held takes a while
+
+
+def leashed(command: list[str]) -> list[str]:
+    """The command, tied to the calling thread: the kernel kills it when that ends, whatever the cause."""
+    return [sys.executable, str(WORKER / "leash.py"), str(os.getpid()), *command]
+
+
+def exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    end = time.monotonic() + within_s
+    while process.poll() is None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(_TICK_S)
+    return True
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float, seen: dict[int, str] | None = None) -> None:
+    """SIGTERM to the process; after `grace_s` SIGKILL to it and its whole family, and waits until all are gone.
+
+    Only then is their memory free for the next experiment. The process must lead its own session
+    (start_new_session=True). `seen`: members of its family of which it may be the only trace by now.
+    """
+    members = (seen or {}) | family(process.pid)
+    if process.poll() is None:
+        process.terminate()
+        exited(process, grace_s)
+    limit = time.monotonic() + _GONE_LIMIT_S
+    while time.monotonic() < limit:
+        members |= family(process.pid)
+        living = [pid for pid, started in members.items() if _lives(pid, started)]
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or a sudo prefix's
+                os.kill(pid, signal.SIGKILL)
+        if process.poll() is not None and not living:
+            return
+        time.sleep(_TICK_S)
+
+
+def family(pid: int) -> dict[int, str]:
+    """All processes in the session that `pid` leads, and all their descendants: pid → start time."""
+    found: dict[int, str] = {}
+    children: dict[int, list[int]] = {}
+    started: dict[int, str] = {}
+    waiting = []
+    for entry in os.listdir("/proc"):
+        stat = _stat(int(entry)) if entry.isdigit() else None
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(int(entry))
+            started[int(entry)] = stat.started
+            if stat.session == pid:
+                waiting.append(int(entry))
+    while waiting:
+        member = waiting.pop()
+        if member not in found:
+            found[member] = started[member]
+            waiting.extend(children.get(member, []))
+    return found
+
+
+def shared_memory(members: dict[int, str]) -> set[Path]:
+    """Files in /dev/shm that these processes have mapped or open: what stays when they are killed.
+
+    Told by inode: a semaphore is made under another name than it has.
+    """
+    inodes = set()
+    for pid in members:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                if "/dev/shm/" in line:
+                    inodes.add(int(line.split()[4]))
+        with contextlib.suppress(OSError):
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(handle).startswith("/dev/shm/"):
+                        inodes.add(handle.stat().st_ino)
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path("/dev/shm").iterdir():
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino in inodes:
+                    found.add(path)
+    return found
+
+
+class _Stat(NamedTuple):
+    parent: int
+    session: int
+    started: str
+    ended: bool  # holds no memory any more
+
+
+def _lives(pid: int, started: str) -> bool:
+    """Whether the process that started then is still there."""
+    stat = _stat(pid)
+    return stat is not None and stat.started == started and not stat.ended
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    # A zombie with more than one thread has a thread that is still ending and holds all of its memory.
+    ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return _Stat(int(fields[1]), int(fields[3]), fields[19], ended)

@@ -1,0 +1,79 @@
+"""A profiler that answers from a recorded session's journal instead of running anything."""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running import environment
+from kb import journal
+from kb.records import AutoscoutError, Configuration, Job, Measurement
+
+_LONGEST_S = 0.05
+
+
+class Replay:
+    """Repeats of a configuration are answered in the order in which they were recorded, then from the start.
+
+    Errors: AutoscoutError when `launch.recorded` is no journal of a session of the same workload.
+    """
+
+    def __init__(self, job: Job) -> None:
+        path = Path(job.launch.recorded)
+        if not job.launch.recorded:
+            raise AutoscoutError('launch.recorded: name the journal that the "replay" launcher answers from', 2)
+        self._job = job
+        self._environment: dict[str, str] | None = None
+        self._recorded: dict[str, list[Measurement]] = {}
+        for event in journal.events(path):
+            if isinstance(event, journal.SessionStarted):
+                if event.job.id != job.id:
+                    raise AutoscoutError(f"{path}: recorded for another model or traffic than this job's", 2)
+                self._environment = event.environment
+            elif isinstance(event, journal.ExperimentEnded):
+                found = event.measurement
+                self._recorded.setdefault(found.configuration.id, []).append(found)
+        if self._environment is None:
+            raise AutoscoutError(f"{path}: holds no session; name a journal.jsonl that `autoscout` wrote", 2)
+
+    def environment(self) -> dict[str, str]:
+        """The recorded session's, so that its measurements are comparable with the replayed ones."""
+        return self._environment or {}
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """The recorded measurement, as of now; nothing is written to `folder`.
+
+        How often it was asked before stands in the session's own journal, so that a resumed session is
+        answered as one that was never interrupted.
+        """
+        context = environment.context_of(self._job, self.environment())
+        recorded = self._recorded.get(configuration.id)
+        if not recorded:
+            return Measurement(
+                configuration=configuration,
+                name=name,
+                context=context,
+                status="error",
+                evidence=f"not recorded: this configuration is not in {self._job.launch.recorded}",
+                environment=self.environment(),
+                at=time.time(),
+            )
+        asked = _asked_before(folder.parent.parent / "journal.jsonl", configuration)
+        found = recorded[asked % len(recorded)]
+        time.sleep(min(found.cost_s, _LONGEST_S))
+        return msgspec.structs.replace(found, name=name, context=context, at=time.time())
+
+    def interrupt(self) -> None:
+        """Nothing lasts long enough."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _asked_before(path: Path, configuration: Configuration) -> int:
+    if not path.is_file():
+        return 0
+    return sum(
+        isinstance(event, journal.ExperimentEnded) and event.measurement.configuration.id == configuration.id
+        for event in journal.events(path)
+    )

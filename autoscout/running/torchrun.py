@@ -1,0 +1,100 @@
+"""The fresh launcher: torchrun starts new processes for every experiment, as a user's own job would."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from autoscout.running import environment, processes, results
+from autoscout.running.failures import Outcome
+from kb.records import Job
+
+_TICK_S = 0.05
+_LOOK_S = 1.0
+_GRACE_S = 5.0
+# torchrun's "Root Cause (first observed failure)" block: the ranks that ended afterwards are its doing.
+_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+
+
+def torchrun_command(python: list[str], experiment: Path, ranks: int) -> list[str]:
+    """What starts an experiment's ranks; a person can run it too, with any experiment.json."""
+    return [
+        *python,
+        *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *(str(processes.WORKER / "train.py"), str(experiment)),
+    ]
+
+
+class Torchrun:
+    """Runs one experiment at a time in a process tree of its own, and leaves nothing of it running.
+
+    When this process is killed, the kernel kills torchrun and then the ranks; in containers, where that
+    does not reach, the ranks end because their stdin, a pipe that we hold, closes.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._python = environment.target_python(job)
+
+    def start(self, stopping: Callable[[], bool]) -> None:
+        """Nothing has to be got ready."""
+
+    def close(self) -> None:
+        """Nothing stays between experiments."""
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
+        written."""
+        command = [*torchrun_command(self._python, experiment.resolve(), ranks), "--leash"]
+        log = experiment.with_name("launcher.log")
+        with results.writing(experiment.parent):
+            output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+        with output:
+            process = subprocess.Popen(
+                processes.leashed(command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        seen: dict[int, str] = {}
+        try:
+            timed_out = self._wait(process, timeout_s, stopping, seen)
+            code = process.poll()
+        finally:
+            processes.end(process, _GRACE_S, seen)
+            if process.stdin is not None:
+                process.stdin.close()
+        said = log.read_text(errors="replace")
+        cause = _ROOT_CAUSE.search(said)
+        stopped = stopping() and code is None
+        return Outcome(
+            codes={int(cause[1]): int(cause[2])} if cause and code else {},
+            timed_out=timed_out,
+            stopped=stopped,
+            launcher_code=code,
+            said=said.strip()[-1000:],
+        )
+
+    def _wait(
+        self,
+        process: subprocess.Popen[bytes],
+        timeout_s: float,
+        stopping: Callable[[], bool],
+        seen: dict[int, str],
+    ) -> bool:
+        """Waits for the end, the limit or `stopping()`; whether it was the limit.
+
+        Notes its family in `seen`: ranks lead their own sessions, and nothing leads to them once torchrun is dead.
+        """
+        start = looked = time.monotonic()
+        while process.poll() is None and not stopping():
+            now = time.monotonic()
+            if now > start + timeout_s:
+                return True
+            if now > looked + _LOOK_S:
+                looked = now
+                seen |= processes.family(process.pid)
+            time.sleep(_TICK_S)
+        return False

@@ -1,0 +1,130 @@
+"""The warm launcher: a process that has imported Megatron (or vLLM) once forks the ranks of every experiment."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autoscout.running import environment, processes, results
+from autoscout.running.failures import Outcome
+from autoscout.targets.megatron import arguments
+from kb.records import Configuration, Job
+
+MEGATRON = processes.WORKER / "train.py"
+_TICK_S = 0.05
+_START_LIMIT_S = 300.0  # imports, on a busy machine
+_STOP_LIMIT_S = 5.0
+_ANSWER_MARGIN_S = 30.0  # beyond the experiment's own limit, which the zygote watches
+
+
+class Warm:
+    """Runs one experiment at a time. The zygote is started lazily, and again when it has died.
+
+    It ends when its stdin closes, so also when this process is killed; its ranks die with it.
+    """
+
+    def __init__(self, job: Job, worker: Path = MEGATRON, variables: dict[str, str] | None = None) -> None:
+        """`worker`: the script that is a rank; `variables`: the environment of its imports."""
+        if variables is None:
+            variables = arguments.environment_variables(job, Configuration({}), [])
+        zygote = str(processes.WORKER / "zygote.py")
+        self._command = [*environment.target_python(job), zygote, str(worker), json.dumps(variables)]
+        self._process: subprocess.Popen[bytes] | None = None
+        with results.writing("temporary files"):
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
+        self._ready = False
+        self._buffer = b""
+
+    def start(self, stopping: Callable[[], bool]) -> None:
+        """Gets ready for one experiment, so that the zygote's imports are not part of its cost."""
+        alive = self._process is not None and self._process.poll() is None
+        if stopping() or (alive and self._ready):
+            return
+        self.close()
+        self._errors.seek(0)
+        self._errors.truncate()
+        self._process = subprocess.Popen(
+            processes.leashed(self._command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self._ready = self._answer(self._process, _START_LIMIT_S, stopping) is not None
+
+    def close(self) -> None:
+        """Ends the zygote and with it whatever it runs."""
+        if self._process is not None:
+            processes.end(self._process, 0.0)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process = None
+        self._buffer = b""
+
+    def run(
+        self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
+    ) -> Outcome:
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: in the rank
+        that stayed from the last experiment with this key, or in one that will stay."""
+        assert self._process is not None
+        answer = None
+        if self._ready:
+            request: dict[str, Any] = {"experiment": str(experiment.resolve()), "ranks": ranks, "timeout_s": timeout_s}
+            request |= {"keep": keep} if keep else {}
+            self._send(self._process, request)
+            answer = self._answer(self._process, timeout_s + _ANSWER_MARGIN_S, stopping)
+        if answer is None:  # the zygote did not start, died, hangs or did not stop in time
+            code = self._process.poll()
+            self.close()
+            hangs = code is None and not stopping()
+            return Outcome(stopped=stopping(), timed_out=hangs, launcher_code=code, said=self._said())
+        return Outcome(
+            codes={rank: code for rank, code in enumerate(answer["codes"]) if rank not in answer["ended"]},
+            timed_out=answer["timed_out"],
+            stopped=answer["stopped"],
+            launcher_code=0,
+        )
+
+    def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: the missing answer says so
+            os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
+
+    def _answer(
+        self, process: subprocess.Popen[bytes], limit_s: float, stopping: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """The zygote's next line; None when it died or did not answer in time. Any exception ends it."""
+        assert process.stdout is not None
+        told = False
+        deadline = time.monotonic() + limit_s
+        try:
+            while b"\n" not in self._buffer:
+                if stopping() and not told:
+                    told = True
+                    self._send(process, {"stop": True})
+                    deadline = min(deadline, time.monotonic() + _STOP_LIMIT_S)
+                if time.monotonic() > deadline:
+                    return None
+                if select.select([process.stdout], [], [], _TICK_S)[0]:
+                    content = os.read(process.stdout.fileno(), 65536)
+                    if not content:
+                        processes.exited(process, 1.0)
+                        return None
+                    self._buffer += content
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            return json.loads(line)
+        except BaseException:
+            self.close()
+            raise
+
+    def _said(self) -> str:
+        file = self._errors.fileno()
+        start = max(0, os.fstat(file).st_size - 1000)
+        return os.pread(file, 1000, start).decode(errors="replace").strip()

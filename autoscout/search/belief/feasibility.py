@@ -1,0 +1,106 @@
+"""The chance that a configuration runs, learned from those that did and did not: Gaussian process classification.
+
+A failure says nothing about speed, so it never reaches the posterior of the cost; here it is all that counts. What
+runs out (memory, registers, time) is mostly a product of knobs, so that in logarithms its boundary is nearly a plane:
+
+    logit P(x runs) = c + w·x + Σ_d g_d(x_d) + h(x),    w, g, h normal around 0, h Matérn 5/2
+
+by Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2); MacKay's for the average over the logit.
+The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n rows told, m rows watched.
+"""
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.posterior import matern
+
+_OFFSET, _CONSTANT = 1.0, 2.0  # logit beforehand and its standard deviation: what a space calls valid runs, mostly
+_SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
+_LENGTH = 2.0  # of h, times √(D / 4)
+_STEPS = 20  # Newton steps, at most; three or four from the last solution
+_AVERAGED = 1024  # watched rows whose chance is averaged over the logit's uncertainty: those that matter
+
+
+class Feasibility:
+    def __init__(self, encoding: Encoding) -> None:
+        self._length = np.float32(_LENGTH * np.sqrt(max(len(encoding) / 4, 1.0)))
+        self._told: tuple[np.ndarray, np.ndarray] | None = None
+        self._watched: tuple[np.ndarray, np.ndarray] | None = None
+        self._across = np.zeros((0, 0), dtype=np.float32)  # (n, m) covariances
+        self._ran = np.zeros(0, dtype=bool)
+        self._logit = np.zeros(0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything did; before that there is nothing to learn."""
+        return not self._ran.all()
+
+    def features(self, rows: Rows, hints: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Scaled points, and regressors of the linear part; `hints` (n, H): 1 where a simulator predicts a failure."""
+        linear = [
+            np.full((len(rows), 1), np.float32(_CONSTANT)),
+            rows.points * np.float32(_SLOPE),
+            rows.effects * np.float32(_EFFECT),
+        ]
+        if hints is not None:
+            linear.append((hints * _SLOPE).astype(np.float32))
+        return rows.points / self._length, np.concatenate(linear, axis=1)
+
+    def tell(self, features: tuple[np.ndarray, np.ndarray], ran: np.ndarray) -> None:
+        """Rows that are new."""
+        self._ran = np.concatenate([self._ran, ran])
+        self._told = features if self._told is None else _joined(self._told, features)
+        self._logit = np.concatenate([self._logit, np.full(len(ran), _OFFSET)])
+
+    def fit(self) -> None:
+        """The mode of the logits; needs a failure."""
+        assert self._told is not None
+        k = _covariance(self._told, self._told).astype(float)
+        y, f = self._ran.astype(float), self._logit
+        a, root, low = np.zeros_like(f), np.ones_like(f), np.eye(len(f))
+        for _ in range(_STEPS):
+            p = 1 / (1 + np.exp(-f))
+            root = np.sqrt(np.maximum(p * (1 - p), 1e-9))
+            low = np.linalg.cholesky(np.eye(len(f)) + root[:, None] * k * root)
+            b = root**2 * (f - _OFFSET) + y - p
+            inner = solve_triangular(low, root * (k @ b), lower=True, check_finite=False)
+            a = b - root * solve_triangular(low, inner, lower=True, trans=1, check_finite=False)
+            step = _OFFSET + k @ a - f
+            f = f + step
+            if np.abs(step).max() < 1e-3:
+                break
+        self._logit, self._pull, self._root, self._low = f, a.astype(np.float32), root.astype(np.float32), low
+
+    def watch(self, features: tuple[np.ndarray, np.ndarray]) -> None:
+        """From now on `chance` speaks of these rows."""
+        self._watched = features
+        self._across = np.zeros((0, len(features[0])), dtype=np.float32)
+
+    def chance(self, importance: np.ndarray) -> np.ndarray:
+        """(m,) in 0 … 1 of the watched rows; 1 while nothing failed. `importance` (m,) says which matter most."""
+        if not self.failed or self._watched is None or self._told is None:
+            return np.ones(len(importance), dtype=np.float32)
+        if len(self._across) < len(self._ran):
+            fresh = tuple(part[len(self._across) :] for part in self._told)
+            self._across = np.concatenate([self._across, _covariance((fresh[0], fresh[1]), self._watched)])
+        logit = _OFFSET + self._pull @ self._across
+        found = 1 / (1 + np.exp(-logit))
+        matters = np.arange(len(found))
+        if len(found) > _AVERAGED:
+            matters = np.argpartition(-importance * found, _AVERAGED)[:_AVERAGED]
+        known = solve_triangular(
+            self._low.astype(np.float32), self._root[:, None] * self._across[:, matters], lower=True, check_finite=False
+        )
+        variance = np.float32(_BEND**2) + (self._watched[1][matters] ** 2).sum(axis=1) - (known**2).sum(axis=0)
+        found[matters] = 1 / (1 + np.exp(-logit[matters] / np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0))))
+        return found
+
+
+def _covariance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
+    return np.float32(_BEND**2) * matern(np.sqrt(np.maximum(squares, 0))) + a[1] @ b[1].T
+
+
+def _joined(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])

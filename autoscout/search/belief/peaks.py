@@ -1,0 +1,141 @@
+"""The chance that a configuration fits its devices' memory, learned from the peaks of those that ran.
+
+    y(x) = log of the share of its memory that the fullest device fills = f(x) + ε,    P(x fits) = P(y(x) < 0)
+
+f is a Gaussian process with main effects (posterior.py); logarithms, because what fills a memory is mostly products of
+knobs. A run that worked tells y. One that ran out of memory tells y > 0 and no more: a censored row, which enters as
+the Gaussian that leaves y with the same moments (expectation propagation; Rasmussen and Williams, section 3.6).
+
+What limits is the device's memory less _ROOM for what the framework does not report (the context, blocks that the
+allocator cannot use), or the job's own constraint on peak_memory_gib.
+"""
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from autoscout.job.objective import broken, constraint
+from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.space.graph import Space
+from kb.records import Measurement
+
+_ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
+_PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), rough=(0.03, 0.7), noise=(0.02, 1.0))  # a knob halves a peak
+_SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
+_VAGUE = 1e4  # variance of a row that tells nothing
+
+
+def fullness(space: Space, measurement: Measurement) -> float:
+    """y of a measurement; inf: it ran out of memory; NaN: nothing is known of its memory, or of what limits it."""
+    limits = [constraint(text) for text in space.objective.constraints]
+    bounds = [b for metric, compare, b in limits if (metric, compare) == ("peak_memory_gib", "<=") and b > 0]
+    if measurement.status == "oom":  # without capacities it is a host's, or an engine's whose share is too small
+        return math.inf if space.capacities else math.nan
+    if not bounds and not space.capacities:
+        return math.nan
+    peak = measurement.metrics.get("peak_memory_gib", math.nan)
+    shares = [math.exp(_ROOM) * _of_devices(space.capacities, measurement, peak), *(peak / bound for bound in bounds)]
+    known = [share for share in shares if share > 0]  # NaN is not
+    return math.log(max(known)) if known else math.nan
+
+
+def failed_for_memory(space: Space, measurement: Measurement, y: float) -> bool:
+    """Whether it ran out of memory, or broke a constraint on it; `y`: its fullness."""
+    return math.isinf(y) or (measurement.status == "ok" and "peak_memory_gib" in broken(space.objective, measurement))
+
+
+def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: float) -> float:
+    """The largest share of a device's own memory; NaN where capacities are not known. Ranks are in the order of the
+    kinds of device. Where only the largest peak is known, it is taken to be of the smallest device that can hold it."""
+    knobs = measurement.configuration.knobs
+    own = [gib for kind, gib in capacities.items() for _ in range(int(knobs.get(kind, 1)))]
+    if len(own) == len(measurement.rank_memory_gib):
+        return max((used / gib for used, gib in zip(measurement.rank_memory_gib, own, strict=True)), default=math.nan)
+    own.sort()
+    return peak / next((gib for gib in own if gib >= peak), own[-1]) if own else math.nan
+
+
+class Memory:
+    """n rows told, m watched."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._posterior = Posterior(encoding, _PRIOR)
+        self._rows: list[Rows] = []
+        self._full: list[float] = []
+        self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or what stands for it; variance beside noise
+        self._belief: Belief | None = None
+        self._fitted_on = 0
+
+    def stale(self, growth: float) -> bool:
+        """Whether it was told so many times the rows of the last fit."""
+        return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
+
+    def tell(self, row: Rows, y: float) -> None:
+        """One row, and its fullness."""
+        self._rows.append(row)
+        self._full.append(y)
+
+    def fit(self) -> None:
+        """Hyper-parameters anew, and what the censored rows tell."""
+        if not self._full:
+            return
+        rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
+        self._settle(rows, ran)
+        self._posterior.fit(rows, self._values, np.zeros((len(ran), 0)), np.zeros(0), self._vague)
+        self._settle(rows, ran)
+
+    def _settle(self, rows: Rows, ran: np.ndarray) -> None:
+        """What stands for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
+        all sites at once and damped)."""
+        self._measured = self._features(rows)
+        k = self._posterior.kernel(self._measured, self._measured) + np.eye(len(ran)) * self._noise
+        y, vague = np.where(ran, self._full, 0.0), np.where(ran, 0.0, _VAGUE)
+        out, kept = ~ran, 0.0
+        for _ in range(_SWEEPS if out.any() else 0):
+            inverse = np.linalg.inv(k + np.diag(vague))
+            left = 1 / np.diag(inverse)  # variance of each row, given all the others
+            value, variance = _censored((y - left * (inverse @ y))[out], (left - vague)[out])
+            precision = (1 - kept) / variance + kept / vague[out]
+            y[out] = ((1 - kept) * value / variance + kept * y[out] / vague[out]) / precision
+            vague[out], kept = 1 / precision, _KEPT
+        self._values, self._vague = y, vague
+
+    def watch(self, rows: Rows) -> None:
+        """From now on `chance` speaks of these rows."""
+        if len(self._values):
+            self._belief = Belief(self._posterior, self._measured, self._features(rows), self._vague)
+
+    def chance(self) -> np.ndarray | float:
+        """(m,) that the watched rows fit; 1 while nothing is known."""
+        if self._belief is None:
+            return 1.0
+        for row, y in list(zip(self._rows, self._full, strict=True))[len(self._values) :]:
+            features, vague = self._features(row), 0.0
+            if math.isinf(y):
+                y, vague = map(float, _censored(*self._belief.expected(features, self._values)))
+            self._belief.append(features, vague)
+            self._values = np.append(self._values, y)
+        deviation = np.sqrt(self._belief.deviation**2 + self._noise + _SOFT**2)
+        return ndtr(-self._belief.mean(self._values) / deviation)
+
+    @property
+    def _noise(self) -> float:
+        return self._posterior.theta.noise**2 + 1e-6
+
+    def _features(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        return self._posterior.features(rows, np.zeros((len(rows), 0)), np.zeros(0))
+
+
+def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """The measurement, and its variance, that moves y ~ N(mean, variance) to the moments of y given that y > 0."""
+    total = np.sqrt(variance + _SOFT**2)
+    z = mean / total
+    ratio = np.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - log_ndtr(z))
+    curve = np.maximum(ratio * (z + ratio) / total**2, 1 / (variance + _VAGUE))
+    return mean + ratio / total / curve, 1 / curve - variance
+
+
+def _joined(rows: list[Rows]) -> Rows:
+    return Rows(np.concatenate([r.points for r in rows]), np.concatenate([r.effects for r in rows]))

@@ -1,0 +1,239 @@
+"""The belief about the log-cost of every configuration, given the few that were measured: a Gaussian process.
+
+    f(x) = Σⱼ bⱼ zⱼ(x) + c + Σ_d g_d(x_d) + h(x),    y = f(x) + ε
+
+z  predictions of simulators or of past jobs (log), slopes b learned around what they should be
+g  main effects, one per knob; variance s_e² (`effects`)
+h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s_h² (`residual`), and a rough part beside
+   it, Matérn 1/2 with the same lengths, variance s_r² (`rough`): measured costs have steps and ridges, near which a
+   smooth field is too sure of itself
+ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
+
+Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
+posteriori; the priors on θ are for y of unit spread, unless a caller has others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+
+from autoscout.search.belief.encoding import Encoding, Rows
+
+_CONSTANT = 1.0  # variance of c: y is centred already
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Of θ: means and standard deviations of the logarithms."""
+
+    effects: tuple[float, float] = (0.4, 0.5)
+    residual: tuple[float, float] = (1.0, 0.7)
+    rough: tuple[float, float] = (0.4, 0.7)
+    noise: tuple[float, float] = (0.1, 1.0)
+    length: tuple[float, float] = (1.0, 1.0)  # times √(D / 4): distances grow with the number of axes
+
+
+@dataclass(frozen=True)
+class Theta:
+    effects: float
+    residual: float
+    rough: float
+    noise: float
+    lengths: np.ndarray  # (D,)
+
+    @staticmethod
+    def of(log: np.ndarray) -> "Theta":
+        e = np.exp(log)
+        return Theta(float(e[0]), float(e[1]), float(e[2]), float(e[3]), e[4:])
+
+
+def matern(r: np.ndarray) -> np.ndarray:
+    """Matérn 5/2 of distances."""
+    t = np.sqrt(5.0, dtype=r.dtype) * r
+    return (1 + t + t * t / 3) * np.exp(-t)
+
+
+class Posterior:
+    """θ fitted on the measured rows, and the Cholesky factor that goes with it; rows can be added one by one."""
+
+    def __init__(self, encoding: Encoding, prior: Prior, use_effects: bool = True) -> None:
+        self.encoding = encoding
+        self.prior = prior
+        self.use_effects = use_effects
+        d = max(len(encoding), 1)
+        scales = (prior.effects, prior.residual, prior.rough, prior.noise)
+        self._centre = np.log([*(scale for scale, _ in scales), *[prior.length[0] * np.sqrt(max(d / 4, 1.0))] * d])
+        self._width = np.array([*(width for _, width in scales), *[prior.length[1]] * d])
+        self.log_theta = self._centre.copy()
+        self.evidence = -np.inf
+
+    # ---- fitting ----------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        rows: Rows,
+        y: np.ndarray,
+        z: np.ndarray,
+        slopes: np.ndarray,
+        vague: np.ndarray | float = 0.0,
+        iterations: int = 30,
+    ) -> None:
+        """`y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard deviations of the
+        slopes, `vague` (n,) variance of rows beside the noise of all."""
+        points, effects = rows.points.astype(float), rows.effects.astype(float)
+        gaps = np.zeros((max(len(self.encoding), 1), len(y), len(y)))
+        for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
+            gaps[axis] += (column[:, None] - column[None]) ** 2
+        fixed = _CONSTANT + (z * slopes**2) @ z.T
+        fixed.flat[:: len(y) + 1] += vague
+        linear = effects @ effects.T if self.use_effects else np.zeros((len(y), len(y)))
+        best = minimize(
+            self._objective,
+            self.log_theta,
+            args=(gaps.reshape(len(gaps), -1), linear, fixed, y),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(self._centre - 3 * self._width, self._centre + 3 * self._width, strict=True)),
+            options={"maxiter": iterations},
+        )
+        self.log_theta, self.evidence = best.x, -float(best.fun)
+
+    def _objective(
+        self, log: np.ndarray, gaps: np.ndarray, linear: np.ndarray, fixed: np.ndarray, y: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """−log p(y, θ) up to a constant, and its gradient by log θ."""
+        theta, n = Theta.of(log), len(y)
+        r = np.sqrt(theta.lengths**-2 @ gaps).reshape(n, n)
+        t = np.sqrt(5) * r
+        decay = np.exp(-t)
+        h = theta.residual**2 * (1 + t + t * t / 3) * decay
+        q = theta.rough**2 * np.exp(-r)
+        g = theta.effects**2 * linear
+        k = fixed + g + h + q
+        k.flat[:: n + 1] += theta.noise**2 + 1e-8
+        try:
+            low = np.linalg.cholesky(k)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(log)
+        inverse = cho_solve((low, True), np.eye(n))
+        alpha = inverse @ y
+        w = inverse - np.outer(alpha, alpha)
+        by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
+        by_length = gaps @ (w * by_square).ravel() * (-2 * theta.lengths**-2)
+        by_scale = [np.sum(w * g), np.sum(w * h), np.sum(w * q), theta.noise**2 * np.trace(w)]
+        slope = np.array([*by_scale, *(0.5 * by_length)])
+        off = (log - self._centre) / self._width
+        value = 0.5 * y @ alpha + np.log(np.diag(low)).sum() + 0.5 * off @ off
+        return float(value), slope + off / self._width
+
+    # ---- prediction -------------------------------------------------------------------------------------------------
+
+    @property
+    def theta(self) -> Theta:
+        return Theta.of(self.log_theta)
+
+    def features(self, rows: Rows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows, under the fitted θ, float32: scaled points, and regressors whose products are the linear part."""
+        theta = self.theta
+        points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
+        linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
+        if self.use_effects:
+            linear.append(rows.effects * np.float32(theta.effects))
+        return points, np.concatenate(linear, axis=1, dtype=np.float32)
+
+    def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Covariance of f between two sets of features: (|a|, |b|). Of a set with itself in double precision: distances
+        of 0 must come out as 0 for the rough part."""
+        if a is b:
+            a = b = a[0].astype(float), a[1].astype(float)
+        squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
+        r = np.sqrt(np.maximum(squares, 0))
+        h = np.float32(self.theta.residual**2) * matern(r) + np.float32(self.theta.rough**2) * np.exp(-r)
+        return h + a[1] @ b[1].T
+
+    def variance(self, a: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return np.float32(self.theta.residual**2 + self.theta.rough**2) + (a[1] ** 2).sum(axis=1)
+
+
+class Belief:
+    """A posterior's mean and standard deviation over m candidates, extended in O(n m) by each measured row."""
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        measured: tuple[np.ndarray, np.ndarray],
+        candidates: tuple[np.ndarray, np.ndarray],
+        vague: np.ndarray | float = 0.0,
+    ) -> None:
+        """`vague`: (n,) variance of the measured rows beside the noise of all."""
+        self.posterior = posterior
+        self.measured, self.candidates = measured, candidates
+        n, m = len(measured[0]), len(candidates[0])
+        k = posterior.kernel(measured, measured).astype(float)
+        k.flat[:: n + 1] += posterior.theta.noise**2 + 1e-6 + vague
+        self.low = np.linalg.cholesky(k)
+        self._rows = np.empty((max(2 * n, n + 16), m), dtype=np.float32)  # L⁻¹ K(measured, candidates)
+        self._rows[:n] = solve_triangular(
+            self.low.astype(np.float32), posterior.kernel(measured, candidates), lower=True, check_finite=False
+        )
+        self._left = posterior.variance(candidates) - (self._rows[:n] ** 2).sum(axis=0)
+
+    def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
+        """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
+        n = len(self.low)
+        edge, left = self._edge(row)
+        corner = np.sqrt(left + vague)
+        self.low = np.block([[self.low, np.zeros((n, 1))], [edge[None], np.array([[corner]])]])
+        if n == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        fresh = self.posterior.kernel(row, self.candidates)[0] - edge.astype(np.float32) @ self._rows[:n]
+        self._rows[n] = fresh / np.float32(corner)
+        self._left = self._left - self._rows[n] ** 2
+        self.measured = (
+            np.concatenate([self.measured[0], row[0]]),
+            np.concatenate([self.measured[1], row[1]]),
+        )
+
+    def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
+        """The next row of the Cholesky factor, and the variance of y that is left at it."""
+        across = self.posterior.kernel(row, self.measured)[0].astype(float)
+        edge = solve_triangular(self.low, across, lower=True, check_finite=False)
+        left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
+        return edge, max(left, 1e-6)
+
+    def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
+        """Mean and variance of what a measurement of that row would be, given y (n,)."""
+        edge, left = self._edge(row)
+        return float(edge @ solve_triangular(self.low, y, lower=True, check_finite=False)), left
+
+    def forget(self, count: int) -> None:
+        """Takes back the rows appended last."""
+        n = len(self.low) - count
+        self._left = self._left + (self._rows[n : n + count] ** 2).sum(axis=0)
+        self.low = self.low[:n, :n]
+        self.measured = self.measured[0][:n], self.measured[1][:n]
+
+    def completed(self, y: np.ndarray) -> np.ndarray:
+        """`y` (k,) of the first k rows, and for the others what is expected of them given those."""
+        k = len(y)
+        if k == len(self.low):
+            return y
+        weights = solve_triangular(self.low[:k, :k], y, lower=True, check_finite=False)
+        return np.concatenate([y, self.low[k:, :k] @ weights])
+
+    def mean(self, y: np.ndarray) -> np.ndarray:
+        """(m,): what is expected of the candidates given y (n,) at the measured rows."""
+        weights = solve_triangular(self.low, y, lower=True, check_finite=False)
+        return weights.astype(np.float32) @ self._rows[: len(y)]
+
+    def fitted(self, y: np.ndarray) -> np.ndarray:
+        """(n,): the same at the measured rows themselves, freed of their noise."""
+        alpha = cho_solve((self.low, True), y)
+        return y - (self.posterior.theta.noise**2 + 1e-6) * alpha
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """(m,): standard deviation of f."""
+        return np.sqrt(np.maximum(self._left, 1e-10))

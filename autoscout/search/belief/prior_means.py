@@ -1,0 +1,167 @@
+"""What is believed before anything is measured: predictions of simulators and of past jobs as prior means.
+
+A simulator's log-prediction is split in two. The *smooth* part is what main effects and pairs of knobs explain of it
+over the whole pool; noise that is independent from row to row averages out there. The *rough* part is the rest; how
+alike it is on rows that differ in a knob tells physics from noise before any experiment. Each part has a slope that
+is learned. Which of several means is believed, or none, is decided by evidence (model.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.linalg import cho_solve
+
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.earlier import Past
+from autoscout.search.pool import Pool
+
+Predictor = Callable[[np.ndarray], np.ndarray]
+
+_ROWS = 40_000  # rows that the smooth part is fitted on, at most
+_PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
+_AT_ONCE = 20_000
+_PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
+_FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far out, and how often they are drawn in
+
+
+@dataclass
+class Mean:
+    """`z` (n, J) of the pool's rows: log-cost, less its mean; slopes are expected at `slopes` ± `spread` (J,).
+    `fails` (n,): 1 where a failure is predicted."""
+
+    name: str
+    z: np.ndarray
+    slopes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    fails: np.ndarray | None = None
+
+    def expected(self, rows: np.ndarray) -> np.ndarray:
+        return self.z[rows] @ self.slopes
+
+
+def nothing(pool: Pool) -> Mean:
+    return Mean("none", np.zeros((len(pool), 0)))
+
+
+def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding, rng: np.random.Generator) -> Mean:
+    """`predictor`: codes → metric values; NaN: cannot say, inf: predicted to fail."""
+    predicted = np.asarray(predictor(pool.codes), dtype=float)
+    fails = np.isposinf(predicted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log = np.log(predicted) if pool.space.objective.minimize else -np.log(predicted)
+    known = np.isfinite(log)
+    if known.sum() < 2:
+        return Mean(name, np.zeros((len(pool), 0)), fails=fails.astype(np.float32))
+    log -= log[known].mean()
+    smooth = _smooth(log, known, pool.codes, encoding, rng)
+    rough = np.where(known, log - smooth, 0.0)
+    alike = _alikeness(rough, known, pool.codes, rng)
+    return Mean(
+        name,
+        np.stack([smooth, rough], axis=1).astype(np.float32),
+        np.array([1.0, alike]),
+        np.array([0.3, 0.5]),
+        fails.astype(np.float32) if fails.any() else None,
+    )
+
+
+def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
+    """The posterior of an earlier job's rows, moved here by the knobs' values."""
+    codes = np.stack([pool.encode(c) for c, _ in past.rows])
+    costs = np.array([np.nan if c is None else c for _, c in past.rows], dtype=float)
+    ran = np.isfinite(costs)
+    mean = Mean(f"past {past.name}", np.zeros((len(pool), 0)))
+    if ran.sum() >= 3:
+        y = np.log(costs[ran])
+        centre, unit = y.mean(), max(float(y.std()), 0.05)
+        posterior = Posterior(encoding, Prior())
+        nothing_else, none = np.zeros((int(ran.sum()), 0)), np.zeros(0)
+        posterior.fit(encoding.rows(codes[ran]), (y - centre) / unit, nothing_else, none)
+        measured = posterior.features(encoding.rows(codes[ran]), nothing_else, none)
+        z = np.empty((len(pool), 1), dtype=np.float32)
+        for at in range(0, len(pool), _AT_ONCE):
+            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
+            belief = Belief(posterior, measured, posterior.features(part, np.zeros((len(part), 0)), none))
+            z[at : at + _AT_ONCE, 0] = unit * belief.mean((y - centre) / unit)
+        mean.z, mean.slopes, mean.spread = z - z.mean(), np.array([1.0]), np.array([0.5])
+    if not ran.all():
+        feasibility = Feasibility(encoding)
+        feasibility.tell(feasibility.features(encoding.rows(codes)), ran)
+        feasibility.fit()
+        mean.fails = np.empty(len(pool), dtype=np.float32)
+        for at in range(0, len(pool), _AT_ONCE):
+            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
+            feasibility.watch(feasibility.features(part))
+            mean.fails[at : at + _AT_ONCE] = 1 - feasibility.chance(np.ones(len(part)))
+    return mean
+
+
+def _smooth(
+    log: np.ndarray, known: np.ndarray, codes: np.ndarray, encoding: Encoding, rng: np.random.Generator
+) -> np.ndarray:
+    """(n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest evidence
+    (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what they fit
+    is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
+    rows = np.flatnonzero(known)
+    rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
+    regressors, y = _pairs(codes[rows], encoding), log[rows]
+    ridge = _Ridge(regressors)
+    weights = ridge.fit(y)
+    for _ in range(_ROUNDS):
+        fitted = regressors @ weights
+        off = y - fitted
+        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: of a normal distribution σ / median
+        weights = ridge.fit(fitted + np.clip(off, -most, most))
+    parts = [_pairs(codes[at : at + _AT_ONCE], encoding) @ weights for at in range(0, len(codes), _AT_ONCE)]
+    return np.concatenate(parts)
+
+
+class _Ridge:
+    """Least squares with each of several penalties, factorized once for many targets."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x, self.n = x, len(x)
+        gram = (x.T @ x).astype(float)
+        self._factors = []
+        for penalty in _PENALTIES:
+            gram.flat[:: len(gram) + 1] += penalty * self.n
+            low = np.linalg.cholesky(gram)
+            gram.flat[:: len(gram) + 1] -= penalty * self.n
+            # log |X Xᵀ / penalty + 1|
+            volume = 2 * np.log(np.diag(low)).sum() - len(low) * np.log(penalty * self.n)
+            self._factors.append((low, volume))
+
+    def fit(self, y: np.ndarray) -> np.ndarray:
+        """(regressors,) float32, by the penalty under which `y` (n,) is most likely."""
+        along, square = (self.x.T @ y.astype(np.float32)).astype(float), float(y @ y)
+        found = []
+        for low, volume in self._factors:
+            weights = cho_solve((low, True), along)
+            left = max(square - float(along @ weights), 1e-9 * square) / self.n
+            found.append((-0.5 * (self.n * np.log(max(left, np.finfo(float).tiny)) + volume), weights))
+        return max(found, key=lambda each: each[0])[1].astype(np.float32)
+
+
+def _pairs(codes: np.ndarray, encoding: Encoding) -> np.ndarray:
+    rows = encoding.rows(codes)
+    points = rows.points
+    i, j = np.triu_indices(points.shape[1])
+    return np.concatenate([np.ones((len(codes), 1), np.float32), rows.effects, points[:, i] * points[:, j]], 1)
+
+
+def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
+    """Correlation, in 0 … 1, of the rough part between rows that are nearest to each other in the pool's order by one
+    knob or few: near 1 for what follows from the knobs, near 0 for noise."""
+    order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
+    order = order[known[order]]
+    left, right = order[:-1], order[1:]
+    close = (codes[left] != codes[right]).sum(axis=1) <= 2
+    left, right = (
+        left[close][:: max(1, int(close.sum()) // _PAIRS)],
+        right[close][:: max(1, int(close.sum()) // _PAIRS)],
+    )
+    spread = float(np.mean(rough[left] ** 2) + np.mean(rough[right] ** 2)) / 2 if len(left) else 0.0
+    return float(np.clip(np.mean(rough[left] * rough[right]) / spread, 0.0, 1.0)) if spread > 0 else 1.0

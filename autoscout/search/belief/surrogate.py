@@ -1,0 +1,295 @@
+"""What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
+
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x fits)² · P(x runs)
+
+`gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
+explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
+enters as its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless:
+u ↦ b (1 − e^(−u/b)).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.peaks import Memory
+from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.prior_means import Mean, nothing
+from autoscout.search.hyper import Hyper
+from autoscout.search.pool import Pool
+
+_BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop to matter
+_SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how many rows that is worth
+_NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
+_GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
+_CANDIDATES = 7_000
+_SCORED = 100_000  # rows that are looked through for candidates, at most
+_AT_ONCE = 4_000  # what then fits the processor's cache
+_KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
+_OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
+# this is worth
+_DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
+# nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
+
+
+@dataclass
+class _Member:
+    mean: Mean
+    posterior: Posterior
+    belief: Belief | None = None
+    centre: float = 0.0
+    unit: float = 1.0
+    weight: float = 0.0
+
+
+class Model:
+    def __init__(
+        self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
+    ) -> None:
+        self.pool, self.encoding, self.rng = pool, encoding, rng
+        self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
+        self.feasibility = Feasibility(encoding)
+        self.memory = Memory(encoding)
+        self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
+        self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
+        self.failed: set[int] = set()
+        self.rows = np.zeros(0, dtype=int)  # those of `costs`
+        self.logs = np.zeros(0)  # their mean log-costs
+        self.candidates = np.zeros(0, dtype=int)
+        self.gain = np.zeros(0)
+        self._fitted_on = 0
+        self._believed: list[int] = []  # rows that the beliefs hold
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+
+    def tell(self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False) -> None:
+        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures."""
+        if row not in self.failed and row not in self.costs:
+            if not np.isnan(full):
+                self.memory.tell(self._memory_rows(np.array([row])), full)
+            if not for_memory:
+                self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
+        if cost is None:
+            self.failed.add(row)
+        else:
+            self.costs.setdefault(row, []).append(float(np.log(cost)))
+        self.rows = np.array(list(self.costs), dtype=int)
+        self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
+
+    def see(self, costs: dict[int, list[float]]) -> None:
+        """Other log-costs of the rows that ran, in the same order."""
+        self.costs = costs
+        self.logs = np.array([sum(values) / len(values) for values in costs.values()])
+
+    def bent(self) -> np.ndarray:
+        """(n,)"""
+        above = self.logs - self.logs.min()
+        return _BEND * (1 - np.exp(-above / _BEND))
+
+    # ---- belief -----------------------------------------------------------------------------------------------------
+
+    def update(self, pending: list[int]) -> None:
+        """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
+        come back as expected. Needs one row that ran."""
+        rows = self.rows
+        if self.feasibility.failed:
+            self.feasibility.fit()
+        if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
+            self._refit(rows, pending)
+        elif self.memory.stale(_GROWTH):
+            self.memory.fit()
+            self.memory.watch(self._memory_rows(self.candidates))
+        for row in rows[len(self._believed) :]:
+            self._append(int(row))
+            self._believed.append(int(row))
+        for row in pending:
+            self._append(row)
+        self._look(pending)
+        for member in self._active():
+            assert member.belief is not None
+            member.belief.forget(len(pending))
+
+    def _open(self, pending: list[int]) -> np.ndarray:
+        return self.candidates[~self._taken(pending)[self.candidates]]
+
+    def _taken(self, pending: list[int]) -> np.ndarray:
+        taken = np.zeros(len(self.pool), dtype=bool)
+        taken[[*self.costs, *self.failed, *pending]] = True
+        return taken
+
+    def _active(self) -> list[_Member]:
+        return [m for m in self.members if m.belief is not None]
+
+    def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
+        bent, encoded = self.bent(), self._rows(rows)
+        for member in self.members:
+            y = bent - member.mean.expected(rows)
+            member.centre = float(y.mean())
+            prior, worth = _SPREAD
+            member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
+            z = member.mean.z[rows] / member.unit
+            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread)
+        self.memory.fit()
+        self._weigh(len(rows))
+        self._believed = [int(row) for row in rows]
+        self.candidates = np.arange(len(self.pool))
+        if len(self.pool) > _CANDIDATES:
+            self._choose_candidates(rows, pending)
+        self.candidates = self._open(pending)
+        for member in self.members:
+            member.belief = self._belief(member, self.candidates) if member.weight else None
+        self.feasibility.watch(self._chance_features(self.candidates))
+        self.memory.watch(self._memory_rows(self.candidates))
+        self._fitted_on = len(rows)
+
+    def _weigh(self, n: int) -> None:
+        others = len(self.members) - 1
+        evidence = np.array([m.posterior.evidence - n * np.log(m.unit) for m in self.members])
+        evidence += np.log([_NOTHING] + [(1 - _NOTHING) / others] * others) if others else 0.0
+        weights = np.exp(evidence - evidence.max())
+        weights[weights < _NEGLIGIBLE * weights.sum()] = 0.0
+        for member, weight in zip(self.members, weights / weights.sum(), strict=True):
+            member.weight = float(weight)
+
+    def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
+        """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
+        n = len(self.pool)
+        looked = np.arange(n) if n <= _SCORED else self.rng.choice(n, _SCORED, replace=False)
+        gain = np.empty(len(looked))
+        for at in range(0, len(looked), _AT_ONCE):
+            self.candidates = looked[at : at + _AT_ONCE]
+            for member in self.members:
+                member.belief = self._belief(member, self.candidates) if member.weight else None
+            self.feasibility.watch(self._chance_features(self.candidates))
+            self.memory.watch(self._memory_rows(self.candidates))
+            self._look(pending)
+            gain[at : at + _AT_ONCE] = self.gain
+        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
+        best = rows[np.argsort(self.logs, kind="stable")[:2]]
+        around = [self.pool.near(int(row)) for row in best]
+        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
+        self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
+
+    def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
+        measured = self._member_features(member, np.array(self._believed, dtype=int))
+        return Belief(member.posterior, measured, self._member_features(member, candidates))
+
+    def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return member.posterior.features(self._rows(rows), member.mean.z[rows] / member.unit, member.mean.spread)
+
+    def _append(self, row: int) -> None:
+        for member in self._active():
+            assert member.belief is not None
+            member.belief.append(self._member_features(member, np.array([row])))
+
+    def _rows(self, rows: np.ndarray) -> Rows:
+        return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
+
+    def _chance_features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.feasibility.features(self._rows(rows), self._hints(rows))
+
+    def _memory_rows(self, rows: np.ndarray) -> Rows:
+        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
+        encoded, hints = self._rows(rows), self._hints(rows)
+        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
+
+    def _hints(self, rows: np.ndarray) -> np.ndarray | None:
+        """(n, H)"""
+        hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
+        return np.stack(hints, axis=1) if hints else None
+
+    # ---- what is expected -------------------------------------------------------------------------------------------
+
+    def _look(self, pending: list[int]) -> None:
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
+        bent, (own, added) = self.bent(), self.unexplained()
+        self.gain = np.zeros(len(self.candidates))
+        self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
+        for member in self._active():
+            assert member.belief is not None
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            belief = member.belief
+            y = belief.completed(y)
+            offset = member.mean.expected(self.candidates)
+            mean = offset + member.centre + member.unit * belief.mean(y)
+            deviation = member.unit * belief.deviation
+            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
+            here += own / (own + added) * (bent - here)
+            self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
+            self.mean += member.weight * mean
+            second += member.weight * (deviation**2 + mean**2)
+        self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
+        self.gain *= self.memory.chance() ** _DARING
+        self.gain *= self.feasibility.chance(self.gain)
+        self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def unexplained(self) -> tuple[float, np.ndarray]:
+        """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
+        (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
+        share, worth = _OWN
+        scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
+        count = np.array([len(values) for values in self.costs.values()])
+        once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
+        return max(self.noise**2 - once, 0.05 * once), once / count
+
+    def worth(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
+        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
+        failed when it was measured again is worth nothing (inf)."""
+        bent, (own, added) = self.bent(), self.unexplained()
+        value, second = np.zeros(len(bent)), np.zeros(len(bent))
+        for member in self._active():
+            assert member.belief is not None
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            points, linear = member.belief.measured
+            features = points[: len(bent)], linear[: len(bent)]
+            k = member.posterior.kernel(features, features).astype(float)
+            k.flat[:: len(k) + 1] += (own + added) / member.unit**2
+            inverse = np.linalg.inv(k)
+            here = bent - added / member.unit * (inverse @ y)
+            value += member.weight * here
+            second += member.weight * (here**2 + added - (added / member.unit) ** 2 * np.diag(inverse))
+        deviation = np.sqrt(np.maximum(second - value**2, 0))
+        return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
+
+    def corner(self, row: int) -> tuple[float, float] | None:
+        """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
+        where it was measured; None for a failed one, and for one that was not among the candidates."""
+        if row in self.costs:
+            at = int(np.flatnonzero(self.rows == row)[0])
+            believed = self.believed_costs()
+            return self._unbent(float(believed[at])), 0.0
+        at = int(np.searchsorted(self.candidates, row))
+        if row in self.failed or at == len(self.candidates) or self.candidates[at] != row:
+            return None
+        return self._unbent(float(self.mean[at])), float(self.deviation[at])
+
+    def _unbent(self, bent: float) -> float:
+        """The log-cost; far above the best it is not known any more."""
+        return float(self.logs.min() - _BEND * np.log1p(-min(bent, 0.95 * _BEND) / _BEND))
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the log of one measurement, by the member that is believed most."""
+        most = max(self.members, key=lambda m: m.weight)
+        return most.posterior.theta.noise * most.unit
+
+    def believed_costs(self) -> np.ndarray:
+        """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""
+        bent = self.bent()
+        found = np.zeros(len(bent))
+        for member in self._active():
+            assert member.belief is not None
+            expected = member.mean.expected(self.rows) + member.centre
+            found += member.weight * (expected + member.unit * member.belief.fitted((bent - expected) / member.unit))
+        return found
+
+
+def improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement E[max(best − f, 0)] of f ~ N(mean, deviation²)."""
+    u = (best - mean) / deviation
+    return deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))

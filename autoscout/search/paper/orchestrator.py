@@ -1,0 +1,268 @@
+"""Algorithm 1 of the AutoScout paper: the orchestrator over a sparse and a dense optimizer.
+
+Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)),
+c a cost (lower is better, None: failed), Δ the relative improvement that an arm brought. Hyper-parameters that
+the paper leaves open are those of `Hyper`, with the reason for each default.
+"""
+
+import itertools
+from collections.abc import Generator
+
+import msgspec
+import numpy as np
+
+from autoscout.search.bandit import UCB1
+from autoscout.search.hyper import Hyper
+from autoscout.search.paper.dense import DenseOptimizer
+from autoscout.search.paper.mcts import Tree
+from autoscout.search.paper.tournament import orderings, tournament
+from autoscout.space.graph import Point, Space, Structure
+from kb.journal import Decided, Event, Rewarded, TournamentRanked
+from kb.records import Configuration
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What came back for one configuration: its cost (None: failed), and whether that was only predicted."""
+
+    configuration: Configuration
+    cost: float | None
+    simulated: bool = False
+
+
+Costs = list[float | None]
+Asking = Generator[list[Configuration], list[Told], None]
+
+
+class Algorithm1:
+    """The search as a coroutine: `run()` yields configurations to evaluate and is sent what came of them.
+
+    `events` collects what was decided and why, for whoever drives it. The driver sets `switched` when evaluation
+    went over from simulators to profiling.
+    """
+
+    def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
+        self.space = space
+        self.default = default
+        self.hyper = hyper
+        self.rng = np.random.default_rng(seed)
+        self.events: list[Event] = []
+        self.step = 0
+        self.known: dict[str, Told] = {}
+        self.reference: float | None = None  # the first cost that came, scale of the tree's rewards
+        self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
+        self.bandit = UCB1(hyper.c0, hyper.gamma)
+        self.orderings = orderings(space, hyper.k, seeded, self.rng)
+        self.switched = False
+        self.dense: DenseOptimizer | None = None
+        self._restart = False
+
+    @property
+    def best(self) -> Told | None:
+        """(S*, X*): the cheapest of what is known."""
+        return min((t for t in self.known.values() if t.cost is not None), key=lambda t: t.cost or 0.0, default=None)
+
+    def run(self) -> Asking:
+        space, bandit = self.space, self.bandit
+        s_base, x_base = space.split(self.default)
+        yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the expert default, to compare with")
+
+        # Phase 0: tournament warm-start (line 5)
+        tree = yield from self._tournament(x_base)
+
+        # Phase 1: initialization (lines 7-12)
+        dense = self.dense = DenseOptimizer(space)
+        s_base, x_base = self._best_or(s_base, x_base)
+        s_cand, why = self._next_structure(tree, s_base)
+        x_cand = self._next_point(dense, s_base, x_base)
+        arm = "SPARSE"
+        self._restart = False
+
+        # Phase 2: iterative coordinated optimization (lines 14-27)
+        for t in itertools.count(1):
+            grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
+            values = {f"ucb_{a}": u for a, u in bandit.index(t).items() if np.isfinite(u)}
+            c_bb, c_bc, c_cb, c_cc = costs = yield from self._evaluate("search", arm, grid, why, values)
+            delta_sparse = _mean_improvement([(c_bb, c_cb), (c_bc, c_cc)])
+            delta_dense = _mean_improvement([(c_bb, c_bc), (c_cb, c_cc)])
+            if arm == "SPARSE":
+                self._teach(tree, s_cand, _least([c_cb, c_cc]))
+            else:
+                dense.update(delta_dense > 0)
+            bandit.update(arm, max(0.0, delta_sparse if arm == "SPARSE" else delta_dense))
+            self._log_rewards(costs, delta_sparse, delta_dense)
+
+            (s_base, x_base), (s_control, x_control) = self._advance(grid, costs)
+            if self._restart:
+                self._restart = False
+                s_base, x_base = s_control, x_control = self._best_or(s_base, x_base)
+            arm = self._arm(bandit, t)
+            s_cand, x_cand, why = s_control, x_control, "coordinate step"
+            if arm == "DENSE":
+                x_cand = self._next_point(dense, s_base, x_base)
+                if x_cand == x_base:
+                    arm, x_cand = "SPARSE", x_control  # every point next to the base is known
+            if arm == "SPARSE":
+                s_cand, why = self._next_structure(tree, s_base)
+            if all(space.configuration(s, x).id in self.known for s in (s_base, s_cand) for x in (x_base, x_cand)):
+                fresh = self._fresh()
+                if fresh is None:
+                    return
+                s_cand, x_cand = space.split(fresh)
+                arm, why = "SPARSE", "nothing new next to the base: a random one"
+
+    def _tournament(self, x: Point) -> Generator[list[Configuration], list[Told], Tree]:
+        trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]
+        s_default = self.space.split(self.default)[0]
+        for tree in trees:
+            self._teach(tree, s_default, self.known[self.default.id].cost)
+        contest = tournament(trees, self.rng, self.closed, self.space.row(s_default))
+        try:
+            tree, row = next(contest)
+            while True:
+                why = f"tree that branches on {' → '.join(tree.ordering[:3])} …"
+                s = self.space.structure(row)
+                (c,) = yield from self._evaluate("tournament", "SPARSE", [(s, x)], why)
+                tree, row = contest.send(self._reward(c))
+        except StopIteration as end:
+            winner, rounds = end.value
+        for r in rounds:
+            self.events.append(TournamentRanked(round=r.number, orderings=r.orderings, rewards=r.rewards, kept=r.kept))
+        return winner
+
+    def _evaluate(
+        self,
+        phase: str,
+        arm: str,
+        cells: list[tuple[Structure, Point]],
+        why: str,
+        values: dict[str, float] | None = None,
+    ) -> Generator[list[Configuration], list[Told], Costs]:
+        """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): the costs of the cells, in their order."""
+        configurations = [self.space.configuration(s, x) for s, x in cells]
+        distinct = list({c.id: c for c in configurations}.values())
+        self.step += 1
+        self.events.append(
+            Decided(
+                step=self.step,
+                phase=phase,
+                arm=arm,
+                configurations=distinct,
+                names=[self.space.name(c) for c in distinct],
+                why=why,
+                values=values or {},
+                coordinates=self.dense.coordinates() if self.dense else {},
+            )
+        )
+        for told in (yield distinct):
+            self.known[told.configuration.id] = told
+            self._close(told.configuration)
+            self.reference = self.reference or told.cost
+        costs = [self.known[c.id].cost for c in configurations]
+        if self.switched:
+            self.switched = False
+            yield from self._switch_to_profiling()
+        return costs
+
+    def _switch_to_profiling(self) -> Asking:
+        """The tree stays, the bandit's statistics become a weak prior, predicted costs are forgotten (they do not
+        compare with measured ones), and the simulators' favourites are profiled first."""
+        simulated = [t for t in self.known.values() if t.simulated and t.cost is not None]
+        favourites = sorted(simulated, key=lambda t: t.cost or 0.0)[: self.hyper.top_k]
+        self.known = {key: told for key, told in self.known.items() if not told.simulated}
+        self.closed[:] = False
+        for told in self.known.values():
+            self._close(told.configuration)
+        self.bandit.weaken(self.hyper.prior_pulls)
+        for told in favourites:
+            cell = self.space.split(told.configuration)
+            yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
+        self._restart = True
+
+    def _arm(self, bandit: UCB1, t: int) -> str:
+        """Whose turn it is; without the orchestrator they take turns, without the dense optimizer there is one."""
+        if not self.hyper.dense:
+            return "SPARSE"
+        return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]
+
+    def _close(self, configuration: Configuration) -> None:
+        row = self.space.row(self.space.split(configuration)[0])
+        if row is not None:
+            self.closed[row] = True
+
+    def _best_or(self, s: Structure, x: Point) -> tuple[Structure, Point]:
+        return self.space.split(self.best.configuration) if self.best else (s, x)
+
+    def _teach(self, tree: Tree, s: Structure, cost: float | None) -> None:
+        row = self.space.row(s)
+        if row is not None:
+            tree.update(row, self._reward(cost))
+
+    def _next_structure(self, tree: Tree, s_base: Structure) -> tuple[Structure, str]:
+        """NEXTSPARSEPAIR: the candidate that the winning tree proposes."""
+        like = self.space.row(s_base) if self.rng.random() < self.hyper.near else None
+        row = tree.propose(self.closed, self.rng, like)
+        if row is None:
+            return s_base, "every structure was tried"
+        return self.space.structure(row), "tree search"
+
+    def _next_point(self, dense: DenseOptimizer, s: Structure, x: Point) -> Point:
+        """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
+        moved = dense.propose(s, x, lambda p: self.space.configuration(s, p).id in self.known)
+        return x if moved is None else moved
+
+    def _advance(
+        self, grid: list[tuple[Structure, Point]], costs: Costs
+    ) -> tuple[tuple[Structure, Point], tuple[Structure, Point]]:
+        """The best cell becomes the base; the other structure and the other point stay as controls, unless
+        they failed or are hopeless: then the base is its own control and costs no experiment."""
+        finite = [(c, i) for i, c in enumerate(costs) if c is not None]
+        least, at = min(finite, default=(None, 0))
+        s, x = grid[at]
+        s_other, x_other = grid[at ^ 2][0], grid[at ^ 1][1]
+        limit = self.hyper.control_limit * least if least is not None else 0.0
+        other_s, other_x = costs[at ^ 2], costs[at ^ 1]
+        return (s, x), (
+            s_other if other_s is not None and other_s <= limit else s,
+            x_other if other_x is not None and other_x <= limit else x,
+        )
+
+    def _reward(self, cost: float | None) -> float:
+        """r = c_ref / (c_ref + c) in (0, 1): one half is as good as the default, 0 a failure."""
+        if cost is None or self.reference is None:
+            return 0.0
+        return self.reference / (self.reference + cost)
+
+    def _fresh(self) -> Configuration | None:
+        """A random configuration that was not evaluated yet."""
+        for _ in range(200):
+            configuration = self.space.sample(self.rng)
+            if configuration.id not in self.known:
+                return configuration
+        return next((c for c in self.space.configurations() if c.id not in self.known), None)
+
+    def _log_rewards(self, costs: Costs, delta_sparse: float, delta_dense: float) -> None:
+        c_bb, c_bc, c_cb, c_cc = costs
+        interaction = None
+        if c_bb is not None and c_bc is not None and c_cb is not None and c_cc is not None:
+            interaction = ((c_bb - c_cb) - (c_bc - c_cc)) / c_bb
+        self.events.append(
+            Rewarded(
+                step=self.step,
+                costs=costs,
+                delta_sparse=delta_sparse,
+                delta_dense=delta_dense,
+                interaction=interaction,
+                arms=self.bandit.state(),
+            )
+        )
+
+
+def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
+    """Difference of differences: the mean relative improvement from left to right, each pair holding the other
+    optimizer's choice fixed. Pairs with a failure on the left say nothing; a failure on the right is none."""
+    gains = [(a - b) / a if b is not None else 0.0 for a, b in pairs if a is not None]
+    return float(np.mean(gains)) if gains else 0.0
+
+
+def _least(costs: Costs) -> float | None:
+    return min((c for c in costs if c is not None), default=None)

@@ -1,0 +1,49 @@
+"""Ant colony optimization, as COSMIC's agent of that name (DeepSwarm behind ArchGym).
+
+An ant walks through the knobs and takes each value with a probability that follows its pheromone, among the values
+that valid configurations still offer; with probability `greediness` it takes the strongest instead (ant colony
+system, Dorigo & Gambardella 1997). Every trail that is walked fades a little (local update); after each colony the
+best ant so far reinforces its own (global update). Greediness and decay are DeepSwarm's defaults; its colony of 16 is
+8 here, so that the pheromone acts within budgets of hundreds.
+"""
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+_COLONY = 8
+_GREEDINESS = 0.5
+_DECAY = 0.1
+_START = 0.1
+
+
+def ants(pool: Pool, rng: np.random.Generator) -> Search:
+    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # the last entry answers "inactive"
+    reference = pool.known[pool.default]
+    while True:
+        for _ in range(_COLONY):
+            row = _walk(pool, trails, rng)
+            for trail, code in zip(trails, pool.codes[row], strict=True):
+                trail[code] += _DECAY * (_START - trail[code])
+            cost = yield row
+            reference = reference or cost
+        best = pool.best
+        if best is not None:
+            quality = (reference or 1.0) / (pool.known[best] or 1.0)
+            for trail, code in zip(trails, pool.codes[best], strict=True):
+                trail[code] += _DECAY * (quality - trail[code])
+
+
+def _walk(pool: Pool, trails: list[np.ndarray], rng: np.random.Generator) -> int:
+    rows = np.arange(len(pool))
+    for j, trail in enumerate(trails):
+        column = pool.codes[rows, j]
+        offered = np.unique(column)
+        if len(offered) > 1:
+            strength = trail[offered]
+            if rng.random() < _GREEDINESS:
+                code = offered[int(np.argmax(strength))]
+            else:
+                code = rng.choice(offered, p=strength / strength.sum())
+            rows = rows[column == code]
+    return int(rows[0])

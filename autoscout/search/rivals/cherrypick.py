@@ -1,0 +1,39 @@
+"""CherryPick (Alipourfard et al., NSDI 2017): Bayesian optimization with a Gaussian process, Matérn 5/2, and expected
+improvement, on the raw cost over linearly coded knobs.
+
+As there: three quasi-random first points, one length scale for all dimensions, noise in the likelihood, EI; it would
+stop when the expected improvement is below a tenth of the best cost and at least six were measured (`stop=True`;
+comparisons go on to the budget). Ours: a failure is told as 1.2 times the worst cost, as CherryPick had none; and
+acquisition is computed on 2,000 random rows where there are more, as its spaces had 66.
+"""
+
+import numpy as np
+
+from autoscout.search.rivals.gaussian import Refitted, expected_improvement, most_promising
+from autoscout.search.rivals.sequential import Pool, Search
+
+_FIRST = 3
+_CANDIDATES = 2000
+_ENOUGH = 0.1
+_AT_LEAST = 6
+_FAILED = 1.2
+
+
+def cherrypick(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Search:
+    from scipy.stats import qmc
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(0.5, (1e-2, 1e2), nu=2.5) + WhiteKernel(1e-3, (1e-6, 1.0))
+    model = Refitted(kernel)
+    for point in qmc.Sobol(len(pool.levels), rng=rng).random_base2(2)[:_FIRST]:  # in [0, 1) per knob
+        yield pool.nearest(np.floor(point * pool.levels).astype(int))
+    while True:
+        rows, costs = pool.costs(_FAILED)
+        model.fit(pool.scaled(rows), costs)
+        candidates = pool.candidates(rng, _CANDIDATES)
+        mean, sd = model.predict(pool.scaled(candidates))
+        best = float(costs.min())
+        at = most_promising(mean, sd, best)
+        if stop and len(rows) >= _AT_LEAST and expected_improvement(mean, sd, best)[at] < _ENOUGH * best:
+            return
+        yield int(candidates[at])

@@ -1,0 +1,46 @@
+"""A genetic algorithm, as COSMIC's agent of that name (scikit-opt's GA behind ArchGym).
+
+Tournament selection of three, uniform crossover, mutation of one knob in ten, the best two survive. A child goes to the
+nearest valid configuration. Population and rates are scikit-opt's defaults scaled to budgets of hundreds: it has 50 of
+them and mutates one gene in a thousand, which never gets past its first generations here.
+"""
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+_POPULATION = 20
+_SURVIVORS = 2
+_MUTATION = 0.1
+_TOURNAMENT = 3
+
+
+def genetic(pool: Pool, rng: np.random.Generator) -> Search:
+    population: list[tuple[float, int]] = []
+    for row in [pool.default, *rng.choice(len(pool), min(_POPULATION, len(pool)) - 1, replace=False).tolist()]:
+        population.append((_fitness((yield row)), row))
+    while True:
+        elite = sorted(population)[:_SURVIVORS]
+        children = []
+        while len(children) < _POPULATION - _SURVIVORS:
+            mother, father = _select(population, rng), _select(population, rng)
+            row = pool.nearest(_mutate(_cross(pool.codes[mother], pool.codes[father], rng), pool.levels, rng))
+            children.append((_fitness((yield row)), row))
+        population = elite + children
+
+
+def _fitness(cost: float | None) -> float:
+    """Lower is better; failures are worse than everything."""
+    return float("inf") if cost is None else cost
+
+
+def _select(population: list[tuple[float, int]], rng: np.random.Generator) -> int:
+    return min(population[i] for i in rng.integers(len(population), size=_TOURNAMENT))[1]
+
+
+def _cross(mother: np.ndarray, father: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.where(rng.random(len(mother)) < 0.5, mother, father)
+
+
+def _mutate(codes: np.ndarray, levels: list[int], rng: np.random.Generator) -> np.ndarray:
+    return np.where(rng.random(len(codes)) < _MUTATION, rng.integers(0, levels), codes)

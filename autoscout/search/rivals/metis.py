@@ -1,0 +1,45 @@
+"""Metis (Um et al., ATC 2024): the best 3D-parallel plan by a cost model, everything else left as the expert has it.
+
+Metis enumerates data, tensor and pipeline parallel plans over unequal devices, estimates each from profiled layers,
+and runs the best. Here the given simulators are the cost model (their mean rank). The plans are the values of tp, pp,
+dp, the micro batch and the devices, with all other knobs as near to the default as they can be, measured from the
+best predicted on; without a simulator, plans that split the model least come first. A space without these knobs is
+planned over its sparse knobs (or all). When all plans are measured Metis has nothing more to say.
+"""
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+_PLAN = ("tp", "pp", "dp", "mbs", "micro_batch", "a100", "a40")
+
+
+def metis(pool: Pool, rng: np.random.Generator) -> Search:
+    plans = _plans(pool)
+    for i in np.argsort(_estimates(pool, plans), kind="stable"):
+        yield int(plans[i])
+
+
+def _plans(pool: Pool) -> np.ndarray:
+    """One row a plan: the one nearest to the default among those with the plan's values."""
+    knobs = pool.space.knobs
+    columns = [j for j, knob in enumerate(knobs) if knob.name in _PLAN]
+    columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))
+    by_distance = np.argsort(pool.distance(pool.codes[pool.default]), kind="stable")
+    _, first = np.unique(pool.codes[by_distance][:, columns], axis=0, return_index=True)
+    return by_distance[np.sort(first)]
+
+
+def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
+    """(plans,) lower is better."""
+    if not pool.simulators:
+        values = pool.space.feasible.columns(pool.codes[plans])
+        return np.prod([np.nan_to_num(values[n], nan=1) for n in ("tp", "pp") if n in values], axis=0) * np.ones(
+            len(plans)
+        )
+    ranks = []
+    for predict in pool.simulators.values():
+        predicted = np.asarray(predict(pool.codes[plans]), dtype=float)
+        cost = predicted if pool.space.objective.minimize else -predicted
+        ranks.append(np.argsort(np.argsort(np.nan_to_num(cost, nan=np.inf), kind="stable"), kind="stable"))
+    return np.mean(ranks, axis=0)

@@ -1,0 +1,18 @@
+"""Optuna's Gaussian process sampler (GPSampler: Matérn 5/2 with a length scale per knob, log expected improvement)."""
+
+import numpy as np
+
+from autoscout.search.rivals.optuna_tpe import by_trials
+from autoscout.search.rivals.sequential import Pool, Search
+
+
+def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
+    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random."""
+    import warnings
+
+    import optuna  # type: ignore[import-not-found]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.GPSampler(seed=int(rng.integers(2**31)), deterministic_objective=False)
+    return by_trials(pool, sampler)

@@ -1,0 +1,10 @@
+"""Uniform random search over the valid configurations, without repeats."""
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+
+def uniform(pool: Pool, rng: np.random.Generator) -> Search:
+    for row in rng.permutation(len(pool)):
+        yield int(row)

@@ -1,0 +1,179 @@
+"""What all rivals share: a search written as a coroutine over the valid configurations, driven by ask and tell.
+
+A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
+is about certain knobs. The driver measures the default first, answers rows that are known already from the record (at
+most 15 in a row, fewer as the space empties, then a random new one is measured in between), and masks: only valid
+configurations exist.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+
+import numpy as np
+
+from autoscout.job.objective import cost
+from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.graph import Space
+from kb.journal import Decided, Event
+from kb.records import Configuration, Measurement
+
+Search = Generator[int, float | None, None]  # yields a row, is sent its cost (lower is better; None: failed)
+Predictor = Callable[[np.ndarray], np.ndarray]
+
+_DUPLICATES = 15
+
+
+class Pool:
+    """The valid configurations as `codes` (n, knobs), and `known`: what each measured row cost (None: failed)."""
+
+    def __init__(self, space: Space, default: Configuration, simulators: Mapping[str, Predictor] | None = None) -> None:
+        self.space = space
+        self.codes = space.feasible.codes
+        self.levels = [len(knob.values) for knob in space.knobs]
+        self.default = space.feasible.index(default) or 0
+        self.simulators = simulators or {}
+        self.known: dict[int, float | None] = {}
+        self.open = np.ones(len(self.codes), dtype=bool)  # not measured yet
+        self._ordered = [knob.kind == "dense" for knob in space.knobs]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def learn(self, row: int, cost: float | None) -> None:
+        self.known[row] = cost
+        self.open[row] = False
+
+    @property
+    def best(self) -> int | None:
+        """The cheapest measured row; None if all failed."""
+        return min(
+            (r for r, c in self.known.items() if c is not None), key=lambda r: self.known[r] or 0.0, default=None
+        )
+
+    def costs(self, failed: float) -> tuple[np.ndarray, np.ndarray]:
+        """Measured rows and their costs; failures at `failed` times the worst (1 where nothing ran)."""
+        worst = max((c for c in self.known.values() if c is not None), default=1.0)
+        values = [failed * worst if c is None else c for c in self.known.values()]
+        return np.array(list(self.known), dtype=int), np.array(values)
+
+    def candidates(self, rng: np.random.Generator, most: int) -> np.ndarray:
+        """Open rows, a random `most` of them where there are more."""
+        rows = np.flatnonzero(self.open)
+        return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
+
+    def distance(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) from every row to one row of codes: a knob's steps as a share of its domain, 1 for another choice."""
+        total = np.zeros(len(self.codes), dtype=np.float32)
+        for j, levels in enumerate(self.levels):
+            steps = np.arange(levels + 1, dtype=np.float32)  # the last entry answers code −1
+            far = np.abs(steps - codes[j]) / max(levels - 1, 1) if self._ordered[j] else (steps != codes[j]) * 1.0
+            far[levels] = 1.0
+            if codes[j] == INACTIVE:
+                far[:] = 1.0
+                far[levels] = 0.0
+            total += far.astype(np.float32)[self.codes[:, j]]
+        return total
+
+    def nearest(self, codes: np.ndarray) -> int:
+        """The valid row nearest to a row of codes that need not be valid."""
+        return int(np.argmin(self.distance(codes)))
+
+    def scaled(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """(k, knobs) in [0, 1]: numbers by value, names by place; inactive knobs at what they amount to, else 0."""
+        codes = self.codes if rows is None else self.codes[rows]
+        return np.column_stack([_scale(knob)[codes[:, j]] for j, knob in enumerate(self.space.knobs)])
+
+
+def _scale(knob) -> np.ndarray:
+    """A knob's values in [0, 1] by code; the last entry answers code −1."""
+    values = np.arange(len(knob.values), dtype=float)
+    if all(isinstance(v, int | float) for v in knob.values):
+        values = np.array(knob.values, dtype=float)
+    spread = max(float(values.max() - values.min()), 1e-12)
+    off = (float(knob.off) - values.min()) / spread if isinstance(knob.off, int | float) else 0.0
+    return np.append((values - values.min()) / spread, min(max(off, 0.0), 1.0))
+
+
+class Sequential:
+    """A search as a strategy. One configuration an ask; asked again before it is told, the same one."""
+
+    def __init__(
+        self,
+        name: str,
+        search: Callable[[Pool, np.random.Generator], Search],
+        space: Space,
+        default: Configuration,
+        seed: int,
+        simulators: Mapping[str, Predictor] | None = None,
+    ) -> None:
+        self.name = name
+        self.space = space
+        self._search = search
+        self._start = (space, default, simulators)
+        self._seed = seed
+        self._events: list[Event] = []
+        self._step = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.pool = Pool(*self._start)
+        self._rng = np.random.default_rng(self._seed)
+        self._rows = self._proposals()
+        self._pending: int | None = None
+        self._asked: Configuration | None = None
+
+    def _proposals(self) -> Generator[int, None, None]:
+        """The rows to measure: what the search yields, without those that are known."""
+        pool = self.pool
+        yield pool.default
+        search, duplicates = self._search(pool, self._rng), 0
+        row = next(search, None) if pool.open.any() else None
+        while row is not None:
+            if pool.open[row]:
+                duplicates = 0
+                yield row
+            elif (duplicates := duplicates + 1) > _DUPLICATES * pool.open.mean():
+                duplicates = 0
+                yield int(self._rng.choice(np.flatnonzero(pool.open)))
+            if not pool.open.any():
+                return
+            try:
+                row = search.send(pool.known[row])
+            except StopIteration:
+                return
+
+    def ask(self) -> list[Configuration]:
+        if self._asked is None:
+            self._pending = next(self._rows, None)
+            if self._pending is None:
+                return []
+            self._asked = self.space.feasible.configuration(self._pending)
+            self._step += 1
+            self._events.append(
+                Decided(
+                    step=self._step,
+                    phase="search" if self.pool.known else "default",
+                    arm=self.name.upper(),
+                    configurations=[self._asked],
+                    names=[self.space.name(self._asked)],
+                    why=f"proposed by {self.name}" if self.pool.known else "the expert default, to compare with",
+                )
+            )
+        return [self._asked]
+
+    def tell(self, measurements: list[Measurement]) -> None:
+        for measurement in measurements:
+            if self._asked is not None and measurement.configuration.id == self._asked.id and self._pending is not None:
+                self.pool.learn(self._pending, cost(self.space.objective, measurement))
+                self._pending = self._asked = None
+
+    def recommend(self) -> Configuration | None:
+        """The cheapest that was told."""
+        return None if self.pool.best is None else self.space.feasible.configuration(self.pool.best)
+
+    def drain(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def switch_to_profiling(self) -> None:
+        """Predicted costs do not compare with measured ones: begins again."""
+        self._begin()

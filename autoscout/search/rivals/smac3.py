@@ -1,0 +1,53 @@
+"""SMAC3 (Lindauer et al. 2022): random forest and expected improvement, its facade for hyper-parameters, ask and tell.
+
+Every knob is an integer (dense) or a category (sparse) of a flat ConfigSpace; a proposal goes to the nearest valid
+configuration. A failed run is told as crashed at twice the worst cost.
+"""
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+_FAILED = 2.0
+
+
+def smac3(pool: Pool, rng: np.random.Generator) -> Search:
+    from ConfigSpace import Categorical, ConfigurationSpace, Integer  # type: ignore[import-not-found]
+    from smac import HyperparameterOptimizationFacade, Scenario  # type: ignore[import-not-found]
+    from smac.runhistory.dataclasses import TrialValue  # type: ignore[import-not-found]
+    from smac.runhistory.enumerations import StatusType  # type: ignore[import-not-found]
+
+    seed = int(rng.integers(2**31))
+    space = ConfigurationSpace(seed=seed)
+    acting = [(j, knob) for j, knob in enumerate(pool.space.knobs) if pool.levels[j] > 1]
+    for j, knob in acting:
+        place = list(range(pool.levels[j]))
+        space.add(
+            Integer(knob.name, (0, place[-1])) if knob.kind == "dense" else Categorical(knob.name, place, default=0)
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Scenario(
+            space,
+            deterministic=True,
+            n_trials=10**6,
+            seed=seed,
+            output_directory=Path(folder),
+            use_default_config=False,
+        )
+        optimizer = HyperparameterOptimizationFacade(
+            scenario, lambda config, seed=0: math.nan, logging_level=False, overwrite=True
+        )
+        while True:
+            trial = optimizer.ask()
+            codes = np.zeros(len(pool.levels), dtype=int)
+            for j, knob in acting:
+                codes[j] = int(trial.config[knob.name])
+            cost = yield pool.nearest(codes)
+            _, told = pool.costs(_FAILED)
+            value = _FAILED * float(told.max()) if cost is None else cost
+            status = StatusType.CRASHED if cost is None else StatusType.SUCCESS
+            optimizer.tell(trial, TrialValue(cost=value, status=status))

@@ -1,0 +1,135 @@
+"""UDO (Wang, Trummer, Basu; VLDB 2021): Monte Carlo tree search on two levels, heavy and light parameters.
+
+Changing a heavy parameter is expensive, so the outer search picks several heavy settings before any result is in
+(delayed evaluation); they are evaluated in the order that changes least from one to the next (reordering); and each
+is evaluated with a few light settings that an inner search of its own picks. The outer reward is the best of the
+inner ones. Both are trees over the parameters in their declared order with UCB-V (Audibert et al. 2009) and RAVE
+(Gelly & Silver 2007), as in its `uct_node`.
+
+Ours: sparse knobs are heavy and dense ones light (where one kind is missing, all knobs are of the other); only valid
+values are branches; the reward is c₀ / (c₀ + c) with c₀ the default's cost, 0 for a failure. UDO saves time by not
+changing heavy parameters, which costs nothing here, so reordering is kept but earns nothing.
+"""
+
+import math
+from collections.abc import Generator
+
+import numpy as np
+
+from autoscout.search.rivals.sequential import Pool, Search
+
+_DELAY = 5  # heavy settings that are under way together
+_LIGHT = 4  # light settings per heavy one
+_RAVE = 50.0  # visits after which a node's own mean counts as much as what its action earned elsewhere
+_B, _ZETA = 0.3, 1.0  # UCB-V's range of rewards and its exploration
+
+
+def udo(pool: Pool, rng: np.random.Generator) -> Search:
+    sparse = [j for j, knob in enumerate(pool.space.knobs) if knob.kind == "sparse"]
+    dense = [j for j, knob in enumerate(pool.space.knobs) if knob.kind == "dense"]
+    outer = Tree(pool.codes, np.arange(len(pool)), sparse)
+    inner: dict[bytes, Tree] = {}
+    reference = pool.known[pool.default]
+    while True:
+        chosen = [outer.select(rng) for _ in range(_DELAY)]  # before any of their results is in
+        for path, rows in _least_changes(pool.codes[:, sparse], chosen):
+            best = 0.0
+            light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), Tree(pool.codes, rows, dense))
+            for _ in range(min(_LIGHT, len(rows))):
+                light_path, leaves = light.select(rng)
+                cost = yield int(leaves[0])
+                reference = reference or cost
+                reward = 0.0 if cost is None or reference is None else reference / (reference + cost)
+                light.update(light_path, reward)
+                best = max(best, reward)
+            outer.update(path, best)
+
+
+Path = list[tuple["Node", int]]  # node and the code that was taken there
+
+
+class Node:
+    __slots__ = ("children", "column", "n", "squares", "sums", "visits")
+
+    def __init__(self, column: int, codes: list[int]) -> None:
+        self.column = column
+        self.children: dict[int, Node] = {}
+        self.visits = 0
+        self.n = dict.fromkeys(codes, 0)
+        self.sums = dict.fromkeys(codes, 0.0)
+        self.squares = dict.fromkeys(codes, 0.0)
+
+
+class Tree:
+    """Over the values of `columns` that `rows` of `codes` offer, one knob a level."""
+
+    def __init__(self, codes: np.ndarray, rows: np.ndarray, columns: list[int]) -> None:
+        self.codes, self.rows, self.columns = codes, rows, columns
+        self.root: Node | None = None
+        self.actions: dict[tuple[int, int], tuple[int, float]] = {}  # (knob, code) → times taken anywhere, reward
+
+    def select(self, rng: np.random.Generator) -> tuple[Path, np.ndarray]:
+        """A path to a leaf, random below what was visited before; the rows that agree with it. Visits count at once,
+        so that selections without results spread."""
+        rows, path = self.rows, []
+        node, parent, inside = self.root, None, True
+        for column in self.columns:
+            offered = np.unique(self.codes[rows, column])
+            if len(offered) == 1:
+                continue
+            code = int(rng.choice(offered))
+            if inside:
+                if node is None:
+                    node = Node(column, [int(c) for c in offered])
+                    if parent is None:
+                        self.root = node
+                    else:
+                        parent[0].children[parent[1]] = node
+                    inside = False  # expanded by one node; a rollout from here on
+                else:
+                    code = self._ucb_v(node, rng)
+                node.visits += 1
+                node.n[code] += 1
+                path.append((node, code))
+                parent, node = (node, code), node.children.get(code)
+            else:
+                path.append((Node(column, [code]), code))  # a rollout's action, for RAVE only
+            rows = rows[self.codes[rows, column] == code]
+        return path, rows
+
+    def update(self, path: Path, reward: float) -> None:
+        for node, code in path:
+            node.sums[code] += reward
+            node.squares[code] += reward**2
+            times, total = self.actions.get((node.column, code), (0, 0.0))
+            self.actions[node.column, code] = times + 1, total + reward
+
+    def _ucb_v(self, node: Node, rng: np.random.Generator) -> int:
+        codes = list(node.n)
+        unvisited = [c for c in codes if node.n[c] == 0]
+        if unvisited:
+            return int(rng.choice(unvisited))
+        values = [self._value(node, c) for c in codes]
+        return codes[int(np.argmax(values))]
+
+    def _value(self, node: Node, code: int) -> float:
+        n = node.n[code]
+        mean = node.sums[code] / n
+        variance = max(node.squares[code] / n - mean**2, 0.0)
+        times, total = self.actions.get((node.column, code), (0, 0.0))
+        weight = math.sqrt(_RAVE / (3 * n + _RAVE)) if times else 0.0
+        mixed = (1 - weight) * mean + weight * (total / times if times else 0.0)
+        log = _ZETA * math.log(node.visits)
+        return mixed + math.sqrt(2 * variance * log / n) + 3 * _B * log / n
+
+
+def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:
+    """The chosen settings, each next one the nearest to the one before."""
+    left = list(chosen)
+    current = left.pop(0)
+    yield current
+    while left:
+        here = heavy[current[1][0]]
+        left.sort(key=lambda c: int((heavy[c[1][0]] != here).sum()))
+        current = left.pop(0)
+        yield current

@@ -1,0 +1,81 @@
+"""Seconds of collectives: latency plus bytes over the bus bandwidth that a link reaches for that group.
+
+A group inside one node uses the island's measured curves. One that spans nodes is hierarchical, as NCCL's rings and
+trees are in effect: its members of a node share the island, and all groups of a node share its network cards.
+"""
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import Curve, Hardware, at
+
+Array = np.ndarray
+
+
+class Topology:
+    """Where the ranks of a job live: `per_node` devices a node and `node_gb_s` between nodes."""
+
+    def __init__(self, hw: Hardware, per_node: Array, node_gb_s: Array) -> None:
+        self.hw = hw
+        self.per_node = per_node
+        self.node_gb_s = node_gb_s
+
+    def all_reduce(self, size: Array, group: Array, stride: Array) -> Array:
+        """`size` bytes on every rank; neighbours in the group are `stride` ranks apart."""
+        return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0)
+
+    def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
+        """`size` bytes on every rank afterwards."""
+        return self._ring(size, group, stride, self.hw.island.all_gather, 1.0)
+
+    def reduce_scatter(self, size: Array, group: Array, stride: Array) -> Array:
+        return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0)
+
+    def late(self, group: Array) -> Array:
+        """What a collective in the middle of a layer costs beyond one that is timed alone."""
+        island = self.hw.island
+        return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
+
+    def all_to_all(
+        self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
+    ) -> Array:
+        """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
+        the network; where `each` is one copy of what goes to `copies` ranks at random, it crosses once for every
+        node that it goes to (DeepEP)."""
+        inside = self._inside(group, stride)
+        local = self._island(size * (group - 1) / np.maximum(group, 1), inside, self.hw.island.all_to_all)
+        nodes = np.maximum(group / np.maximum(inside, 1), 1)
+        crossing = size * (1 - 1 / nodes)
+        once = each * (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
+        crossing = np.where(np.asarray(each) > 0, np.minimum(once, crossing), crossing)
+        network = crossing * np.minimum(self.per_node, group * stride) / self._network()
+        away = 1e-6 * self.hw.network.latency_us + network
+        return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))
+
+    def send(self, size: Array, distance: Array) -> Array:
+        """From a rank to the one `distance` ranks away; all ranks of a node may do so at once."""
+        curve = self.hw.island.send
+        local = 1e-6 * curve.latency_us[0] + size / (1e9 * curve.bus_gb_s[0])
+        away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()
+        return np.where(distance >= self.per_node, away, local)
+
+    def _ring(self, size: Array, group: Array, stride: Array, curve: Curve, passes: float) -> Array:
+        inside = self._inside(group, stride)
+        moved = passes * size * (group - 1) / np.maximum(group, 1)
+        local = self._island(moved, inside, curve)
+        rings = np.minimum(self.per_node, stride)  # groups of this kind that share a node's network cards
+        nodes = np.ceil(group / inside)
+        steps = passes * np.log2(np.maximum(nodes, 2))  # trees for the latency, rings for the bandwidth
+        away = 1e-6 * self.hw.network.latency_us * steps + moved * rings / self._network()
+        return np.where(group <= 1, 0.0, np.where(nodes > 1, np.maximum(local, away), local))
+
+    def _island(self, moved: Array, group: Array, curve: Curve) -> Array:
+        ranks = self.hw.island.ranks
+        latency = at(curve.latency_us, ranks, group)
+        return 1e-6 * latency + moved / (1e9 * at(curve.bus_gb_s, ranks, group))
+
+    def _inside(self, group: Array, stride: Array) -> Array:
+        """Members of a group that share a node."""
+        return np.clip(self.per_node // np.maximum(stride, 1), 1, group)
+
+    def _network(self) -> Array:
+        return 1e9 * self.node_gb_s * self.hw.network.efficiency

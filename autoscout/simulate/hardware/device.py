@@ -1,0 +1,196 @@
+"""What a device and its links can do, as data: fixtures/hardware/*.toml.
+
+The upper part of a file is the data sheet; the part below `[gemm]` is fitted from measurements of kernels and
+collectives by tests/tools/fit_hardware.py, which also writes what the fit is worth. A new device is a new file.
+"""
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from kb.records import AutoscoutError
+from kb.store import default_path
+
+
+class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An output tile of a matrix-product kernel; `efficiency` is the share of the peak that full waves reach."""
+
+    rows: int
+    columns: int
+    efficiency: float
+
+
+class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Matrix products: launch, share of the memory bandwidth, and inner steps lost to prologue and epilogue."""
+
+    overhead_us: float
+    bandwidth: float
+    extra_k: float
+    tiles: list[Tile]
+
+
+class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fused attention: share of the peak for long sequences, and the length at which half of it is lost."""
+
+    overhead_us: float
+    efficiency: float
+    half_length: float
+    backward: float  # the backward kernel's efficiency, relative to the forward kernel's
+    flash1: float  # older kernels' speed, relative to the one that was timed
+    flash2: float
+
+
+class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Kernels bound by memory: launch, share of the bandwidth of plain ones and of normalisations."""
+
+    overhead_us: float
+    bandwidth: float
+    norm_bandwidth: float
+
+
+class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One collective over 2, 4, 8 … ranks of a link: seconds = latency + bytes moved per rank / bus bandwidth."""
+
+    latency_us: list[float]
+    bus_gb_s: list[float]
+
+
+class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The links inside a node (NVLink, PCIe or memory). `ranks`: the group sizes that the curves were fitted at."""
+
+    kind: str
+    ranks: list[int]
+    all_reduce: Curve
+    all_gather: Curve
+    reduce_scatter: Curve
+    all_to_all: Curve
+    send: Curve  # one entry: point to point
+    inside_us: list[float]  # latency that a collective has more between the products of a layer: its ranks arrive late
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The links between nodes: what all devices of a node share."""
+
+    latency_us: float
+    node_gb_s: float
+    efficiency: float
+
+
+class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`sustained`: speed of products inside a model, under the power limit, relative to products timed one by one."""
+
+    sustained: float
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the CPU needs to issue work: per operator of a layer, per collective, and once per step."""
+
+    forward_us: float
+    backward_us: float
+    collective_us: float
+    step_ms: float
+
+
+class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    names: list[str]  # what job files and tables call it
+    source: str
+    memory_gib: float
+    memory_gb_s: float
+    multiprocessors: int
+    per_node: int
+    peak_tflops: dict[str, float]  # by dtype, dense
+    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
+    context_gib: float  # what the driver, its libraries and the communicators occupy
+    calibrated: bool  # its kernels were measured, not only read off a data sheet
+    doubt: float = 0.0  # of log(measured / predicted), beside the usual: runs disagree with what its kernels say
+    clocks: Clocks
+    gemm: Gemm
+    attention: Attention
+    elementwise: Elementwise
+    island: Island
+    network: Network
+    host: Host
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of the matrix units."""
+        return 1e12 * self.peak_tflops.get(dtype, self.peak_tflops["bf16"])
+
+
+def folder() -> Path:
+    """Beside the installed package, or in the repository."""
+    installed = Path(__file__).parent / "data"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "fixtures" / "hardware"
+
+
+def shipped(stem: str) -> Hardware:
+    """A file that came with AutoScout, whatever was measured here since."""
+    return _read(folder() / f"{stem}.toml")
+
+
+def own_folder() -> Path:
+    """Where `autoscout calibrate` puts what it measured: beside the knowledge base."""
+    return default_path().parent / "hardware"
+
+
+@cache
+def all_hardware() -> dict[str, Hardware]:
+    """By file name, without its ending; what was measured on this machine comes before what was shipped."""
+    paths = [*sorted(folder().glob("*.toml")), *sorted(own_folder().glob("*.toml"))]
+    found = {path.stem: _read(path) for path in paths}
+    if not found:
+        raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
+    return found
+
+
+def hardware(name: str) -> Hardware | None:
+    """The device that a job file, a table or a driver calls so; None if there are no constants for it."""
+    return _by_name().get(_plain(name)) or _by_name().get(_plain(_described(name)))
+
+
+def kinds(names: list[str]) -> list[str]:
+    """The names of `names` that are devices (on a mixed cluster the knob that counts them has such a name)."""
+    return [n for n in names if _plain(n) in _by_name()]
+
+
+_DEVICE = re.compile(r"\b(gb300|gb200|b300|b200|h200|h100|l40s|l4|a10g|a10|a40|v100|a100|a800)\b")
+_VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b96 ?gi?b\b")  # other clocks, links or memory
+
+
+@cache
+def _described(name: str) -> str:
+    """ "NVIDIA A100-SXM4-80GB" → our name of the device; "" for none of ours, or another variant of it."""
+    text = re.sub(r"[_\-/(),]+", " ", name.lower())
+    found = set(_DEVICE.findall(text))
+    if len(found) != 1 or _VARIANT.search(text):
+        return ""
+    (device,) = found
+    small, pcie = re.search(r"\b40 ?g", text) is not None, "pcie" in text
+    if device in ("a100", "a800"):
+        return "" if small and pcie else "a100-40-sxm" if small else "a100-80-pcie" if pcie else "a100-80-sxm"
+    return "" if pcie and device in ("h100", "h200", "v100") else device
+
+
+@cache
+def _by_name() -> dict[str, Hardware]:
+    return {_plain(n): h for stem, h in all_hardware().items() for n in [stem, h.name, *h.names]}
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _read(path: Path) -> Hardware:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Hardware)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as e:
+        raise AutoscoutError(f"{path}: {e}", 2) from None
+
+
+def at(values: list[float], ranks: list[int], group: np.ndarray) -> np.ndarray:
+    """A curve's constant for groups of any size, between the measured sizes by log₂, beyond them the last one."""
+    return np.interp(np.log2(np.maximum(group, 1)), np.log2(ranks), values)

@@ -1,0 +1,75 @@
+"""What other jobs' measured rows say of this one: an ensemble fitted on them, whole jobs held out, as one more member
+that needs no row of this job. Where it misleads, held-out rows of this job take its weight."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.job.presets import device_memory_gib
+from autoscout.simulate.encode import kind, length, of_configurations, of_job
+from autoscout.simulate.learned.stack import Ensemble
+from autoscout.simulate.member import Columns, Member, Prediction
+from autoscout.space.graph import Space
+from kb import store
+from kb.records import Configuration, Job, Measurement
+from kb.similar import FAR, similar
+
+_JOBS = 3  # further ones say the same or mislead
+
+
+class PastJobs:
+    name = "past jobs"
+
+    def __init__(self, members: list[Member], columns: Columns, values: np.ndarray, jobs: np.ndarray) -> None:
+        """`jobs`: (n,) which job a row is of."""
+        self.ensemble = Ensemble(members)
+        self.ensemble.fit(columns, values, jobs)
+
+    def applies(self, columns: Columns) -> str:
+        return "" if self.ensemble.weights else "past jobs say nothing that holds for another job"
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        """Nothing: what this job's rows say beside it is learned on top of it."""
+
+    def predict(self, columns: Columns) -> Prediction:
+        return self.ensemble.predict(columns)
+
+
+def stacked(parts: Sequence[Columns]) -> dict[str, Any]:
+    """Columns of several jobs one below the other; NaN or "" where one lacks a column."""
+    names = dict.fromkeys(name for columns in parts for name in columns)
+    sizes = [length(columns) for columns in parts]
+    found = {}
+    for name in names:
+        kinds = {kind(columns[name]) for columns in parts if name in columns}
+        if "" in kinds:
+            continue
+        absent: Any = "" if "U" in kinds else float("nan")
+        one_each = [np.broadcast_to(np.asarray(c.get(name, absent)), n) for c, n in zip(parts, sizes, strict=True)]
+        found[name] = np.concatenate([each.astype(str) for each in one_each] if "U" in kinds else one_each)
+    return found
+
+
+def past_jobs(
+    space: Space,
+    jobs: Sequence[tuple[Job, list[Configuration], list[float]]],
+    members: Callable[[], list[Member]],
+) -> PastJobs | None:
+    """From (job, configurations, measured values) of other jobs with the same target; None without any."""
+    known = [(job, rows, values) for job, rows, values in jobs if rows]
+    if not known:
+        return None
+    columns = stacked([{**of_job(job), **of_configurations(space, rows)} for job, rows, _ in known])
+    of = np.repeat([job.id for job, _, _ in known], [len(rows) for _, rows, _ in known])
+    return PastJobs(members(), columns, np.concatenate([values for _, _, values in known]), of)
+
+
+def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
+    """What the nearest other jobs of the same target measured, up to a mark of the knowledge base."""
+    near = [a for a in similar(kb, job, device_memory_gib, up_to=up_to) if a.distance < FAR]
+    others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
+    return [
+        (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to)]) for a in others
+    ]

@@ -1,0 +1,327 @@
+"""The ensemble (paper appendix B): members weighted by what they predict on rows that they were not fitted on.
+
+Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
+Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
+                 regressions", 1996), drawn towards the members' precisions as long as rows are few.
+Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices have weights of their
+own, drawn towards those of all: who is right about one engine may not be about another. A member that cannot say, or
+claims a larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.encode import job_of, length, software_of, take
+from autoscout.simulate.learned import weighing
+from autoscout.simulate.member import Columns, Member, Prediction
+
+Rule = Literal["published", "stacked", "best"]
+
+_FOLDS = 5
+_GROUPS = 3  # jobs from which on whole jobs are held out
+_FEW = 12  # with fewer rows each is a fold
+_MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
+_ALL = 10.0  # rows of one framework on one kind of device that the weights by all rows are worth there
+_SURE = 0.9  # trust left in those with a weight, below which those without are asked too
+_LEARNED = 1.0  # log error of a learned member before any row supports it
+
+
+Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member says of one row. `error`: the standard deviation of log(value), as claimed or, if that is more,
+    as usual for it; `held_out`: its MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
+
+    member: str
+    value: float | None
+    weight: float
+    error: float | None
+    held_out: float | None
+    why: str
+
+
+class Ensemble:
+    """Itself a Member. `weights` sum to 1, or are empty where no member has a say; `mape`, `r2`: of each member on
+    held-out rows; `error`: the MAPE of the ensemble there."""
+
+    name = "ensemble"
+
+    def __init__(self, members: Sequence[Member], rule: Rule = "best") -> None:
+        self.members, self._wanted = list(members), rule
+        self.rule: Rule = "stacked" if rule == "best" else rule
+        self.rows = 0
+        self.r2: dict[str, float] = {}
+        self.mape: dict[str, float] = {}
+        self.error: float | None = None
+        self.held_out = np.empty(0)  # predictions of the rows fitted on, each made without it
+        self._w = np.zeros(len(self.members))
+        self._s = np.full(len(self.members), _LEARNED)
+        self._own: Own = {}
+        self._stretch = 1.0
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {m.name: float(w) for m, w in zip(self.members, self._w, strict=True) if w > 0}
+
+    @property
+    def expected_error(self) -> float:
+        """Mean absolute error, as a fraction, to be expected of a prediction: of held-out rows, else as claimed."""
+        if self.error is not None:
+            return self.error
+        claimed = (self._w * self._s).sum() if self._w.any() else math.inf
+        return float(claimed) * math.sqrt(2 / math.pi)
+
+    def applies(self, columns: Columns) -> str:
+        reasons = {m.name: m.applies(columns) for m in self.members}
+        return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
+
+    def begin(self, columns: Columns) -> None:
+        """Before any row of the job: members that need none, weighted by how sure they say they are here."""
+        self._s, self._own = self._prior(columns), {}
+        can = np.array([not m.applies(columns) for m in self.members])
+        self._w = np.where(can, weighing.by_precision(self._s), 0.0)
+        self._w = weighing.without_small(self._w) if can.any() else self._w
+
+    def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
+        """`groups`: (n,) the job of each row; of several, whole jobs are held out, so that weights and interval
+        are those for a job never seen."""
+        columns, values = dict(columns), np.asarray(values, dtype=float)
+        y, fold = np.log(values), _folds(len(values), groups)
+        prior = self._prior(columns)
+        L, E = self._out_of_fold(columns, values, fold)
+        for member in self.members:
+            member.fit(columns, values)
+        self.rows = len(values)
+        jobs = 0 if groups is None else len(np.unique(groups))
+        whole = jobs >= _GROUPS
+        alike = np.broadcast_to(job_of(columns), len(y)) if whole else np.arange(len(y))  # else a job's level is known
+        told = _Told(y, L, E, np.broadcast_to(software_of(columns), len(y)), alike)
+        self._w, self._s, self._own = self._choose(told, fold, prior)
+        mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
+        self._stretch = weighing.stretch(y, mean, spread, jobs if whole else 0)
+        self.held_out = np.exp(mean)
+        self.error = _mape(y, mean)
+        self.r2 = dict(zip(self._names, map(float, weighing.r_squared(y, L)), strict=True))
+        self.mape = {n: e for i, n in enumerate(self._names) if (e := _mape(y, L[:, i])) is not None}
+
+    def predict(self, columns: Columns) -> Prediction:
+        weighty = np.any([self._w, *(w for w, _ in self._own.values())], axis=0)
+        L, E, _ = self._ask(columns, weighty)
+        software = np.broadcast_to(software_of(columns), len(L))
+        if self.rule != "published" and weighty.any():
+            w, s = _of_rows(self._w, self._s, self._own, software)
+            kept = (w * weighing.doubt(s, L, E)).sum(1)
+            doubted = np.flatnonzero(kept < _SURE)  # others are asked only where they may matter
+            if len(doubted):
+                others = ~weighty
+                there, spread, _ = self._ask(take(columns, doubted), others)
+                L[np.ix_(doubted, others)], E[np.ix_(doubted, others)] = there[:, others], spread[:, others]
+        mean, spread = self._combined(self._w, self._s, self._own, software, L, E)
+        return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
+
+    def by_member(self, columns: Columns) -> dict[str, Prediction]:
+        """What every member that applies says; none claims to be surer than it was on held-out rows."""
+        columns, found = dict(columns), {}
+        for member, usual in zip(self.members, self._s, strict=True):
+            if not member.applies(columns):
+                said = member.predict(columns)
+                found[member.name] = Prediction(value=said.value, error=np.maximum(said.error, usual), parts=said.parts)
+        return found
+
+    def explain(self, columns: Columns) -> tuple[Prediction, list[Said]]:
+        """The prediction of the first row, what every member says of it, and why some count for less."""
+        first = take(columns, np.array([0]))
+        L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
+        w, s = _of_rows(self._w, self._s, self._own, np.broadcast_to(software_of(first), 1))
+        rows = self._row_weights(w, s, L, E)
+        mean, spread = weighing.combine(rows, s, L, E, log=self.rule != "published")
+        told = [
+            Said(
+                member=m.name,
+                value=_finite(p.value[0]),
+                weight=float(rows[0, i]),
+                error=_finite(np.maximum(p.error[0], self._s[i])),
+                held_out=self.mape.get(m.name),
+                why=self._why(m, first, i, bool(E[0, i] > self._s[i])),
+            )
+            for i, (m, p) in enumerate(zip(self.members, said, strict=True))
+        ]
+        value = _unless_failed(mean, L[:, self._w > 0])
+        return Prediction(value=value, error=self._stretch * spread), told
+
+    # ---- fitting -----------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> list[str]:
+        return [m.name for m in self.members]
+
+    def _prior(self, columns: Columns) -> np.ndarray:
+        """(m,) each member's log error before any row: an analytic member says itself, a learned one knows nothing."""
+        prior = np.full(len(self.members), _LEARNED)
+        for i, member in enumerate(self.members):
+            if not hasattr(member, "min_rows") and not member.applies(columns):
+                error = member.predict(columns).error
+                prior[i] = float(np.nanmedian(error)) if np.isfinite(error).any() else _LEARNED
+        return prior
+
+    def _out_of_fold(self, columns: Columns, values: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """L and E (rows, members) on held-out rows."""
+        L = np.full((len(values), len(self.members)), np.nan)
+        E = L.copy()
+        for f in np.unique(fold):
+            here, rest = fold == f, fold != f
+            if rest.any():
+                known, asked = take(columns, rest), take(columns, here)
+                for member in self.members:
+                    member.fit(known, values[rest])
+                L[here], E[here], _ = self._ask(asked, np.ones(len(self.members), dtype=bool))
+        return L, E
+
+    def _choose(self, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
+        """(w, s, own) by the wanted rule, or by the one whose weights err less on folds they were not fitted on."""
+        if self._wanted == "best":
+            misses = {rule: self._nested_misses(rule, told, fold, prior) for rule in ("stacked", "published")}
+            both = np.isfinite(misses["stacked"] + misses["published"])
+            worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
+            self.rule = "stacked" if worse else "published"
+            if not worse and not weighing.published(told.y, told.L).any():  # nobody explains all rows together
+                self.rule = "stacked"
+        return self._weigh(told, prior)
+
+    def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """(n,) absolute log errors of a rule; NaN where it cannot say."""
+        self.rule = rule
+        miss = np.full(len(told.y), np.nan)
+        for f in np.unique(fold):
+            here, rest = fold == f, fold != f
+            mean, _ = self._combined(*self._weigh(told.take(rest), prior), *told.asked(here))
+            miss[here] = np.abs(mean - told.y[here])
+        return miss
+
+    def _weigh(self, told: "_Told", prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, Own]:
+        w, s = self._weigh_alike(told, prior)
+        own: Own = {}
+        names = np.unique(told.software)
+        if len(names) > 1 and self.rule != "published":
+            for name in names.tolist():
+                own[name] = self._weigh_alike(told.take(told.software == name), prior, (w, s))
+        return w, s, own
+
+    def _weigh_alike(
+        self, told: "_Told", prior: np.ndarray, of_all: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(w, s). Weights need evidence: `prior` doubts learned members. The error that is usual for a member, once it
+        has a weight, is that of the held-out rows and what it claimed for them. `of_all`: (w, s) to be drawn to."""
+        y, L, E = told.y, told.L, told.E
+        claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
+        usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
+        if self.rule == "published":
+            return weighing.published(y, L), usual
+        w = np.zeros(len(prior))
+        errors = weighing.usual_errors(y, L, prior)
+        if of_all is not None:
+            able = of_all[0] > 0  # a member that misleads elsewhere has no say here
+            start = of_all[0][able]
+            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, start, _ALL) if able.any() else 0.0
+            return w, usual
+        able = np.isfinite(L).any(0)
+        if not able.any():  # a single row, or none: nothing could be held out
+            able = prior < _LEARNED
+        if able.any():
+            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs)
+        return w, usual
+
+    # ---- predicting --------------------------------------------------------------------------------------
+
+    def _ask(self, columns: Columns, who: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Prediction]]:
+        n, columns = length(columns), dict(columns)
+        L, E = np.full((n, len(who)), np.nan), np.full((n, len(who)), np.nan)
+        said = []
+        for i, member in enumerate(self.members):
+            if who[i]:
+                prediction = member.predict(columns) if not member.applies(columns) else _nothing(n)
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    L[:, i], E[:, i] = np.log(prediction.value), prediction.error
+                said.append(prediction)
+        return L, E, said
+
+    def _combined(
+        self, w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray, L: np.ndarray, E: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        w, s = _of_rows(w, s, own, software)
+        return weighing.combine(self._row_weights(w, s, L, E), s, L, E, log=self.rule != "published")
+
+    def _row_weights(self, w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
+        if self.rule != "published":
+            return weighing.on_rows(w, s, L, E) if w.any() else np.zeros_like(L)
+        said = np.where(np.isfinite(L), w, 0.0)  # equation 2: a member's weight is the same everywhere
+        total = said.sum(1, keepdims=True)
+        return np.divide(said, total, out=np.zeros_like(said), where=total > 0)
+
+    def _why(self, member: Member, columns: Columns, i: int, doubts: bool) -> str:
+        if why := member.applies(columns):
+            return why
+        if doubts and (outside := getattr(member, "why_outside", lambda _: "")(columns)):
+            return f"outside of what it was fitted on: {outside}"
+        if self._w[i] == 0:
+            error = self.mape.get(member.name)
+            return f"errs by {error:.0%} on held-out rows, others less" if error is not None else "nothing supports it"
+        return ""
+
+
+class _Told(NamedTuple):
+    """Held-out rows: y (n,), L and E (n, m), which software each is of, and which rows err together."""
+
+    y: np.ndarray
+    L: np.ndarray
+    E: np.ndarray
+    software: np.ndarray
+    jobs: np.ndarray
+
+    def take(self, rows: np.ndarray) -> "_Told":
+        return _Told(*(each[rows] for each in self))
+
+    def asked(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.software[rows], self.L[rows], self.E[rows]
+
+
+def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, m) or (m,) weights and usual errors."""
+    if not own:
+        return w, s
+    ws, ss = np.tile(w, (len(software), 1)), np.tile(s, (len(software), 1))
+    for name, (weight, usual) in own.items():
+        ws[software == name], ss[software == name] = weight, usual
+    return ws, ss
+
+
+def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
+    """The values; inf where a member with a weight predicts that nothing runs (inf, or 0 of something a second)."""
+    return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
+
+
+def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
+    """(n,) which fold holds a row out; folds go round the rows, so that the same rows give the same weights."""
+    if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
+        return np.searchsorted(names, groups) % min(len(names), _FOLDS)
+    count = n if n < _FEW else _FOLDS if n < _MANY else 3
+    return np.arange(n) % max(count, 1)
+
+
+def _mape(y: np.ndarray, mean: np.ndarray) -> float | None:
+    miss = mean - y
+    known = np.isfinite(miss)
+    return float(np.abs(np.expm1(miss[known])).mean()) if known.any() else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _nothing(n: int) -> Prediction:
+    return Prediction(value=np.full(n, np.nan), error=np.full(n, np.nan))

@@ -1,0 +1,421 @@
+"""A serving engine, event by event: continuous batching as vLLM schedules it, on the step times of serving_steps.
+
+Version 1 of vLLM's scheduler: in every step the running sequences come first (one token each that decodes, a chunk of
+those whose prompt is not finished), then waiting ones while the token budget, the number of sequences and the KV cache
+allow. When the cache is full the sequence that was admitted last goes back to the head of the queue and is computed
+again. Version 0 ran prompts alone and first, and whole.
+
+A run of steps in which nobody comes, ends or runs out of blocks is one event: its time is a sum in closed form.
+"""
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscout.simulate.serving.operators import prefill_us
+from autoscout.simulate.serving.requests import Requests
+from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.steps import (
+    Engine,
+    communication_s,
+    decode_attention_s,
+    decode_context_s,
+    launches_s,
+    linear_s,
+    logits_s,
+)
+
+_FINE = 512  # tokens up to which step times are tabulated one by one
+_COARSE = 32  # and in steps of so many above
+_WATERMARK = 0.01  # of the blocks stay free when version 0 admits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one engine. `kv_tokens`: what its cache holds."""
+
+    kv_tokens: int
+    max_seqs: int = 256
+    batched_tokens: int = 8192
+    block: int = 16
+    chunked: bool = True
+    long_prompt: int = 2**62  # tokens of one prompt that a step may take
+    prefix_caching: bool = True
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """(requests,) seconds; `gaps_s` and `gap_counts`: inter-token latencies and how many tokens saw each; `parts`:
+    seconds of the decode steps. Requests that can never fit are NaN."""
+
+    arrival_s: np.ndarray
+    first_s: np.ndarray
+    end_s: np.ndarray
+    output_len: np.ndarray
+    input_len: np.ndarray
+    gaps_s: np.ndarray
+    gap_counts: np.ndarray
+    preemptions: int
+    steps: int
+
+
+class _Times:
+    """Step times of one configuration as tables and lines of floats."""
+
+    def __init__(self, e: Engine, limits: Limits, longest: int) -> None:
+        most = max(limits.batched_tokens, longest, limits.max_seqs) + _COARSE
+        self.tokens = np.concatenate([np.arange(_FINE + 1), np.arange(_FINE + _COARSE, most + _COARSE, _COARSE)])
+        self.pp = float(e.pp[0])
+        self.linear = (linear_s(e, self.tokens) + communication_s(e, self.tokens)).tolist()
+        seqs = np.arange(limits.max_seqs + 1)
+        self.logits = logits_s(e, seqs).tolist()
+        self.attention = decode_attention_s(e, seqs, 0.0).tolist()
+        self.per_context = float(decode_context_s(e)[0])
+        h = e.device.host
+        python = float(e.python_host[0])
+        self.host_step, self.host_seq = python * h.step_ms * 1e-3, python * h.sequence_ms * 1e-3
+        self.launches = float(launches_s(e)[0])
+        self.graph_tokens = float(e.graph_tokens[0])
+        self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])
+        self.overlap = bool(e.overlap[0])
+        self.device: ServingDevice = e.device
+        self.layers = float(e.layers[0])
+        self.heads, self.head_dim, self.kv = float(e.heads[0]), float(e.head_dim[0]), float(e.kv_bytes[0])
+
+    def passes(self, tokens: float) -> float:
+        if tokens <= _FINE:
+            return self.linear[math.ceil(tokens)]
+        return self.linear[min(_FINE + math.ceil((tokens - _FINE) / _COARSE), len(self.linear) - 1)]
+
+    def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
+        host = self.host_step + self.host_seq * seqs
+        if one_by_one:
+            on_device = max(on_device, self.launches)
+        return max(on_device, host) if self.overlap else on_device + host
+
+    def decode(self, seqs: int) -> float:
+        """On the device, without the context's share; a pipeline's micro batches take turns."""
+        if self.pp == 1:
+            return self.linear[seqs] + self.logits[seqs] + self.attention[seqs] if seqs <= _FINE else self._decode(seqs)
+        return self._decode(seqs)
+
+    def _decode(self, seqs: int) -> float:
+        each = math.ceil(seqs / min(max(seqs, 1), self.pp))
+        return self.passes(each) + self.logits[each] + self.attention[each]
+
+    def context(self, seqs: int) -> float:
+        """Seconds per token of context of all sequences together."""
+        return self.per_context / min(max(seqs, 1), self.pp)
+
+    def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
+        m = min(seqs + decodes, self.pp)
+        c = self.device
+        attention = prefill_us(c.prefill, c.sms, seqs / m, tokens / m, pairs / m, self.heads, self.head_dim, self.kv)
+        once = self.passes((tokens + decodes) / m) + self.logits[math.ceil((seqs + decodes) / m)]
+        once += float(attention) * self.layers * 1e-6
+        if decodes:
+            once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
+        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
+
+
+class _Sequence:
+    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "shared", "start_step")
+
+    def __init__(self, number: int, known: int, asked: int) -> None:
+        self.id = number
+        self.known = known  # tokens to compute before the next one can be sampled
+        self.asked = asked  # tokens still to be sampled
+        self.done = 0  # of `known`, computed
+        self.shared = 0  # blocks of the common prefix that it did not take and does not give back
+        self.start_step = self.end_step = self.admitted = 0
+
+
+def simulate(e: Engine, limits: Limits, requests: Requests) -> Run:
+    """One replica (e: one configuration) serving `requests` to the end."""
+    return _Simulation(e, limits, requests).run()
+
+
+class _Simulation:
+    def __init__(self, e: Engine, limits: Limits, requests: Requests) -> None:
+        self.limits, self.requests = limits, requests
+        self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
+        longest = max(i + o for i, o in zip(self.inputs, self.outputs, strict=True))
+        self.times = _Times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
+        n = len(requests)
+        self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
+        self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
+        self.next_arrival = 0
+        self.waiting: deque[_Sequence] = deque()
+        self.prefilling: list[_Sequence] = []
+        self.decoding: dict[int, _Sequence] = {}  # in the order of admission
+        self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
+        self.admissions = 0
+        self.context = 0  # tokens of the decoding sequences
+        block = limits.block
+        self.phase = [0] * block  # decoding sequences by the step (mod block) at which they need a block
+        self.blocks = max(limits.kv_tokens // block, 0)
+        self.free = self.blocks
+        self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
+        self.prefix_ready = False
+        self.gaps: list[float] = []
+        self.gap_counts: list[int] = []
+        self.stall = 0.0  # since the decoding sequences' last token
+        self.users = requests.concurrency
+
+    def run(self) -> Run:
+        if self.users:
+            for _ in range(min(self.users, len(self.inputs))):
+                self._send()
+        while True:
+            self._arrivals()
+            if not (self.waiting or self.prefilling or self.decoding):
+                if self.users or self.next_arrival >= len(self.inputs):
+                    break
+                self.now = self.arrival[self.next_arrival]
+                continue
+            self._one_event()
+        return Run(
+            arrival_s=np.array(self.arrival),
+            first_s=np.array(self.first),
+            end_s=np.array(self.end),
+            output_len=self.requests.output_len,
+            input_len=self.requests.input_len,
+            gaps_s=np.array(self.gaps),
+            gap_counts=np.array(self.gap_counts),
+            preemptions=self.preemptions,
+            steps=self.steps,
+        )
+
+    def _arrivals(self) -> None:
+        if not self.users:
+            while self.next_arrival < len(self.inputs) and self.arrival[self.next_arrival] <= self.now:
+                self._enqueue(self.next_arrival)
+
+    def _send(self) -> None:
+        """A user of the closed loop sends the next request; one that is refused at once the one after it."""
+        while self.next_arrival < len(self.inputs):
+            self.arrival[self.next_arrival] = self.now
+            if self._enqueue(self.next_arrival):
+                return
+
+    def _enqueue(self, i: int) -> bool:
+        """Whether the engine takes request i at all."""
+        self.next_arrival += 1
+        limits, whole = self.limits, self.inputs[i] + self.outputs[i]
+        prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
+        if self._blocks(whole) > self.blocks or not prompt_fits:
+            return False
+        self.waiting.append(_Sequence(i, self.inputs[i], self.outputs[i]))
+        return True
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.limits.block)
+
+    def _one_event(self) -> None:
+        batch = self._admit()
+        if self.limits.version == 0 and batch:
+            self._prompt_step(batch, decode=False)
+        elif batch:
+            self._prompt_step(batch, decode=True)
+        elif self.decoding:
+            self._decode_run()
+        else:  # nothing runs and nothing fits: only version 0's watermark can do that
+            self._force()
+
+    def _admit(self) -> list[tuple[_Sequence, int]]:
+        """What of the prompts the next step computes: (sequence, tokens)."""
+        limits, v1 = self.limits, self.limits.version == 1
+        before = self.preemptions
+        if v1 and (self.prefilling or self.waiting):
+            self._reserve()
+        budget = limits.batched_tokens - (len(self.decoding) if v1 else 0)
+        batch: list[tuple[_Sequence, int]] = []
+        for s in self.prefilling:
+            tokens = min(s.known - s.done, budget, limits.long_prompt)
+            if tokens > 0:
+                batch.append((s, tokens))
+                budget -= tokens
+        if v1 and self.preemptions > before:
+            return batch
+        running = len(self.prefilling) + len(self.decoding)
+        kept = self.phase[self.step % limits.block] if v1 else self.blocks * _WATERMARK
+        while self.waiting and budget > 0 and running < limits.max_seqs:
+            s = self.waiting[0]
+            cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
+            tokens = min(s.known - cached, limits.long_prompt)
+            if tokens > budget:
+                if not (limits.chunked and v1):
+                    break
+                tokens = budget
+            # Blocks of the whole prompt at once: vLLM takes them chunk by chunk, but admits nobody in between.
+            need = self._blocks(s.known) - cached // limits.block
+            if need + kept > self.free:
+                break
+            self.waiting.popleft()
+            self._start(s, need, cached)
+            batch.append((s, tokens))
+            budget -= tokens
+            running += 1
+        return batch
+
+    def _start(self, s: _Sequence, need: int, cached: int) -> None:
+        self.free -= need
+        s.done, s.shared = cached, cached // self.limits.block
+        s.admitted = self.admissions = self.admissions + 1
+        self.prefilling.append(s)
+
+    def _prompt_step(self, batch: list[tuple[_Sequence, int]], decode: bool) -> None:
+        tokens = sum(t for _, t in batch)
+        pairs = sum(t * (s.done + (t + 1) / 2) for s, t in batch)
+        decodes = len(self.decoding) if decode else 0
+        took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decode else 0)
+        self.now += took
+        self.steps += 1
+        if decodes:
+            self._tokens(1, took)
+        else:
+            self.stall += took if self.decoding else 0.0
+        finished = []
+        for s, t in batch:
+            s.done += t
+            if s.done >= s.known:
+                finished.append(s)
+        if finished:
+            gone = {s.id for s in finished}
+            self.prefilling = [s for s in self.prefilling if s.id not in gone]
+            if self.prefix and not self.prefix_ready:
+                self.prefix_ready = True
+                finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # stays when it leaves
+            for s in finished:
+                self._sampled_first(s)
+
+    def _sampled_first(self, s: _Sequence) -> None:
+        """The prompt is computed: its step yields a token, and from now on the sequence decodes."""
+        if math.isnan(self.first[s.id]):
+            self.first[s.id] = self.now
+        s.asked -= 1
+        s.known += 1
+        if s.asked == 0:
+            self.free += self._blocks(s.known - 1) - s.shared
+            self._ended(s)
+            return
+        s.start_step, s.end_step = self.step, self.step + s.asked
+        self.decoding[s.id] = s
+        heapq.heappush(self.ends, (s.end_step, s.admitted, s.id))
+        self.context += s.known
+        self.phase[self._phase(s)] += 1
+
+    def _phase(self, s: _Sequence) -> int:
+        """The steps (mod block) at which it needs one block more: `known` - 1 tokens have blocks at its first step."""
+        return (s.start_step - (s.known - 1)) % self.limits.block
+
+    def _decode_run(self) -> None:
+        """As many decode steps as nothing changes in."""
+        self._reserve()
+        seqs = len(self.decoding)
+        if not seqs:
+            return
+        steps = self.ends[0][0] - self.step
+        steps = min(steps, self._steps_in_memory())
+        base, slope = self.times.decode(seqs), self.times.context(seqs)
+        if not self.users and self.next_arrival < len(self.inputs):
+            open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
+            if open_slot and not self.waiting:
+                until = self.arrival[self.next_arrival] - self.now
+                steps = min(steps, self._steps_until(until, base, slope, seqs))
+        first = base + slope * self.context
+        mean = first + slope * seqs * (steps - 1) / 2
+        took = self.times.whole(mean, seqs, self.times.eager)
+        self.now += took * steps
+        self.steps += steps
+        self._tokens(steps, took)
+
+    def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
+        """The fewest steps that take so long: they grow by slope × seqs each."""
+        first = self.times.whole(base + slope * self.context, seqs, self.times.eager)
+        growth = slope * seqs
+        if growth * seconds < 1e-9 * first * first:
+            return max(1, math.ceil(seconds / first))
+        middle = first - growth / 2
+        return max(1, math.ceil((math.sqrt(middle * middle + 2 * growth * seconds) - middle) / growth))
+
+    def _steps_in_memory(self) -> int:
+        block, seqs = self.limits.block, len(self.decoding)
+        rounds = self.free // seqs if seqs else 0
+        left, steps = self.free - rounds * seqs, rounds * block
+        while steps < (rounds + 1) * block:
+            need = self.phase[(self.step + steps) % block]
+            if need > left:
+                break
+            left -= need
+            steps += 1
+        return max(steps, 1)
+
+    def _reserve(self) -> None:
+        """Makes room for the next token of every decoding sequence, by sending the last admitted ones back."""
+        while self.decoding and self.phase[self.step % self.limits.block] > self.free:
+            last = self.prefilling[-1] if self.prefilling else None
+            newest = next(reversed(self.decoding.values()))
+            if last is not None and last.admitted > newest.admitted:
+                self.prefilling.pop()
+                self.free += self._blocks(last.known) - last.shared
+                self._back(last)
+            else:
+                self._preempt(newest)
+
+    def _preempt(self, s: _Sequence) -> None:
+        done = self.step - s.start_step
+        self._leave(s, s.known + done)
+        self.ends.remove((s.end_step, s.admitted, s.id))
+        heapq.heapify(self.ends)
+        s.known, s.asked = s.known + done, s.asked - done
+        self._back(s)
+
+    def _back(self, s: _Sequence) -> None:
+        s.done = 0
+        self.preemptions += 1
+        self.waiting.appendleft(s)
+
+    def _leave(self, s: _Sequence, known: int) -> None:
+        """A decoding sequence that has `known` tokens, the last of which has no block yet, gives everything back."""
+        del self.decoding[s.id]
+        self.phase[self._phase(s)] -= 1
+        self.context -= known
+        self.free += self._blocks(known - 1) - s.shared
+
+    def _tokens(self, steps: int, each_s: float) -> None:
+        """All decoding sequences got `steps` tokens."""
+        block, seqs = self.limits.block, len(self.decoding)
+        self.free -= steps // block * seqs
+        for j in range(steps % block):
+            self.free -= self.phase[(self.step + j) % block]
+        usual = steps
+        if self.stall:
+            self.gaps.append(each_s + self.stall)
+            self.gap_counts.append(seqs)
+            self.stall, usual = 0.0, steps - 1
+        self.gaps.append(each_s)
+        self.gap_counts.append(seqs * usual)
+        self.step += steps
+        self.context += seqs * steps
+        while self.ends and self.ends[0][0] <= self.step:
+            _, _, i = heapq.heappop(self.ends)
+            s = self.decoding[i]
+            self._leave(s, s.known + self.step - s.start_step)
+            self._ended(s)
+
+    def _ended(self, s: _Sequence) -> None:
+        self.end[s.id] = self.now
+        if self.users:
+            self._send()
+
+    def _force(self) -> None:
+        """Version 0 admits a prompt that fits without its watermark when nothing else runs."""
+        s = self.waiting.popleft()
+        self._start(s, self._blocks(s.known), 0)
+        self._prompt_step([(s, s.known)], decode=False)

@@ -1,0 +1,231 @@
+"""The serving engine as a fluid: what the event simulation finds on average, for tens of thousands of configurations
+at once. Same step times, no queue of single requests.
+
+A fixed batch is prompts, then decoding at the mean context. Under a lasting load every running request brings
+input/output prompt tokens to each decode step, so with n of them running a step takes
+
+    t(n) = (1 - φ) · decode(n) + φ · decode and prompts together,   φ = min(1, n/output · steps of a prompt),
+
+and Little's law closes the loop: n = users - those who wait (closed), n = rate · output · t(n) (open). Waiting for one
+of the n places follows Sakasegawa's approximation of M/G/c; beyond the capacity the queue grows for as long as
+requests are sent.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.latencies import QUANTILES
+from autoscout.simulate.serving.setup import Setup
+from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s
+
+_ROUNDS = 12  # of the fixed points; half steps, so far more than converge
+_RUNNING = 0.97  # share of a full cache that a lasting load keeps filled between two preemptions
+
+
+def fluid(s: Setup) -> dict[str, np.ndarray]:
+    """Our metric names → (n,), and the parts of a decode step as "part:weights" … in seconds. NaN: does not fit."""
+    fixed = s.batch > 0
+    n = len(fixed)
+    out: dict[str, np.ndarray] = {}
+    for rows, model in ((np.flatnonzero(fixed), _fixed_batch), (np.flatnonzero(~fixed), _lasting)):
+        if len(rows):
+            for name, values in model(s.of(rows)).items():
+                out.setdefault(name, np.full(n, np.nan))[rows] = values
+    return out
+
+
+def _own(s: Setup) -> tuple[np.ndarray, np.ndarray]:
+    """(prompt tokens that are computed per request, cache tokens left after the common prefix)."""
+    cached = np.where(s.prefix_caching, s.shared_prefix // s.block * s.block, 0.0)
+    cached = np.minimum(cached, s.input_len - 1)
+    return s.input_len - cached, np.maximum(s.memory.kv_tokens - cached, 1.0)
+
+
+def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
+    """All requests at once, on `replicas` engines."""
+    e, old = s.engine, s.version == 0
+    batch = np.ceil(s.batch / s.replicas)
+    tokens, room = _own(s)
+    fits = room >= tokens + s.output_len
+    most = np.minimum(np.minimum(batch, s.max_seqs), np.maximum(room / (tokens + s.output_len / 2), 1.0))
+    at_once = np.where(
+        tokens + s.output_len <= room / np.minimum(batch, s.max_seqs), np.minimum(batch, s.max_seqs), most
+    )
+    # Prompts: whole ones for version 0, else tokens that fill steps.
+    first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
+    per_step = np.where(
+        old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0), s.batched_tokens / tokens
+    )
+    per_step = np.minimum(per_step, first)
+    steps = np.ceil(first / per_step - 1e-9)
+    pairs = tokens * ((s.input_len - tokens) + (tokens + 1) / 2)
+    beside = np.where(old, 0.0, first / 2 * (1 - 1 / steps))
+    step = prefill_step_s(e, per_step, per_step * tokens, per_step * pairs, beside, beside * s.input_len)
+    last = first - (steps - 1) * per_step
+    final = prefill_step_s(e, last, last * tokens, last * pairs, 2 * beside, 2 * beside * s.input_len)
+    prompts = (steps - 1) * step + final
+    context = s.input_len + s.output_len / 2
+    decode = decode_step_s(e, at_once, at_once * context)
+    waves = batch / at_once
+    again = np.maximum(waves - 1, 0.0)  # later waves bring their prompts, some of them a second time
+    total = prompts * waves + decode * (s.output_len - 1) * waves
+    total = total + again * prompts * np.where(
+        at_once < np.minimum(batch, s.max_seqs), s.output_len / 2 / s.input_len, 0.0
+    )
+    # The step in which a prompt ends, on average: whole groups of prompts, or several steps for each.
+    ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
+    ttft = (ends - 1) * step + final + again / 2 * (prompts + decode * s.output_len)
+    stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by the others' prompts
+    smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
+    preempted = at_once < np.minimum(batch, s.max_seqs)
+    tpot = np.where(preempted, (total - ttft) / np.maximum(s.output_len - 1, 1), smooth)
+    spread = (steps * step + again * (prompts + decode * s.output_len)) / np.maximum(ttft, 1e-12)
+    found = _latencies(
+        ttft,
+        tpot,
+        total,
+        lambda q: ttft * (1 + (spread - 1) * (2 * q - 1) * np.where((steps > 1) | (waves > 1), 1.0, 0.0)),
+        lambda q: tpot,
+        lambda q: total,
+        lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode),
+    )
+    ok = fits & (batch > 0)
+    return _finish(s, found, batch / total, decode_parts_s(e, at_once, at_once * context), host_s(e, at_once), ok)
+
+
+def _lasting(s: Setup) -> dict[str, np.ndarray]:
+    """Open or closed loop, on `replicas` engines that share it evenly."""
+    e = s.engine
+    tokens, room = _own(s)
+    context = s.input_len + s.output_len / 2
+    pairs = tokens * ((s.input_len - tokens) + (tokens + 1) / 2)
+    in_memory = _RUNNING * room / (tokens + s.output_len / 2)
+    places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
+    users, rate = s.concurrency / s.replicas, s.rate / s.replicas
+    closed = users > 0
+    most = np.where(closed, np.minimum(places, users), places)
+    inputs, outputs = s.input_quantiles, s.output_quantiles
+    alike = inputs[0] == inputs[100] and outputs[0] == outputs[100]
+    in_step = closed & alike & s.chunked
+
+    def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
+        free = np.maximum(s.batched_tokens - n, 1.0)
+        chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
+        starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
+        share = np.minimum(1.0, starts * chunks)
+        # Users whose requests are alike end together, and so begin together.
+        group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
+        share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has some
+        plain = decode_step_s(e, n, n * context)
+        mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
+        # What a step cannot take in has to wait for another: the running ones are that much slower.
+        behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
+        return ((1 - share) * plain + share * mixed) * behind, plain, mixed, share, chunks
+
+    # Capacity: all places taken; a request holds its place for its prompt and its decoding.
+    n_full = most
+    for _ in range(_ROUNDS):
+        mean, _, mixed, _, chunks = steps(n_full)
+        n_full = (n_full + most / (1 + chunks * mixed / np.maximum(s.output_len * mean, 1e-12))) / 2
+    capacity = n_full / (s.output_len * steps(n_full)[0])
+    n = np.where(
+        closed, n_full, np.minimum(n_full, np.maximum(rate * s.output_len * decode_step_s(e, 1.0, context), 1e-3))
+    )
+    for _ in range(_ROUNDS):
+        mean = steps(n)[0]
+        n = np.where(closed, n, (n + np.minimum(n_full, rate * s.output_len * mean)) / 2)
+    mean, plain, mixed, share, chunks = steps(n)
+    load = np.where(closed, 1.0, np.minimum(rate / capacity, 1e9))
+    served = np.where(closed, capacity, np.minimum(rate, capacity))
+
+    service = chunks * mixed
+    late = mean / 2  # until the step that is running ends
+    busy = np.minimum(rate * service, 0.98)
+    crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of those who find another prompt in the works
+    queue = busy * crowd
+    stable = np.minimum(load, 0.999)
+    hold = s.output_len * mean + service
+    varied = (1 + float(np.var(outputs))) / 2
+    place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
+    # As long as requests are sent, the queue of a nearly full engine grows no further than their number fluctuates.
+    place = np.minimum(place, 0.4 * np.sqrt(s.requests / s.replicas) / capacity)
+    sending = s.requests / s.replicas / np.maximum(rate, 1e-12)
+    growing = np.maximum(load - 1, 0.0) * sending / 2
+    wait = np.where(closed, users / np.maximum(served, 1e-12) - hold, place + growing)
+    wait = np.maximum(wait, 0.0)
+    # The users of a closed loop all begin at once.
+    together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
+    burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
+    ttft = np.where(closed, 0.0, late) + queue + service + wait + together * burst / 2
+    tpot = mean * np.where(s.output_len > 1, 1.0, 0.0)
+    e2el = ttft + (s.output_len - 1) * mean
+
+    def ttft_at(q: float) -> np.ndarray:
+        grown = np.where(growing > 0, 2 * growing * q, 0.0)
+        alone = late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
+        crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) + np.where(
+            closed, wait, -(wait - growing) * np.log(1 - q)
+        )
+        begun = burst * np.clip((q - 1 + together) / np.maximum(together, 1e-9), 0, 1)
+        return alone + np.maximum(crowded, begun)
+
+    # The number of running requests fluctuates like a Poisson count; a step follows it by its elasticity.
+    more = steps(n * 1.1 + 0.1)[0] / mean
+    elastic = np.log(np.maximum(more, 1.0)) / np.log((n * 1.1 + 0.1) / n)
+
+    def tpot_at(q: float) -> np.ndarray:
+        return mean * np.exp(_normal(q) * elastic * np.where(closed, 0.3, 0.7) / np.sqrt(np.maximum(n, 1.0)))
+
+    found = _latencies(
+        ttft,
+        tpot,
+        e2el,
+        ttft_at,
+        tpot_at,
+        lambda q: (
+            ttft_at(q if outputs[50] == outputs[99] else 0.5) + (s.output_len * outputs[round(100 * q)] - 1) * mean
+        ),
+        lambda q: np.where(q > 1 - share, mixed, plain),
+    )
+    rounds = s.requests / s.replicas / np.maximum(n_full, 1e-12)
+    tail = np.where(closed, ((np.ceil(rounds - 0.01) - rounds) if alike else 0.5) * hold, e2el)
+    seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
+    rate_seen = s.requests / s.replicas / seconds
+    ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))
+    return _finish(s, found, rate_seen, decode_parts_s(e, n, n * context), host_s(e, n), ok)
+
+
+def _latencies(
+    ttft: Any, tpot: Any, e2el: Any, ttft_at: Any, tpot_at: Any, e2el_at: Any, itl_at: Any
+) -> dict[str, Any]:
+    found = {"ttft_mean_ms": ttft, "tpot_mean_ms": tpot, "itl_mean_ms": tpot, "e2el_mean_ms": e2el}
+    for p, q in QUANTILES.items():
+        found |= {f"ttft_{p}_ms": ttft_at(q), f"tpot_{p}_ms": tpot_at(q), f"e2el_{p}_ms": e2el_at(q)}
+        found[f"itl_{p}_ms"] = itl_at(q)
+    return {name: values * 1e3 for name, values in found.items()}
+
+
+def _finish(
+    s: Setup, found: dict[str, Any], per_engine: Any, parts: dict[str, Any], host: Any, ok: Any
+) -> dict[str, Any]:
+    requests = per_engine * s.replicas
+    found |= {
+        "requests_per_s": requests,
+        "output_tokens_per_s": requests * s.output_len,
+        "total_tokens_per_s": requests * (s.input_len + s.output_len),
+        "goodput_rps": requests,
+        "peak_memory_gib": s.memory.peak_gib,
+        **{f"part:{name}": values for name, values in parts.items()},
+        "part:host": host,
+    }
+    return {name: np.where(ok, values, np.nan) for name, values in found.items()}
+
+
+def _normal(q: float) -> float:
+    """The standard normal's quantile."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(q)

@@ -1,0 +1,52 @@
+"""How many tokens of context fit on the devices: what vLLM finds when it profiles its memory at start.
+
+KV cache = memory × gpu_memory_utilization - weights - activations of the largest step - what is not torch's
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscout.simulate.serving.steps import Engine
+
+GIB = 2.0**30
+# CUDA context, cuBLAS and so on. vLLM's pull request 2031 logs 7,351 blocks for Llama-2-7B on one A100-80GB, which
+# leaves 1.3 GiB for this and the activations; in pull request 10511 the share doubles as soon as NCCL is used.
+NOT_TORCH_GIB = 0.9
+NOT_TORCH_WITH_NCCL_GIB = 1.8
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Arrays of (n,). `kv_tokens`: context tokens that one replica's cache holds; 0 or less: it does not start."""
+
+    weights_gib: np.ndarray
+    activations_gib: np.ndarray
+    other_gib: np.ndarray
+    kv_gib: np.ndarray
+    kv_tokens: np.ndarray
+
+    @property
+    def peak_gib(self) -> np.ndarray:
+        return self.weights_gib + self.activations_gib + self.other_gib + np.maximum(self.kv_gib, 0.0)
+
+
+def memory(
+    e: Engine,
+    device_gib: np.ndarray,
+    utilization: np.ndarray,
+    batched_tokens: np.ndarray,
+    max_seqs: np.ndarray,
+    kv_cache_bytes: np.ndarray,
+) -> Memory:
+    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`."""
+    feed = np.where(e.experts > 0, e.topk * (e.up + 1) * e.expert_ffn, (e.up + 1) * e.ffn)
+    widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
+    sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # logits in float32, and copies of them
+    activations = (batched_tokens * widest * 2 + sampled) / GIB
+    weights = e.params_bytes / GIB
+    other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
+    left = device_gib * utilization - weights - activations - other
+    kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
+    per_token = e.kv_bytes * np.ceil(e.layers / e.pp)
+    return Memory(weights, activations, other, kv_gib, np.floor(kv_gib * GIB / per_token))

@@ -1,0 +1,55 @@
+"""From a simulated run to what users feel, with the definitions of `vllm bench serve`.
+
+TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), requests with more than one output
+token. ITL: every gap between two tokens. E2EL: arrival to the end. Throughput: over the time from the first arrival to
+the last end. Goodput: requests within every limit given, per second.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoscout.simulate.serving.events import Run
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Our metric names → values (see autoscout.job.SERVING_METRICS), of `replicas` engines that each had such a run.
+
+    `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
+    could be served.
+    """
+    served = ~np.isnan(run.end_s)
+    if not served.any():
+        return {}
+    arrival, first, end = run.arrival_s[served], run.first_s[served], run.end_s[served]
+    outputs, inputs = run.output_len[served], run.input_len[served]
+    latencies = {"ttft": (first - arrival) * 1e3, "e2el": (end - arrival) * 1e3}
+    many = outputs > 1
+    tpot = np.where(many, (end - first) * 1e3 / np.maximum(outputs - 1, 1), 0.0)
+    found: dict[str, float] = {}
+    for name, values in {**latencies, "tpot": tpot[many]}.items():
+        if len(values):
+            found[f"{name}_mean_ms"] = float(values.mean())
+            tails = np.quantile(values, list(QUANTILES.values())).tolist()
+            found.update({f"{name}_{p}_ms": tail for p, tail in zip(QUANTILES, tails, strict=True)})
+    if run.gap_counts.sum():
+        found["itl_mean_ms"] = float(np.average(run.gaps_s, weights=run.gap_counts)) * 1e3
+        order = np.argsort(run.gaps_s)
+        share = np.cumsum(run.gap_counts[order]) / run.gap_counts.sum()
+        for p, q in QUANTILES.items():
+            found[f"itl_{p}_ms"] = float(run.gaps_s[order][np.searchsorted(share, q)]) * 1e3
+    seconds = end.max() - arrival.min()
+    good = np.ones(len(end), dtype=bool)
+    for name, limit in (slo_ms or {}).items():
+        good &= {**latencies, "tpot": tpot}[name] <= limit
+    per_s = replicas / seconds
+    return {
+        **found,
+        "requests_per_s": len(end) * per_s,
+        "output_tokens_per_s": float(outputs.sum()) * per_s,
+        "total_tokens_per_s": float((outputs + inputs).sum()) * per_s,
+        "goodput_rps": float(good.sum()) * per_s,
+        "preemptions": float(run.preemptions * replicas),
+    }

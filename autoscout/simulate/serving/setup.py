@@ -1,0 +1,163 @@
+"""Columns → engines, limits and load: what a configuration of vLLM means for the serving model.
+
+Knobs may have the names of our catalog or vLLM's own. Of the job or the table's row: the model's shape (`layers
+hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn dtype`), `gpu`, and the load: `batch`
+requests at once, or `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with
+`shared_prefix` in common; or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
+`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.kv_memory import Memory, memory
+from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
+from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.steps import Engine, engine, numbers
+from kb.records import Job, Traffic
+
+# Ours ← what else it is called. Values that do not act are NaN in a space's columns.
+_ALIASES = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "enable_expert_parallel",
+    "chunked_prefill": "enable_chunked_prefill",
+    "prefix_caching": "enable_prefix_caching",
+    "long_prefill": "long_prefill_token_threshold",
+    "eager": "enforce_eager",
+    "input_len": "input_mean",
+    "output_len": "output_mean",
+    "graph_size": "max_cudagraph_capture_size",
+}
+_SAMPLE = 1000  # requests that the moments of a job's traffic are taken from
+
+
+@dataclass(frozen=True)
+class Setup:
+    """n configurations on one kind of device; (n,) each. `quantiles`: of input and output lengths relative to their
+    means, at 0, 1, … 100 %."""
+
+    engine: Engine
+    memory: Memory
+    replicas: np.ndarray
+    max_seqs: np.ndarray
+    batched_tokens: np.ndarray
+    block: np.ndarray
+    chunked: np.ndarray
+    long_prompt: np.ndarray  # tokens of a prompt that one step may take, infinite without a cap
+    prefix_caching: np.ndarray
+    version: np.ndarray
+    batch: np.ndarray
+    concurrency: np.ndarray
+    rate: np.ndarray
+    input_len: np.ndarray
+    output_len: np.ndarray
+    shared_prefix: np.ndarray
+    requests: np.ndarray
+    input_quantiles: np.ndarray
+    output_quantiles: np.ndarray
+
+    def of(self, rows: np.ndarray) -> "Setup":
+        """Some of the configurations."""
+        shared = ("engine", "memory", "input_quantiles", "output_quantiles")
+        own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in shared}
+        held = Memory(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(Memory)})
+        return Setup(
+            engine=self.engine.of(rows),
+            memory=held,
+            input_quantiles=self.input_quantiles,
+            output_quantiles=self.output_quantiles,
+            **own,
+        )
+
+
+def columns_of_job(job: Job) -> dict[str, Any]:
+    """What the model reads of a serving job beside its space's attributes: the rest of the shape, and the traffic."""
+    m = job.model
+    return {"gated": m.gated, "tied": m.tied, "dtype": m.dtype, "traffic": job.traffic}
+
+
+def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
+    """Of n configurations (or fewer: columns broadcast) that all run on `device`."""
+    columns = {
+        **columns,
+        **{ours: columns[other] for ours, other in _ALIASES.items() if other in columns and ours not in columns},
+    }
+
+    def number(name: str, default: Any) -> np.ndarray:
+        return numbers(columns, name, default, n)
+
+    load = _load(columns, n)
+    offline = load["batch"] > 0
+    version = np.where(number("scheduler_v0", 0) > 0, 0, 1)
+    host_waits = device.name == "cpu"
+    asynchronous = number("async_scheduling", 1) > 0
+    overlap = (version == 1) & asynchronous & (not host_waits)
+    e = engine({**columns, "overlap": overlap, "eager_prompts": version == 0}, device, n)
+    gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
+    context = number("context", 4096)
+    batched, seqs = _defaults(device, version, offline, context)
+    batched = number("max_num_batched_tokens", batched)
+    seqs = np.minimum(number("max_num_seqs", seqs), batched)
+    utilization = number("gpu_memory_utilization", np.where(version == 0, 0.9, 0.92))
+    kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
+    return Setup(
+        engine=e,
+        memory=memory(e, gib, utilization, batched, seqs, kv_bytes),
+        replicas=number("dp", 1),
+        max_seqs=seqs,
+        batched_tokens=batched,
+        block=number("block_size", 16),
+        chunked=number("chunked_prefill", np.where(version == 0, -1, 1)) > 0,
+        long_prompt=_cap(number("long_prefill", 0)),
+        prefix_caching=number("prefix_caching", np.where(version == 0, -1, 1)) > 0,
+        version=version,
+        **load,
+    )
+
+
+def _cap(tokens: np.ndarray) -> np.ndarray:
+    return np.where(tokens > 0, tokens, np.inf)
+
+
+def _defaults(device: ServingDevice, version: np.ndarray, offline: np.ndarray, context: np.ndarray) -> Any:
+    """(max_num_batched_tokens, max_num_seqs) that vLLM takes: EngineArgs.get_batch_defaults of 0.14 for version 1, and
+    the longer of 2,048 and the context for version 0."""
+    large = device.memory_gib >= 70 and not device.name.startswith("a100")
+    batched = np.where(offline, 16384 if large else 8192, 8192 if large else 2048)
+    return (
+        np.where(version == 0, np.maximum(2048, context), batched),
+        np.where(version == 0, 256, 1024 if large else 256),
+    )
+
+
+def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
+    flat = np.ones(101)
+    traffic = columns.get("traffic")
+    if isinstance(traffic, Traffic):
+        sample = of_traffic(traffic, requests=_SAMPLE)
+        gaps = float(sample.arrival_s[-1])
+        of_trace = traffic.trace and not (traffic.rate or traffic.concurrency)
+        values = {
+            "batch": 0.0,
+            "concurrency": float(traffic.concurrency),
+            "rate": (len(sample) - 1) / gaps if of_trace and gaps > 0 else traffic.rate,
+            "input_len": float(sample.input_len.mean()),
+            "output_len": float(sample.output_len.mean()),
+            "shared_prefix": float(traffic.shared_prefix),
+            "requests": float(traffic.requests or DEFAULT_REQUESTS),
+        }
+        at = np.linspace(0, 1, 101)
+        return {
+            **{name: np.full(n, value) for name, value in values.items()},
+            "input_quantiles": np.quantile(sample.input_len, at) / sample.input_len.mean(),
+            "output_quantiles": np.quantile(sample.output_len, at) / sample.output_len.mean(),
+        }
+    names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
+    values = {name: numbers(columns, name, 0.0, n) for name in names}
+    values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
+    return {**values, "input_quantiles": flat, "output_quantiles": flat}

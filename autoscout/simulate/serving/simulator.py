@@ -1,0 +1,263 @@
+"""The analytic serving simulator: throughput and latencies of vLLM from shapes, load and measured kernels.
+
+Few configurations are simulated request by request (serving_events), many as a fluid (serving_fluid); both rest on the
+same step times.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoscout.job.words import listed
+from autoscout.simulate.encode import software_of
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
+from autoscout.simulate.serving.serving_device import device, has_constants
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.steps import numbers
+from autoscout.simulate.validation.serving_tables import LABELS
+from kb.records import Traffic
+
+# Up to so many configurations are simulated event by event: under a lasting load, and as fixed batches, which take
+# half a millisecond each.
+EXACT, EXACT_BATCHES = 32, 4000
+
+_BATCHES: dict[Any, dict[str, float]] = {}  # what was simulated of batches, by all that they depend on
+_MOST_BATCHES = 20_000
+
+# Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
+# tests/tools/serving_accuracy.py, which measures them.
+_SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
+# What the fluid adds to it, against event simulation: means and medians, and quantiles from p90 on.
+_FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0}
+_FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
+_OTHER_HOST = 0.115  # more, where the engine's host overheads were measured beside another kind of device (H100)
+_SCALED = 0.15  # more, where even the kernels were
+_OTHER_ENGINE = 0.3  # more, for engines that are not vLLM: their level is their own
+OTHERS = 0.3  # of the level of other frameworks and devices, what is taken to hold for one without rows
+_PRIOR_ROWS = 2.0  # measured rows of a job that weigh as much as the model's own level
+
+
+class ServingSimulator:
+    """A Member (see member.py) for one metric of autoscout.job.SERVING_METRICS, or "preemptions"."""
+
+    name = "analytic-serving"
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        # By framework and device: (log of measured over predicted, what is known of the error); None: of any other.
+        self.levels: dict[float | None, tuple[float, float]] = {}
+
+    def applies(self, columns: Columns) -> str:
+        missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
+        if missing:
+            return f"the serving model needs {listed(missing)}"
+        if not any(name in columns for name in ("traffic", "batch", "concurrency", "rate")):
+            return "the serving model needs a load: traffic, batch, concurrency or rate"
+        kinds = _kinds(columns)
+        if not any(map(has_constants, kinds)):
+            return f"the serving model has no constants for {listed(kinds)}"
+        return ""
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        """Corrects the level by measured rows: that of each framework on each kind of device, and that of all where
+        there are none of its own. Median log errors, shrunk by two rows."""
+        self.levels = {}
+        with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
+            error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
+        known = np.isfinite(error)
+        if not known.any():
+            return
+        error, software = error[known], np.broadcast_to(software_of(columns), known.shape)[known]
+        levels: dict[float | None, tuple[float, float]] = {None: self._level(error, 0.0)}
+        for which in np.unique(software).tolist():
+            levels[which] = self._level(error[software == which], levels[None][0] * OTHERS)
+        self.levels = levels
+
+    def _level(self, error: np.ndarray, prior: float) -> tuple[float, float]:
+        rows = len(error)
+        bias = (rows * float(np.median(error)) + _PRIOR_ROWS * prior) / (rows + _PRIOR_ROWS)
+        squares = _PRIOR_ROWS * _of(_SPREAD, self.metric) ** 2 + ((error - bias) ** 2).sum()
+        return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
+
+    def predict(self, columns: Columns) -> Prediction:
+        """NaN where the model cannot say (another device, speculative decoding), inf (0 for rates) where the weights or
+        one request do not fit. `parts`: milliseconds of a mean decode step."""
+        n = rows_of(columns)
+        value, error = np.full(n, np.nan), np.full(n, np.nan)
+        parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
+        gpus = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
+        for kind in filter(has_constants, _kinds(columns)):
+            rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, n))
+            if not len(rows):
+                continue
+            some = columns_at(columns, rows, n)
+            found, exact = evaluate(some, kind, len(rows), self.metric)
+            value[rows] = found[self.metric]
+            for name in parts:
+                parts[name][rows] = found[f"part:{name}"] * 1e3
+            engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
+            other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
+            own = np.broadcast_to(np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other), len(rows))
+            if self.levels:
+                bias, own = self._levels_of(some, own)
+                value[rows] *= np.exp(bias)
+            error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+        return Prediction(value=value, error=error, parts=parts)
+
+    def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(bias, error) of each row; `own`: the error without rows of its framework and device."""
+        software = np.broadcast_to(software_of(columns), own.shape)
+        bias, error = np.full(own.shape, self.levels[None][0] * OTHERS), own.copy()
+        for which, (level, spread) in self.levels.items():
+            if which is not None:
+                bias[software == which], error[software == which] = level, spread
+        return bias, error
+
+
+def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(metrics and parts, (n,) which were simulated event by event) of n configurations on one kind of device."""
+    s = setup(columns, device(kind), n)
+    found = fluid(s)
+    if metric and metric not in found:
+        found[metric] = np.full(n, np.nan)
+    batches = s.batch > 0
+    exact = np.full(n, n <= EXACT) | (batches & (batches.sum() <= EXACT_BATCHES))
+    keys = _keys(columns, kind, n) if (exact & batches).any() else [None] * n
+    for i in np.flatnonzero(exact).tolist():
+        for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
+            found.setdefault(name, np.full(n, np.nan))[i] = value
+    fails = s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12)
+    for name in found:
+        if name.startswith("part:") or name == "peak_memory_gib":
+            continue
+        worst = 0.0 if name.endswith(("_per_s", "_rps", "_per_gpu")) else np.inf
+        found[name] = np.where(fails, worst, found[name])
+    return found, exact
+
+
+def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
+    """(n,) all that the batch of a configuration depends on; None where requests come one by one."""
+    if "traffic" in columns:
+        return [None] * n
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
+    own = {name: v for name, v in arrays.items() if v.shape == (n,)}
+    alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
+    numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]
+    words = [own[name].tolist() for name in own if name not in numbers]
+    table = np.array([own[name].astype(float) for name in numbers]).reshape(len(numbers), n).T.copy()
+    return [(alike, tuple(numbers), row.tobytes(), *(w[i] for w in words)) for i, row in enumerate(table)]
+
+
+def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float]:
+    """`exactly`, simulated once for the same batch: ensembles ask for the same rows again and again."""
+    if key is None:
+        return exactly(columns, s, i)
+    if key not in _BATCHES:
+        if len(_BATCHES) >= _MOST_BATCHES:
+            _BATCHES.clear()
+        _BATCHES[key] = exactly(columns, s, i)
+    return _BATCHES[key]
+
+
+def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
+    """Metrics of configuration i by event simulation of one of its replicas."""
+    run = replica_run(columns.get("traffic"), s, i)
+    replicas = max(int(s.replicas[i]), 1)
+    found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
+    if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
+        whole = float(np.nanmax(run.end_s)) * 1e3
+        found |= {name: whole for name in found if name.startswith("e2el_")}
+        if numbers(columns, "batch_timed", 0, len(s.batch))[i] > 0:
+            first = float(np.nanmax(run.first_s)) * 1e3
+            each = (whole - first) / max(float(s.output_len[i]) - 1, 1)
+            found |= {name: first for name in found if name.startswith("ttft_")}
+            found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
+    return found
+
+
+def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
+    """None when not even one request fits."""
+    limits = Limits(
+        kv_tokens=int(s.memory.kv_tokens[i]),
+        max_seqs=int(s.max_seqs[i]),
+        batched_tokens=int(s.batched_tokens[i]),
+        block=int(s.block[i]),
+        chunked=bool(s.chunked[i]),
+        long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
+        prefix_caching=bool(s.prefix_caching[i]),
+        version=int(s.version[i]),
+    )
+    requests = _requests(traffic, s, i)
+    if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
+        return None
+    return simulate(s.engine.of(np.array([i])), limits, requests)
+
+
+def _requests(traffic: Any, s: Setup, i: int) -> Requests:
+    """One replica's share of the load."""
+    replicas = max(int(s.replicas[i]), 1)
+    if isinstance(traffic, Traffic):
+        whole = of_traffic(traffic)
+        own = slice(0, None, replicas)
+        users = -(-whole.concurrency // replicas)
+        return Requests(whole.arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix, users)
+    inputs, outputs = int(s.input_len[i]), int(s.output_len[i])
+    if s.batch[i] > 0:
+        return fixed_batch(-(-int(s.batch[i]) // replicas), inputs, outputs)
+    count = max(int(s.requests[i]) // replicas, 1)
+    full = np.ones(count, dtype=int)
+    users = -(-int(s.concurrency[i]) // replicas)
+    arrival = np.zeros(count) if users else poisson(s.rate[i] / replicas, count, np.random.default_rng(0))
+    return Requests(arrival, full * inputs, full * outputs, int(s.shared_prefix[i]), users)
+
+
+def rows_of(columns: Columns) -> int:
+    """How many configurations the columns hold."""
+    return max((np.size(v) for name, v in columns.items() if isinstance(v, np.ndarray)), default=1)
+
+
+def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
+    """The columns of some of the n configurations; what is the same for all stays as it is."""
+    return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
+
+
+def _kinds(columns: Columns) -> list[str]:
+    return np.unique(np.asarray(columns["gpu"], dtype=str)).tolist()
+
+
+def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
+    """False for what no calibration covers: speculative decoding; 8-bit caches where the GPU has no such numbers."""
+    known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
+    known = known & np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
+    if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
+        cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
+        known = known & ~np.char.startswith(cache, "fp8")
+    return known
+
+
+def _borrowed(kind: str) -> float:
+    """What constants of another device add to the error; an A100-40GB runs an A100's kernels and host."""
+    if device(kind).name == "a100-40-sxm":
+        return 0.0
+    borrowed = device(kind).borrowed
+    return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
+
+
+def _slo(columns: Columns) -> Mapping[str, float]:
+    return {name: float(columns[f"slo_{name}_ms"]) for name in ("ttft", "tpot", "e2el") if f"slo_{name}_ms" in columns}
+
+
+def fluid_error(metric: str) -> float:
+    """Standard deviation of log(event simulation / fluid)."""
+    tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
+    return _of(_FLUID_TAIL if tail else _FLUID, metric)
+
+
+def _of(table: Mapping[str, float], metric: str) -> float:
+    kind = metric.split("_", 1)[0]
+    return table[kind] if kind in table else table["memory" if "memory" in metric else "tokens"]

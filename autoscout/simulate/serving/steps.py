@@ -1,0 +1,272 @@
+"""What one step of a serving engine takes, for many configurations at once.
+
+`Engine` is n configurations as arrays: the shapes that one device sees after tensor, pipeline and expert parallelism.
+The functions below it give the parts of a step in seconds; the event simulation and the fluid approximation both use
+them, so that they differ in how they schedule and in nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.operators import (
+    Array,
+    decode_slope_us,
+    decode_us,
+    elementwise_us,
+    experts_us,
+    gemm_us,
+    prefill_us,
+)
+from autoscout.simulate.serving.serving_device import ServingDevice
+
+_WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp32": 4.0,
+    "float32": 4.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "w8a8": 1.0,
+    "awq": 0.53,
+    "gptq": 0.53,
+    "int4": 0.53,
+}
+_HAVE_FP8 = ("h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "l4")
+_LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
+_GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
+_KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
+_KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Arrays of (n,). Sizes are per device; `layers` are all of the model's, whatever the pipeline."""
+
+    device: ServingDevice
+    layers: np.ndarray
+    hidden: np.ndarray
+    heads: np.ndarray
+    kv_heads: np.ndarray
+    group: np.ndarray  # query heads that read the same key-value head
+    head_dim: np.ndarray
+    ffn: np.ndarray
+    up: np.ndarray  # 2 when the feed-forward is gated, else 1
+    vocab: np.ndarray
+    experts: np.ndarray
+    topk: np.ndarray
+    expert_ffn: np.ndarray
+    spread: np.ndarray  # devices that share the experts
+    tp: np.ndarray
+    pp: np.ndarray
+    weight_bytes: np.ndarray
+    eight_bits: np.ndarray  # products in fp8, where the device has them; else the weights are widened first
+    kv_bytes: np.ndarray  # of one token in one layer
+    params_bytes: np.ndarray  # of the model on the fullest device
+    overlap: np.ndarray  # the host prepares the next step while the device works
+    eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
+    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
+    python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, beside whose kernels the host takes no time
+    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
+
+    def of(self, rows: np.ndarray) -> "Engine":
+        """Some of the configurations."""
+        values = {k: (v if k == "device" else v[rows]) for k, v in self.__dict__.items()}
+        return Engine(**values)
+
+
+def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
+    """From columns (see serving_columns) of n configurations that run on one kind of device."""
+
+    def column(name: str, default: float) -> np.ndarray:
+        return numbers(columns, name, default, n)
+
+    def words(name: str, default: str) -> np.ndarray:
+        return np.broadcast_to(np.asarray(columns.get(name, default), dtype=str), (n,))
+
+    layers, hidden, heads = column("layers", 0), column("hidden", 0), column("heads", 1)
+    kv_all = np.where(column("kv_heads", 0) > 0, column("kv_heads", 0), heads)
+    head_dim = np.where(column("head_dim", 0) > 0, column("head_dim", 0), hidden / heads)
+    tp, pp, dp = column("tp", 1), column("pp", 1), column("dp", 1)
+    experts, ffn = column("experts", 0), column("ffn", 0)
+    expert_ffn = np.where(column("expert_ffn", 0) > 0, column("expert_ffn", 0), ffn)
+    split_experts = column("ep", 0) > 0
+    spread = np.where(split_experts, tp * dp, 1.0)
+    gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
+    dtype, quantization = words("dtype", ""), words("quantization", "none")
+    quantized = _lookup(quantization, _WEIGHT_BYTES, 0.0)
+    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+    kv_heads = np.maximum(kv_all / tp, 1.0)
+    kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
+    up = np.where(gated, 2.0, 1.0)
+    slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / tp)
+    vocab = column("vocab", 0)
+    attention = hidden * head_dim * (2 * heads / tp + 2 * kv_heads)
+    feed = np.where(experts > 0, experts / spread * 3 * hidden * slice_ffn, (up + 1) * hidden * ffn / tp)
+    embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
+    params = layers / pp * (attention + feed) * weight_bytes + embeddings * np.maximum(weight_bytes, 2.0) / np.where(
+        pp > 1, 2.0, 1.0
+    )
+    return Engine(
+        device=device,
+        layers=layers,
+        hidden=hidden,
+        heads=heads / tp,
+        kv_heads=kv_heads,
+        group=heads / tp / kv_heads,
+        head_dim=head_dim,
+        ffn=ffn / tp,
+        up=up,
+        vocab=vocab / tp,
+        experts=experts,
+        topk=column("topk", 2),
+        expert_ffn=slice_ffn,
+        spread=spread,
+        tp=tp,
+        pp=pp,
+        weight_bytes=weight_bytes,
+        eight_bits=np.char.startswith(quantization, "fp8") & device.name.startswith(_HAVE_FP8),
+        kv_bytes=2 * kv_heads * head_dim * kv_element,
+        params_bytes=params,
+        overlap=column("overlap", 0) > 0,
+        eager=column("eager", 0) > 0,
+        graph_tokens=column("graph_size", _GRAPH_TOKENS),
+        python_host=column("python_host", -1.0) != 0,
+        eager_prompts=column("eager_prompts", 0) > 0,
+    )
+
+
+def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
+    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive. False counts as 0
+    but is kept: a switch that is off is not one that is missing."""
+    default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
+    given = np.asarray(columns.get(name, ""))
+    if given.dtype.kind not in "biuf":
+        return default
+    values = np.broadcast_to(given.astype(float), (n,))
+    if given.dtype.kind == "b":
+        return values
+    return np.where(np.isnan(values) | ((values == 0) & (default > 0)), default, values)
+
+
+def linear_s(e: Engine, tokens: Array) -> np.ndarray:
+    """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
+    c, q = e.device, e.heads * e.head_dim
+    speed = np.where(e.eight_bits, 2.0, np.minimum(1.0, 2 / e.weight_bytes))  # fp32 takes twice as long
+
+    def product(n: Array, k: Array) -> np.ndarray:
+        return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, speed)
+
+    qkv = q + 2 * e.kv_heads * e.head_dim
+    moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * np.where(e.experts > 0, 0.0, e.ffn))
+    us = product(qkv, e.hidden) + product(e.hidden, q) + elementwise_us(c.elementwise, moved, _KERNELS)
+    if np.any(e.experts == 0):
+        dense = product(e.up * e.ffn, e.hidden) + product(e.hidden, np.maximum(e.ffn, 1.0))
+        us = us + np.where(e.experts > 0, 0.0, dense)
+    if np.any(e.experts > 0):
+        mixed = experts_us(
+            c.experts, tokens, e.hidden, e.expert_ffn, e.topk, np.maximum(e.experts, 1.0), e.weight_bytes, e.spread
+        )
+        us = us + np.where(e.experts > 0, mixed + product(np.maximum(e.experts, 1.0), e.hidden), 0.0)  # and the router
+    return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
+
+
+def communication_s(e: Engine, tokens: Array) -> np.ndarray:
+    """Two all-reduces a layer over the tensor-parallel devices, and the hand-over between pipeline stages."""
+    message = np.asarray(tokens, dtype=float) * e.hidden * 2
+    us = 2 * e.layers * all_reduce_us(e.device, e.tp, message)
+    us = us + (e.pp - 1) * all_reduce_us(e.device, np.where(e.pp > 1, 2.0, 1.0), message) / 2
+    return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
+
+
+def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
+    """Between the sizes that were measured: straight in the logarithms; above: the last rate."""
+    table = device.all_reduce
+    world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
+    us = np.zeros(world.shape)
+    for size, known in ((2, table.gpus_2_us), (4, table.gpus_4_us), (8, table.gpus_8_us)):
+        of_size = world > size / 2
+        times = known or table.gpus_2_us
+        if of_size.any():
+            inside = np.exp(np.interp(np.log(message), np.log(table.bytes), np.log(times)))
+            us = np.where(of_size, inside * np.maximum(1.0, message / table.bytes[-1]), us)
+    return us
+
+
+def logits_s(e: Engine, outputs: Array) -> np.ndarray:
+    """The last layer's product with the vocabulary, for the tokens that are sampled."""
+    us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0))
+    return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
+
+
+def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
+    return e.layers * decode_us(e.device.decode, seqs, context, e.kv_bytes, e.group) * 1e-6
+
+
+def decode_context_s(e: Engine) -> np.ndarray:
+    """What one more token of context costs a decode step."""
+    return e.layers * decode_slope_us(e.device.decode, e.kv_bytes, e.group) * 1e-6
+
+
+def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
+    c = e.device
+    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, e.heads, e.head_dim, e.kv_bytes) * 1e-6
+
+
+def host_s(e: Engine, seqs: Array) -> np.ndarray:
+    h = e.device.host
+    return e.python_host * (h.step_ms + h.sequence_ms * seqs) * 1e-3
+
+
+def launches_s(e: Engine) -> np.ndarray:
+    """What the host needs to launch a step's kernels one by one."""
+    return e.python_host * e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0)) * e.device.host.launch_us * 1e-6
+
+
+def together_s(e: Engine, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
+    """`one_by_one`: this step does not run from a CUDA graph."""
+    on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
+    return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
+
+
+def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
+    """Batches that the pipeline's stages work on at the same time."""
+    return np.clip(seqs, 1.0, e.pp)
+
+
+def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
+    """Time from one token to the next when `seqs` sequences decode, of `context` tokens together."""
+    return together_s(e, sum(decode_parts_s(e, seqs, context).values()), host_s(e, seqs), e.eager)
+
+
+def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarray]:
+    """With pp stages as many micro batches take turns, so each is a pp-th of the sequences."""
+    m = micro_batches(e, seqs)
+    each = seqs / m
+    return {
+        "weights": linear_s(e, each) + logits_s(e, each),
+        "attention": decode_attention_s(e, each, context / m),
+        "communication": communication_s(e, each),
+    }
+
+
+def prefill_step_s(
+    e: Engine, seqs: Array, tokens: Array, pairs: Array, decodes: Array = 0.0, context: Array = 0.0
+) -> np.ndarray:
+    """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them."""
+    m = micro_batches(e, seqs + decodes)
+    all_tokens = tokens + decodes
+    once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + decodes) / m)
+    once = (
+        once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
+    )
+    one_by_one = e.eager | e.eager_prompts | (all_tokens > e.graph_tokens)
+    return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes), one_by_one)
+
+
+def _lookup(words: np.ndarray, table: Mapping[str, float], default: Array) -> np.ndarray:
+    known, inverse = np.unique(words, return_inverse=True)
+    found = np.array([table.get(str(word).lower(), np.nan) for word in known])[inverse]
+    return np.where(np.isnan(found), default, found)

@@ -1,0 +1,217 @@
+"""Seconds of one transformer layer, and of the output layer with its loss, for one micro batch on one rank.
+
+Forward, recomputation and backward; computing and communicating apart, because they may overlap; and what the host
+needs to issue them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for what sequence
+parallelism splits and recomputation repeats).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.training.inputs import Inputs
+
+Array = np.ndarray
+FP8_CAST = 4.0  # bytes a value: read in bf16, written twice in 8 bits
+IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
+# Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
+# its matrix product), and in fused ones.
+LOSS_BYTES = (35.0, 12.0)
+FUSED_LOSS_BYTES = (12.0, 8.0)
+
+
+class Times(NamedTuple):
+    """Seconds, (n,) each: of a layer, or of the head."""
+
+    forward: Array
+    backward: Array
+    core: Array  # the attention core's share of forward: what selective recomputation repeats
+    tp_forward: Array
+    tp_backward: Array
+    cp: Array  # forward; the backward pass sends twice as much
+    ep: Array  # forward; as much again backward
+    host_forward: Array
+    host_backward: Array
+
+
+def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
+    b = 4 if x.dtype == "fp32" else 2
+    tokens = x.mbs * x.seq_len / x.cp
+    own = tokens / np.where(x.sp > 0, x.tp, 1)
+    qkv = (x.heads + 2 * x.kv_heads) * x.head_dim / x.tp
+    attended = x.heads * x.head_dim / x.tp
+
+    projections = _linear(hw, x, tokens, qkv, x.hidden) + _linear(hw, x, tokens, x.hidden, attended)
+    core, core_backward = _attention(hw, x)
+    feed_forward, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
+    plain_forward, plain_backward = _elementwise(hw, x, own, b)
+
+    forward = projections.forward + core + feed_forward.forward + plain_forward
+    backward = projections.backward + core_backward + feed_forward.backward + plain_backward
+    tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
+    operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
+    collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1) + np.where(x.ep > 1, 2.0, 0.0)
+    host = hw.host
+    return Times(
+        forward=forward,
+        backward=backward,
+        core=core,
+        tp_forward=tp_forward,
+        tp_backward=tp_backward,
+        cp=_context_parallel(topology, x, tokens, b),
+        ep=ep,
+        host_forward=1e-6 * (operators * host.forward_us + collectives * host.collective_us),
+        # The calibration timed input gradients only; the weight gradients are four operators more.
+        host_backward=1e-6 * ((operators + 4) * host.backward_us + collectives * host.collective_us),
+    )
+
+
+def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
+    """Final norm, logits and cross entropy, on the last stage. The vocabulary is split over tp."""
+    b = 4 if x.dtype == "fp32" else 2
+    tokens = x.mbs * x.seq_len / x.cp
+    logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden)
+    fused = x.attention > 0
+    elements = tokens * x.vocab / x.tp
+    share = hw.elementwise.bandwidth
+    forward = logits.forward + memory_bound(hw, elements * np.where(fused, FUSED_LOSS_BYTES[0], LOSS_BYTES[0]), share)
+    backward = logits.backward + memory_bound(hw, elements * np.where(fused, FUSED_LOSS_BYTES[1], LOSS_BYTES[1]), share)
+    gathered = topology.all_gather(tokens * x.hidden * b, x.tp, np.ones(1))
+    scalars = 3 * topology.all_reduce(tokens * 4.0, x.tp, np.ones(1))  # maximum, sum and target logit of each token
+    zero = np.zeros(1)
+    return Times(
+        forward=forward,
+        backward=backward,
+        core=zero,
+        tp_forward=np.where(x.sp > 0, gathered, 0) + scalars,
+        tp_backward=topology.all_reduce(tokens * x.hidden * b, x.tp, np.ones(1)),
+        cp=zero,
+        ep=zero,
+        host_forward=np.full(1, 6e-6 * hw.host.forward_us),
+        host_backward=np.full(1, 6e-6 * hw.host.backward_us),
+    )
+
+
+class _Linear(NamedTuple):
+    forward: Array
+    backward: Array
+
+    def __add__(self, other: "_Linear") -> "_Linear":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Linear(self.forward + other.forward, self.backward + other.backward)
+
+
+def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array) -> _Linear:
+    """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches."""
+    accumulate = outputs * inputs * 2 * x.grad_bytes
+    frozen = x.lora > 0
+    dx = gemm(hw, tokens, inputs, outputs, x.dtype)
+    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, x.dtype, accumulate))
+    forward = gemm(hw, tokens, outputs, inputs, x.dtype)
+    if x.dtype == "fp8":  # inputs and gradients are cast, with a transposed copy for the weight gradients
+        forward = forward + memory_bound(hw, FP8_CAST * tokens * inputs, hw.elementwise.bandwidth)
+        dx = dx + memory_bound(hw, FP8_CAST * tokens * outputs, hw.elementwise.bandwidth)
+    return _Linear(forward, dx + dw)
+
+
+def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
+    """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting one by one."""
+    heads = x.heads / x.tp
+    queries = x.seq_len / x.cp
+    dtype = "bf16" if x.dtype == "fp8" else x.dtype  # only linear layers compute in 8 bits
+    fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, dtype)
+    fused_backward = flash_backward(hw, fused)
+    older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
+    fused, fused_backward = fused / older, fused_backward / older
+    if np.all(x.attention > 0):
+        return fused, fused_backward
+    b = 4 if x.dtype == "fp32" else 2
+    product = batched_gemm(hw, x.mbs * heads, queries, x.seq_len, x.head_dim, dtype)
+    weighting = batched_gemm(hw, x.mbs * heads, queries, x.head_dim, x.seq_len, dtype)
+    scores = x.mbs * heads * queries * x.seq_len
+    e = hw.elementwise
+    # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
+    # normalise one after the other.
+    passes = np.where(x.seq_len <= 2048, 1.5, 3.0)
+    softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
+    softmax_backward = memory_bound(hw, 3.0 * b * scores, e.bandwidth)
+    dropped = np.where(x.dropout > 0, memory_bound(hw, (2.0 * b + 1) * scores, e.bandwidth), 0.0)
+    plain = product + weighting + softmax + dropped
+    plain_backward = 2 * product + 2 * weighting + softmax_backward + dropped
+    unfused = x.attention == 0
+    return np.where(unfused, plain, fused), np.where(unfused, plain_backward, fused_backward)
+
+
+def _feed_forward(
+    hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
+) -> tuple[_Linear, Array, Array]:
+    """Computing, expert communication forward, and operators that the host issues besides a dense layer's."""
+    wide = np.where(x.gated > 0, 2.0, 1.0)
+    dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden) + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp)
+    if not np.any(x.experts):
+        return dense, np.zeros(1), np.zeros(1)
+    experts = np.maximum(x.experts, 1)
+    local = np.maximum(experts / x.ep, 1)
+    routed = own * x.topk * IMBALANCE * x.etp  # tokens that a rank computes; an expert's ranks share its tokens
+    each = routed / local
+    up = _linear(hw, x, each, wide * x.expert_ffn / x.etp, x.hidden)
+    down = _linear(hw, x, each, x.hidden, x.expert_ffn / x.etp)
+    router = _linear(hw, x, own, experts, x.hidden)
+    b = 4 if x.dtype == "fp32" else 2
+    permute = memory_bound(hw, 4.0 * b * routed * x.hidden, hw.elementwise.bandwidth, 4)
+    sparse = _Linear(
+        local * (up.forward + down.forward) + router.forward + permute,
+        local * (up.backward + down.backward) + router.backward + permute,
+    )
+    size = own * x.topk * x.hidden * b
+    stride = np.where(x.etp > 1, x.tp, 1)
+    swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
+    once = topology.all_to_all(size * IMBALANCE, x.ep, stride, own * x.hidden * b * IMBALANCE, x.topk)
+    swapped = np.where(x.dispatcher == 2, 2 * (once + topology.late(x.ep)), swapped)
+    everything = own * x.ep * x.hidden * b
+    gathered = topology.all_gather(everything, x.ep, stride) + topology.reduce_scatter(everything, x.ep, stride)
+    ep = np.where(x.dispatcher == 1, gathered, swapped) + np.where(
+        x.etp > 1, 2 * topology.all_gather(size * x.etp, x.etp, np.ones(1)), 0.0
+    )
+    is_moe = x.experts > 0
+    one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped products every expert is issued by itself
+    return (
+        _Linear(np.where(is_moe, sparse.forward, dense.forward), np.where(is_moe, sparse.backward, dense.backward)),
+        np.where(is_moe, ep, 0.0),
+        np.where(is_moe, 10 + one_by_one, 0.0),
+    )
+
+
+def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array]:
+    """Two norms, two residual additions (with bias and dropout) and the activation between the two products."""
+    e = hw.elementwise
+    stream = own * x.hidden * b
+    mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
+    inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
+    activation = np.where(x.gated > 0, 3.0, 2.0) * inner
+    rope = np.where(x.learned_positions > 0, 0.0, 2.0 * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b)
+    norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
+    norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
+    residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
+    residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
+    return norms + residual, norms_backward + residual_backward
+
+
+def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array, Array]:
+    """Forward and backward: after attention and feed-forward an all-reduce each; with sequence parallelism a
+    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none with etp 1."""
+    one = np.ones(1)
+    blocks = np.where((x.experts > 0) & (x.etp < x.tp), 1.0, 2.0)
+    reduced = topology.all_reduce(size, x.tp, one)
+    split = topology.all_gather(size, x.tp, one) + topology.reduce_scatter(size, x.tp, one)
+    seconds = blocks * (np.where(x.sp > 0, split, reduced) + topology.late(x.tp))
+    # Backward the inputs are gathered once more for the weight gradients, beside the input gradients' product.
+    return seconds, seconds
+
+
+def _context_parallel(topology: Topology, x: Inputs, tokens: Array, b: int) -> Array:
+    """Keys and values go round the ring (or are gathered) once per layer."""
+    size = 2 * tokens * x.cp * x.kv_heads * x.head_dim / x.tp * b
+    return topology.all_gather(size, x.cp, x.tp)

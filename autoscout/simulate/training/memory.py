@@ -1,0 +1,323 @@
+"""The analytic memory model: peak GiB of the fullest rank, and the probability that it does not fit.
+
+Weights, gradients and optimizer state as tp, pp, ep, the distributed optimizer and ZeRO shard them; activations per
+layer after Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", section 4),
+counted from what Megatron-core's layers keep for the backward pass; as many micro batches in flight as the pipeline
+schedule holds; logits and loss; communication buffers. `value` is what the framework allocates. What comes on top of
+it before a device is full (context, fragmentation) enters the probability of running out of memory only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.encode import take
+from autoscout.simulate.hardware.device import Hardware, hardware
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.training import stage_operators
+from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
+from autoscout.simulate.training.once import rank_weights
+from autoscout.simulate.training.stage import layer_weights, recomputed
+from autoscout.simulate.training.stage_operators import by_stage
+from autoscout.simulate.training.step import devices, fleets
+from kb.records import Configuration, Job
+
+Array = np.ndarray
+GIB = 2.0**30
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
+FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
+ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
+CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
+LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
+# Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
+# stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
+# tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
+NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
+# What its code does not tell: bytes per logit, more of the stream, of an input that a 4-bit product reads, and of a
+# 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); leaving one model out
+# errs by 2.3 %.
+EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
+CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
+
+
+class Memory:
+    """`device`: what rows run on that name none. `margin`: factor learned from this job's measured peaks."""
+
+    name = "memory"
+
+    def __init__(self, device: str = "") -> None:
+        self.device = device
+        self.margin = 0.0  # log of the factor
+        self.spread = ERROR
+
+    @classmethod
+    def of_job(cls, job: Job) -> "Memory":
+        return cls(job.cluster.nodes[0].device)
+
+    def applies(self, columns: Columns) -> str:
+        missing = [name for name in REQUIRED if name not in columns]
+        return f"it needs {', '.join(missing)}" if missing else ""
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        """`values`: measured peaks in GiB; inf where a row ran out of memory, which says that it needs more than the
+        device has. A common factor, with a prior of ERROR around 1; out-of-memory rows can only raise it."""
+        raw = np.log(self._raw(columns)[0])
+        values = np.asarray(values, dtype=float)
+        seen = np.isfinite(values) & np.isfinite(raw) & (values > 0)
+        residual = np.log(values[seen]) - raw[seen]
+        self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
+        left = residual - self.margin
+        self.spread = float(np.sqrt((ERROR**2 * 4 + np.sum(left**2)) / (4 + len(left))))
+        died = np.isposinf(values) & np.isfinite(raw)
+        # The log factor at which these rows just do not fit.
+        needed = -self._pressure(columns)[died]
+        if len(needed) and needed.max() > self.margin:
+            self.margin = min(float(needed.max()), self.margin + 2 * ERROR)
+
+    def predict(self, columns: Columns) -> Prediction:
+        raw, parts = self._raw(columns)
+        factor = np.exp(self.margin)
+        return Prediction(
+            value=factor * raw,
+            error=np.full(len(raw), self.spread),
+            parts={name: factor * part for name, part in parts.items()},
+        )
+
+    def oom_probability(self, columns: Columns) -> Array:
+        """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
+        from scipy.special import ndtr
+
+        pressure = self._pressure(columns)
+        return ndtr((pressure + self.margin) / self.spread)
+
+    def fits(self, columns: Columns) -> Array:
+        """(n,) bool; False where the device is unknown."""
+        return self.oom_probability(columns) <= CAUTION
+
+    def _pressure(self, columns: Columns) -> Array:
+        """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
+        fewer micro batches, may lie on the smaller devices."""
+        columns, of = by_stage(columns)
+        pressure = self._pressure_as_described(columns)
+        if of is None:
+            return pressure
+        highest = np.full(of[-1] + 1, np.nan)  # of an unknown device
+        np.fmax.at(highest, of, pressure)
+        return highest
+
+    def _pressure_as_described(self, columns: Columns) -> Array:
+        groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
+        pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
+        for rows, some, x in groups:
+            # A job's `memory_gib` is its smallest device's: on a mixed cluster the hardware files say more.
+            mixed = len(devices(some, self.device)) > 1
+            given = np.nan if mixed else some.get("memory_gib", np.nan)
+            stated = np.broadcast_to(np.asarray(given, dtype=float), x.n)
+            for local, fleet, counts in fleets(some, x.n, self.device):
+                here = x.take(local)
+                pressure[rows[local]] = _tightest(here, fleet, [c[local] for c in counts], stated[local])
+        return pressure
+
+    def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
+        """(n,) GiB and its parts, of the fullest recorded stage where a table describes every one."""
+        each, of = by_stage(columns)
+        total, parts = self._as_described(each)
+        if of is None:
+            return total, parts
+        seen = np.nan_to_num(each["stage_recorded"], nan=1.0) > 0
+        each, of, total = take(each, seen), of[seen], total[seen]
+        parts = take(parts, seen)
+        fullest = np.lexsort((-total, of))[np.unique(np.sort(of), return_index=True)[1]]
+        return total[fullest], {name: part[fullest] for name, part in parts.items()}
+
+    def _as_described(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
+        groups = [(rows, complete(some)) for rows, some in by_precision(columns)]
+        n = sum(x.n for _, x in groups)
+        parts = {name: np.empty(n) for name in PARTS}
+        on_cpu = any(hw is not None and hw.name == "cpu" for hw in _hardware(columns, self.device))
+        for rows, x in groups:
+            for name, gib in peak(x).items():
+                parts[name][rows] = gib
+        if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
+            parts["process"][:] = CPU_PROCESS_GIB
+        return np.sum(list(parts.values()), axis=0), parts
+
+
+def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
+    """Peak of one configuration of a job whose space has these attributes."""
+    columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
+    return float(Memory().predict(columns).value[0])
+
+
+def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
+    """Peak of each rank, in order: pipeline stages one after the other."""
+    columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
+    pp = int(configuration.knobs.get("pp", 1))
+    x = complete(columns | {"stage_at": np.arange(pp)})
+    stages, gpus = np.broadcast_to(_total(_stage(x, x.stage_at)) / GIB, pp), int(x.gpus[0])
+    return [float(stages[rank * pp // gpus]) for rank in range(gpus)]
+
+
+def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Array) -> Array:
+    """log(needed / available), over the first stage of every kind of device and the last stage."""
+    per_stage = x.gpus / x.pp
+    found = []
+    for kind, hw in enumerate(fleet):
+        memory = np.where(stated > 0, stated, hw.memory_gib)
+        room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
+        begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
+        stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])
+        if np.any(_cut(x)):  # rows that describe one stage each
+            stages = [x.stage_at]
+        found += [np.log(_total(_stage(x, np.minimum(index, x.pp - 1))) / GIB / room) for index in stages]
+    return np.max(np.broadcast_arrays(*found), axis=0)
+
+
+def _total(parts: dict[str, Array]) -> Array:
+    return sum(parts.values(), np.zeros(1))
+
+
+def peak(x: Inputs) -> dict[str, Array]:
+    """GiB by component, (n,) each, of the fuller of the first and the last stage; where a row describes one stage of
+    a plan, of that."""
+    first, last = _stage(x, x.stage_at), _stage(x, x.pp - 1)
+    fuller = (_total(first) >= _total(last)) | _cut(x)
+    return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
+
+
+def _cut(x: Inputs) -> Array:
+    """Whether a row describes one stage, cut between operators."""
+    return ~np.isnan(x.stage_operators)
+
+
+def _stage(x: Inputs, index: Array) -> dict[str, Array]:
+    """Bytes by component on a rank of that pipeline stage."""
+    b = 4.0 if x.dtype == "fp32" else 2.0
+    first, cut = index == 0, _cut(x)
+    layers = np.ceil(x.layers / x.pp)
+    if np.any(cut):
+        told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
+        layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])
+        layers = np.where(cut, layers, np.ceil(x.layers / x.pp))
+        x = Inputs(**{**vars(x), "tp": np.where(cut, x.stage_tp, x.tp)})
+    dense, expert = rank_weights(x, layers)
+    inner = ~first & (index < x.pp - 1)
+    positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
+    dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
+    parts = _states(x, dense, expert, b)
+    parts["activations"], parts["logits"] = _activations(x, b, layers, index)
+    if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32, when the activations are gone
+        owned = parts["optimizer"] / 12
+        freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # one by one, where they are in no common buffer
+        copies = owned * (4 - freed) * (x.grad_bytes == 2)
+        parts["gradients"] = parts["gradients"] + np.maximum(copies - parts["activations"] - parts["logits"], 0)
+    parts["buffers"] = _buffers(x, b)
+    parts["process"] = np.zeros(1)
+    return parts
+
+
+def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array]:
+    """Bytes of weights, gradients and optimizer state: 2 + 4 + 12 a parameter in mixed precision, 4 + 4 + 8 in fp32."""
+    replicas = x.dp * x.cp
+    group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
+    expert_group = np.maximum(replicas * x.tp / (x.ep * x.etp), 1)
+    moments = 8.0 if b == 4 else 12.0
+    frozen = x.lora > 0
+
+    def over(sharded: Array, bytes_each: Array | float) -> Array:
+        return bytes_each * (dense / np.where(sharded, group, 1) + expert / np.where(sharded, expert_group, 1))
+
+    # FSDP shards the fp32 weights, which are the master weights too; what it gathers is among the buffers.
+    weights = over(x.zero == 3, np.where(x.zero == 3, 4.0, b))
+    moments = np.where(x.zero == 3, 8.0, moments)
+    # QLoRA: the embedding and the head stay as they are.
+    embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
+    quantised = QUANTISED * (dense - embeddings) + b * embeddings
+    return {
+        "weights": np.where(x.lora == 2, quantised, weights),
+        "gradients": np.where(frozen, 0.0, over(x.zero >= 2, x.grad_bytes)),
+        "optimizer": np.where(frozen, 0.0, over((x.distopt > 0) | (x.zero > 0), moments)),
+    }
+
+
+def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Array, Array]:
+    """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
+    tokens = x.mbs * x.seq_len / x.cp
+    own = tokens / np.where(x.sp > 0, x.tp, 1)
+    plain, scores = _layer_bytes(x, b, tokens, own)
+    inputs = b * own * x.hidden  # what a recomputed layer keeps
+    whole, _ = recomputed(x)
+    group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
+    kept = (1 - whole) * (plain + scores) + whole * inputs / group
+    working = np.where(whole > 0, (plain + scores) * group, 0.0)
+    stage = np.ceil(layers / x.vpp) * kept
+    if np.any(_cut(x)):
+        of_stage, again = _kept_operators(x, b, tokens, own)
+        stage, working = np.where(_cut(x), of_stage, stage), np.where(_cut(x), again, working)
+    interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
+    chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
+    ends = index == x.pp - 1
+    head = np.where(ends, tokens * x.vocab / x.tp * np.where(_eager(x), EAGER_LOGITS, LOGITS) + 2 * inputs, 0.0)
+    masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
+    # Unfused attention goes back through gradients of its scores, after and before the softmax, when the loss is gone.
+    gradients = np.where(x.attention == 0, 2 * b * tokens * x.heads * x.seq_len / x.tp, 0.0)
+    back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
+    return chunks * (stage + masks) + back, head
+
+
+def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
+    """The same for stages that are cut between operators: bytes of a micro batch, and those that are computed again."""
+    stream, score = own * x.hidden, tokens * x.heads * x.seq_len / x.tp
+    inner, context = tokens * x.ffn / x.tp, tokens * x.heads * x.head_dim / x.tp
+    bytes_of = {
+        **{"xadyeh": b * stream, "no": x.dropout * stream, "spr": b * score, "m": x.dropout * score},
+        **{"c": b * context, "fg": b * inner, "q": b * context * (1 + 2 * x.kv_heads / x.heads)},
+    }
+    size = {name: np.broadcast_to(each, x.n) for names, each in bytes_of.items() for name in names}
+    stage = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers, x.stage_recomputed)
+    found = np.full((x.n, 2), np.nan)
+    for i in np.flatnonzero(np.broadcast_to(_cut(x), x.n)):
+        first, number, layers, share = (float(v[i]) for v in stage)
+        found[i] = stage_operators.kept(first, number, layers, share, {name: float(v[i]) for name, v in size.items()})
+    return found[:, 0], found[:, 1]
+
+
+def _eager(x: Inputs) -> Array:
+    """Trained in plain PyTorch kernels: adapters, not by Transformer Engine."""
+    return (x.lora > 0) & (x.te == 0)
+
+
+def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
+    """What one layer keeps of one micro batch, without and of the score matrix. Split by tp only: queries, keys,
+    values, the attention's output, and the feed-forward block's inner tensors. Everywhere (or split by sp): inputs and
+    outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of adapters in
+    plain PyTorch: see NORM."""
+    h, gated, eager = x.hidden, x.gated > 0, _eager(x)
+    eight = x.dtype == "fp8"
+    product = 1.0 if eight else b
+    plain = 2 * b + 2 * product + 2 * x.dropout
+    stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
+    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b) / x.tp
+    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    matrices = np.where(gated, 3.0, 2.0)
+    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), (matrices - 1) * b + product)
+    inside = x.expert_ffn * ((matrices - 1) * b + product)
+    sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4
+    others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
+    copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
+    copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
+    scores = tokens * x.heads * x.seq_len / x.tp * (b + (b + 1) * x.dropout)
+    unfused = np.where((x.attention == 0) & (x.ar != 1), scores, 0.0)
+    return stream + attended + np.where(x.experts > 0, sparse, dense) + copies, unfused
+
+
+def _buffers(x: Inputs, b: float) -> Array:
+    """Gathered layers of ZeRO-3 (the one that runs and the next), gathered inputs of sequence parallelism."""
+    gathered = np.where(x.zero == 3, 2 * b * layer_weights(x) + x.grad_bytes * layer_weights(x), 0.0)
+    inputs = np.where((x.sp > 0) & (x.tp > 1), 2 * b * x.mbs * x.seq_len / x.cp * x.hidden, 0.0)
+    return gathered + inputs
+
+
+def _hardware(columns: Columns, device: str) -> list[Hardware | None]:
+    return [hardware(name) for name in devices(columns, device)]

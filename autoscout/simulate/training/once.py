@@ -1,0 +1,76 @@
+"""What happens once per step: gradients and weights travel between replicas, and the optimizer runs."""
+
+import numpy as np
+
+from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.hardware.roofline import memory_bound
+from autoscout.simulate.training.inputs import Inputs
+from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, weights_of_layer
+
+Array = np.ndarray
+MIB = 2.0**20
+# Adam on mixed precision: gradient read for the norm, scaled, and read again; master weight and two moments read and
+# written; the weight written in its own precision; the gradient buffer set to zero.
+OPTIMIZER_BYTES = 48.0
+
+
+def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
+    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
+    dense, expert = weights_of_layer(x)
+    layers = np.ceil(x.layers / x.pp) if layers is None else layers
+    embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
+    positions = x.learned_positions * x.seq_len * x.hidden
+    return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)
+
+
+def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> Array:
+    """Seconds that the replicas' exchange adds to a step; `backward`: seconds of the last backward pass, which hides
+    what overlap_grad starts bucket by bucket. Overlapped traffic takes multiprocessors from the layers."""
+    dense, expert = rank_weights(x)
+    group, stride = x.dp * x.cp, x.tp
+    expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
+    sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
+    bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
+    reduce = _exchange(links, x.grad_bytes * dense, bucket, group, stride, x.distopt > 0)
+    gather = links.all_gather(2.0 * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
+    if np.any(x.experts):
+        expert_stride = x.ep * x.etp
+        reduce = reduce + _exchange(links, x.grad_bytes * expert, bucket, expert_group, expert_stride, x.distopt > 0)
+        gather = gather + links.all_gather(2.0 * expert, expert_group, expert_stride)
+    gather = np.where(sharded, gather, 0.0)
+
+    taken = NCCL_MULTIPROCESSORS / hw.multiprocessors
+    buckets = np.maximum(x.grad_bytes * (dense + expert) / bucket, 1)
+    tail = reduce / buckets
+    reduce = np.where(x.overlap_grad > 0, _beside(reduce, tail, backward, taken), reduce)
+    gather = np.where(x.overlap_param > 0, _beside(gather, gather / buckets, backward / 2, taken), gather)
+    tied = np.where(
+        (x.tied > 0) & (x.pp > 1),
+        links.all_reduce(x.grad_bytes * x.vocab * x.hidden / x.tp, np.full(1, 2.0), x.tp * x.cp * x.dp),
+        0.0,
+    )
+    return np.where(x.zero == 3, 0.0, reduce + gather) + tied
+
+
+def optimizer(hw: Hardware, x: Inputs) -> Array:
+    dense, expert = rank_weights(x)
+    group = x.dp * x.cp
+    shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
+    expert_shards = np.where(shards > 1, np.maximum(group * x.tp / (x.ep * x.etp), 1), 1.0)
+    own = dense / shards + expert / expert_shards
+    own = np.where(x.lora > 0, 0.01 * own, own)
+    return memory_bound(hw, OPTIMIZER_BYTES * own, hw.elementwise.bandwidth, 20)
+
+
+def _exchange(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
+    """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
+    other. On a CPU the latency is waiting for a turn, and all buckets wait at once."""
+    number = np.where(links.hw.cores > 0, 1.0, np.maximum(np.ceil(size / bucket), 1))
+    each = size / number
+    return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))
+
+
+def _beside(traffic: Array, tail: Array, cover: Array, taken: float) -> Array:
+    hidden = np.minimum(np.maximum(traffic - tail, 0), cover)
+    return traffic - hidden * (1 - taken)

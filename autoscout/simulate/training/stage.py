@@ -1,0 +1,131 @@
+"""Seconds of one micro batch on one pipeline stage, forward and backward, by what the time goes to."""
+
+import numpy as np
+
+from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.hardware.roofline import memory_bound
+from autoscout.simulate.training.inputs import Inputs
+from autoscout.simulate.training.layer import Times
+
+Array = np.ndarray
+Parts = dict[str, Array]
+IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
+NCCL_MULTIPROCESSORS = 20  # what a collective that runs beside the layers takes from them
+HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
+
+
+def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | None) -> Parts:
+    """The stage of ⌈layers / pp⌉ layers, and with the head if it is the last one."""
+    layers = np.ceil(x.layers / x.pp)
+    again, core = recomputed(x)
+    compute = layers * (layer.forward + layer.backward)
+    repeated = layers * (again * layer.forward + core * layer.core)
+    tp = layers * ((1 + again) * layer.tp_forward + layer.tp_backward)
+    compute, tp = _overlap_tp(hw, x, compute, tp)
+    # Attention over one block of keys hides the next block's journey round the ring.
+    cp = np.maximum(layers * (3 + again) * layer.cp - 0.5 * layers * 3 * layer.core, 0.2 * layers * 3 * layer.cp)
+    ep = layers * (2 + again) * layer.ep
+    forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
+    backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
+    waits = layers * ((1 + again) * _waits(hw, layer.host_forward, forward) + _waits(hw, layer.host_backward, backward))
+    dp = _gathered_layers(hw, links, x, layer, layers, again)
+    if head is not None:
+        compute = compute + head.forward + head.backward
+        tp = tp + head.tp_forward + head.tp_backward
+        waits = waits + _waits(hw, head.host_forward + head.host_backward, head.forward + head.backward)
+    return {
+        "compute": compute,
+        "recompute": repeated,
+        "tp": tp,
+        "cp": cp,
+        "ep": ep,
+        "pp": _sends(links, x),
+        "dp": dp,
+        "host": waits,
+    }
+
+
+def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:
+    """A device waits when the host issues a pass of a layer more slowly than it computes it. Nothing is credited for
+    the head between the passes: what the host gains there it does not carry over a whole micro batch. A CPU computes
+    and issues in turn."""
+    return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
+
+
+def total(parts: Parts) -> Array:
+    return sum((parts[name] for name in IN_STAGE), np.zeros(1))
+
+
+def recomputed(x: Inputs) -> tuple[Array, Array]:
+    """Shares of the layers that run forward twice: wholly, and only their attention core."""
+    per_chunk = np.maximum(x.layers / (x.pp * x.vpp), 1)
+    block = np.clip(x.ar_layers / per_chunk, 0, 1)
+    full = np.where(x.ar_method == 1, block, 1.0)
+    whole = np.where(x.ar == 2, full, 0.0)
+    whole = np.where(np.isnan(x.recomputed), whole, x.recomputed)
+    return whole, np.where((x.ar == 1) & (x.attention == 0), 1.0, 0.0)
+
+
+def embedding(hw: Hardware, x: Inputs) -> Array:
+    """Looking up, and adding the gradients of the rows that were looked up, on the first stage."""
+    b = 4 if x.dtype == "fp32" else 2
+    tokens = x.mbs * x.seq_len / x.cp
+    return memory_bound(hw, 8.0 * tokens * x.hidden * b, hw.elementwise.bandwidth, 4)
+
+
+def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
+    """With tp_comm_overlap the multiprocessors of the communication are lost to the products meanwhile. More of them
+    move the bytes faster, up to those that NCCL itself would take."""
+    if not np.any(x.tp_comm_overlap):
+        return compute, tp
+    moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
+    hidden = np.minimum(HIDDEN_TP * moving, compute)
+    lost = hidden * x.tp_comm / hw.multiprocessors
+    on = x.tp_comm_overlap > 0
+    return np.where(on, compute + lost, compute), np.where(on, moving - hidden, tp)
+
+
+def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:
+    """ZeRO-3 (FSDP): every layer's weights are gathered before it runs, forward and backward, and its gradients
+    scattered after; all beside the layer before, for every micro batch."""
+    if not np.any(x.zero == 3):
+        return np.zeros(1)
+    weights = layer_weights(x)
+    group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
+    stride = x.tp
+    gather = links.all_gather(2.0 * weights, group, stride)
+    scatter = links.reduce_scatter(2.0 * weights, group, stride)
+    forward = layer.forward
+    backward = layer.backward + again * layer.forward
+    exposed = np.maximum(gather - forward, 0) + np.maximum(gather + scatter - backward, 0)
+    taken = NCCL_MULTIPROCESSORS / hw.multiprocessors
+    slowed = taken * (np.minimum(gather, forward) + np.minimum(gather + scatter, backward))
+    return np.where(x.zero == 3, layers * (exposed + slowed) + gather + scatter, 0.0)
+
+
+def layer_weights(x: Inputs) -> Array:
+    """Parameters of one layer on one rank, before any sharding over data parallel replicas."""
+    dense, expert = weights_of_layer(x)
+    return dense / x.tp + expert / (x.ep * x.etp)
+
+
+def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
+    """Parameters of one layer, over all its ranks: those that tp splits, and those of experts."""
+    h = x.hidden
+    attention = h * x.head_dim * (2 * x.heads + 2 * x.kv_heads)
+    matrices = np.where(x.gated > 0, 3.0, 2.0)
+    moe = x.experts > 0
+    norms = np.where(x.bias > 0, 4.0, 2.0) * h
+    biases = np.where(x.bias > 0, (x.heads + 2 * x.kv_heads) * x.head_dim + h + x.ffn + h, 0.0)
+    dense = attention + norms + biases + np.where(moe, h * x.experts, matrices * h * x.ffn)
+    return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
+
+
+def _sends(links: Topology, x: Inputs) -> Array:
+    """Activations to the next stage and gradients to the one before, once per chunk."""
+    b = 4 if x.dtype == "fp32" else 2
+    size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)
+    both = 2 * links.send(size, x.tp * x.cp * x.dp) * x.vpp
+    hidden = (x.overlap_p2p > 0) & (x.vpp > 1)
+    return np.where(x.pp > 1, np.where(hidden, 0.2, 1.0) * both, 0.0)

@@ -1,0 +1,224 @@
+"""The analytic training model: seconds of one optimizer step, from the shapes of a job and the constants of a device.
+
+    step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
+
+Layers come from layer.py, a stage from stage.py, the pipeline's order from pipeline.py, links from collectives.py,
+what happens once per step from once.py; a few measured rows of a job correct the result (correct.py).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoscout.simulate.encode import job_of, software_of
+from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import Hardware, hardware, kinds
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.training.correction import Alike, Correction, layout
+from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete, distinct
+from autoscout.simulate.training.layer import Times, head_times, layer_times
+from autoscout.simulate.training.once import data_parallel, optimizer
+from autoscout.simulate.training.pipeline import idle
+from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
+from kb.records import Job
+
+Array = np.ndarray
+PARTS = (*IN_STAGE, "bubble", "optimizer")
+STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
+_BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
+# What the time of a layer depends on; a space has thousands of configurations for every combination of these.
+_SHAPE = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora",
+    "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
+)  # fmt: skip
+
+
+class Training:
+    """`device`: what rows run on that name none, in a column `gpu` or by counting devices of a kind (`a100`, `a40`)."""
+
+    name = "analytic"
+
+    def __init__(self, device: str = "") -> None:
+        self.device = device
+        self.correction: Correction | None = None
+
+    @classmethod
+    def of_job(cls, job: Job) -> "Training":
+        """For the columns of the job's space; on a mixed cluster those say how many of each device a row uses."""
+        return cls(job.cluster.nodes[0].device)
+
+    def applies(self, columns: Columns) -> str:
+        missing = [name for name in (*REQUIRED, "global_batch") if name not in columns]
+        if missing:
+            return f"it needs {', '.join(missing)}"
+        unknown = [name for name in devices(columns, self.device) if hardware(name) is None]
+        return f"no constants for device {unknown[0] or '(none named)'}" if unknown else ""
+
+    def fit(self, columns: Columns, values: np.ndarray) -> None:
+        """Corrects itself by measured rows of one job."""
+        parts, error = self._parts(columns)
+        values = np.asarray(values, dtype=float)
+        known = np.isfinite(values) & np.isfinite(error)
+        self.correction = Correction(parts, _alike(columns), error, values) if known.any() else None
+
+    def predict(self, columns: Columns) -> Prediction:
+        parts, error = self._parts(columns)
+        if self.correction is not None:
+            return self.correction.apply(parts, _alike(columns), error)
+        return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
+
+    def _parts(self, columns: Columns) -> tuple[Parts, Array]:
+        groups = [(rows, *self._same_precision(some)) for rows, some in by_precision(columns)]
+        n = sum(len(rows) for rows, _, _ in groups)
+        parts, error = {name: np.empty(n) for name in PARTS}, np.empty(n)
+        for rows, seconds, spread in groups:
+            error[rows] = spread
+            for name in PARTS:
+                parts[name][rows] = seconds[name]
+        return parts, error
+
+    def _same_precision(self, columns: Columns) -> tuple[Parts, Array]:
+        x = complete(columns)
+        parts = {name: np.full(x.n, np.nan) for name in PARTS}
+        error = np.full(x.n, np.nan)
+        for rows, fleet, counts in fleets(columns, x.n, self.device):
+            for start in range(0, len(rows), _BLOCK):
+                block = rows[start : start + _BLOCK]
+                some = x.take(block)
+                for name, seconds in step(some, fleet, [c[block] for c in counts]).items():
+                    parts[name][block] = seconds
+                error[block] = trust(some, fleet)
+        return parts, error
+
+
+def _alike(columns: Columns) -> Alike:
+    """Layouts err alike by the shapes of their products first, by how they are replicated last."""
+    x = complete(columns)
+    knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
+    return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))
+
+
+def devices(columns: Columns, device: str) -> list[str]:
+    """Every device that some row names."""
+    if "gpu" in columns:
+        return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
+    return kinds(list(columns)) or [device]
+
+
+def fleets(columns: Columns, n: int, device: str) -> Iterator[tuple[Array, list[Hardware], list[Array]]]:
+    """Rows that run on the same kinds of device: (rows, kinds in rank order, (n,) devices of each kind)."""
+    names = devices(columns, device)
+    if "gpu" in columns or len(names) == 1:
+        named = np.broadcast_to(np.asarray(columns.get("gpu", names[0]), dtype=str), n)
+        for name in names:
+            hw = hardware(name)
+            if hw is not None:
+                yield np.flatnonzero(named == name), [hw], [np.zeros(n)]
+        return
+    counts = {name: np.broadcast_to(np.asarray(columns[name], dtype=float), n) for name in names}
+    used = sum(((counts[name] > 0).astype(int) << i for i, name in enumerate(names)), np.zeros(n, dtype=int))
+    for which in np.unique(used):
+        here = [name for i, name in enumerate(names) if which >> i & 1]
+        found = [hw for hw in map(hardware, here) if hw is not None]
+        if here and len(found) == len(here):
+            yield np.flatnonzero(used == which), found, [counts[name] for name in here]
+
+
+def trust(x: Inputs, fleet: list[Hardware]) -> Array:
+    """Standard deviation of log(measured / predicted) without measured rows of the job; docs/simulators-training.md
+    says what it was calibrated on, and what is a margin for ground that no data covers."""
+    group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
+    outside = [
+        np.where(x.gpus > 64, 0.05, 0.0),
+        # ZeRO-1 and 2 send every rank's part by itself: a cost in proportion to the ranks, which no table measures
+        np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
+        np.where(x.experts > 0, 0.15, 0.0),
+        np.where(x.cp > 1, 0.10, 0.0),
+        0.10 if len(fleet) > 1 else 0.0,
+        0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
+        max((hw.doubt for hw in fleet), default=0.0),
+        0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
+    ]
+    return np.sqrt(np.full(x.n, 0.10) ** 2 + sum(np.square(term) for term in outside))
+
+
+def topology(hw: Hardware, x: Inputs) -> Topology:
+    per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node)
+    return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s))
+
+
+def step(x: Inputs, fleet: list[Hardware], counts: list[Array]) -> Parts:
+    """Seconds of each part of a step, (n,) each.
+
+    Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
+    pace of the slower one, and so does every exchange between replicas.
+    """
+    stages = [_stages(hw, x) for hw in fleet]
+    slowest, path = _slowest(x, stages, counts)
+    parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
+    parts["bubble"] = idle(total(slowest), path, x.vpp)
+    backward = np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3
+    once = [(data_parallel(hw, topology(hw, x), x, backward), optimizer(hw, x)) for hw in fleet]
+    # Every step waits for the slowest of the ranks: the expected maximum of that many normal times.
+    straggler = STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
+    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*(dp for dp, _ in once)), axis=0) + straggler
+    parts["optimizer"] = np.max(np.broadcast_arrays(*(update for _, update in once)), axis=0)
+    parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet)
+    if fleet[0].cores:
+        parts = _shared(x, fleet[0], parts)
+    return {name: np.broadcast_to(parts[name], x.n) for name in PARTS}
+
+
+def _shared(x: Inputs, hw: Hardware, parts: Parts) -> Parts:
+    """Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
+    waits for another stage leaves its core to it."""
+    crowd = np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1)
+    slower = {name: crowd * seconds for name, seconds in parts.items() if name != "bubble"}
+    alone = sum(seconds for name, seconds in parts.items())
+    slower["bubble"] = np.maximum(alone - sum(slower.values()), 0)
+    return slower
+
+
+def _stages(hw: Hardware, x: Inputs) -> tuple[Parts, Parts]:
+    """Per micro batch: the last stage, with the head, and a stage without it."""
+    first, of = distinct(x, _SHAPE)
+    shapes = x.take(first)
+    links = topology(hw, shapes)
+    layer = _spread(layer_times(hw, links, shapes), len(first), of)
+    head = _spread(head_times(hw, links, shapes), len(first), of)
+    everywhere = topology(hw, x)
+    last = stage(hw, everywhere, x, layer, head)
+    last["compute"] = last["compute"] + np.where(x.pp == 1, embedding(hw, x), 0.0)
+    return last, stage(hw, everywhere, x, layer, None)
+
+
+def _spread(times: Times, n: int, of: Array) -> Times:
+    return Times(*(np.broadcast_to(t, n)[of] for t in times))
+
+
+def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) -> tuple[Parts, Array]:
+    """The stage that sets the pace, and the seconds of a micro batch on its way through all stages."""
+    last, inner = stages[-1]
+    if len(stages) == 1:
+        return last, total(last) + (x.pp - 1) * total(inner)
+    # How many stages have ranks of each kind only; what is left over are stages of two kinds.
+    per_stage = x.gpus / x.pp
+    ends = np.cumsum(counts, axis=0)
+    starts = np.concatenate([np.zeros((1, x.n)), ends[:-1]])
+    whole = np.maximum(np.floor(ends / per_stage + 1e-9) - np.ceil(starts / per_stage - 1e-9), 0)
+    between = x.pp - whole.sum(axis=0)
+    seconds = np.array([np.broadcast_to(total(parts), x.n) for _, parts in stages])
+    worst = seconds.max(axis=0)
+    ending = np.array([np.broadcast_to(total(parts), x.n) for parts, _ in stages])
+    final = np.where(whole[-1] > 0, ending[-1], ending.max(axis=0))
+    path = (whole * seconds).sum(axis=0) + between * worst
+    path = path + final - np.where(whole[-1] > 0, seconds[-1], worst)
+    # Candidates: the final stage, and any stage without the head.
+    present = np.where((whole > 0) | ((between > 0) & (seconds == worst)), seconds, 0.0)
+    candidates = np.concatenate([ending, present])
+    candidates[: len(stages)] = np.where(ending == final, ending, 0.0)
+    pace = np.argmax(candidates, axis=0)
+    every = [parts for parts, _ in stages] + [parts for _, parts in stages]
+    picked = {name: np.choose(pace, [np.broadcast_to(parts[name], x.n) for parts in every]) for name in IN_STAGE}
+    return picked, path

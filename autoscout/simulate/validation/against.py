@@ -1,0 +1,170 @@
+"""How well every simulator predicts rows that were measured: analytic members as they are, without any row; learned
+ones and the ensemble only on rows of models that they were not fitted on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.encode import take
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.learned.stack import Ensemble
+from autoscout.simulate.learned.weighing import SPAN
+from autoscout.simulate.member import Prediction
+from autoscout.simulate.members import analytic, members_of
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.validation.measured import Rows, read
+
+PAPER = "Table 2, equation 2"  # the paper's ensemble as published
+_FOLDS = 8  # models are held out one by one, or in so many parts;
+_MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
+_DIFFER = 0.05  # log of the ratio from which on two rows of a job are to be told apart: closer ones are noise
+_ALIKE = 1e-9  # log of the ratio of predictions that are the same
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """`mape` over `rows`; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
+    `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
+    ran though predicted to fail (they have no MAPE)."""
+
+    rows: int
+    mape: float
+    rank: float | None
+    coverage: float
+    groups: dict[str, dict[str, float]]
+    failing: int
+
+
+class OutOfMemory(msgspec.Struct, frozen=True):
+    """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
+    to fit (of all runs)."""
+
+    runs: int
+    died: int
+    right: float
+    false_fits: float
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """`held_out`: what was left out for the learned members."""
+
+    metric: str
+    rows: int
+    jobs: int
+    held_out: str
+    members: dict[str, Accuracy]
+    group_rows: dict[str, dict[str, int]]
+
+
+class Report(msgspec.Struct, frozen=True):
+    table: str
+    rows: int
+    metrics: dict[str, Scores]
+    memory: OutOfMemory | None
+    skipped: dict[str, int]
+    unknown_columns: list[str]
+
+
+def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report:
+    """Errors: AutoscoutError (exit code 2) for a table of which no row can be predicted."""
+    measured = read(path)
+    metrics = {}
+    for rows in measured.sets:
+        note(f"{rows.metric}: {len(rows.values)} rows")
+        metrics[rows.metric] = score_rows(rows)
+    memory = _decisions(measured.runs) if measured.runs else None
+    return Report(str(path), measured.rows, metrics, memory, measured.skipped, measured.unknown)
+
+
+def score_rows(rows: Rows) -> Scores:
+    predictions: dict[str, Prediction] = {}
+    for member in analytic(rows.metric, rows.task):
+        if not member.applies(rows.columns):
+            predictions[member.name] = member.predict(rows.columns)
+    fold, held_out = _folds(rows)
+    predictions |= _held_out(rows, fold)
+    able = {name: p for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
+    members = {name: _accuracy(rows, p) for name, p in able.items()}
+    group_rows = {
+        name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
+        for name in rows.groups
+    }
+    return Scores(rows.metric, len(rows.values), len(np.unique(rows.job)), held_out, members, group_rows)
+
+
+def _folds(rows: Rows) -> tuple[np.ndarray, str]:
+    """(n,) fold of each row, and what a fold holds out, in words."""
+    models, of = np.unique(rows.groups["model"], return_inverse=True)
+    folds = _FOLDS if len(of) <= _MANY else _FEWER_FOLDS
+    if len(models) >= 2:
+        part = "one model" if len(models) <= folds else f"a part of the {len(models)} models ({folds} parts)"
+        return of % folds, part
+    return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (they are of one model)"
+
+
+def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
+    """Every member and both ensembles, fitted on the other folds."""
+    n = len(rows.values)
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def keep(name: str, here: np.ndarray, said: Prediction) -> None:
+        value, error = found.setdefault(name, (np.full(n, np.nan), np.full(n, np.nan)))
+        value[here], error[here] = said.value, said.error
+
+    for f in np.unique(fold):
+        here, rest = fold == f, fold != f
+        if not rest.any():
+            continue
+        asked, known = take(rows.columns, here), take(rows.columns, rest)
+        ensembles = {"ensemble": Ensemble(members_of(rows.metric, rows.task)), PAPER: Ensemble(table_2(), "published")}
+        for name, ensemble in ensembles.items():
+            ensemble.fit(known, rows.values[rest], rows.groups["model"][rest])
+            keep(name, here, ensemble.predict(asked))
+        analytic_names = {member.name for member in analytic(rows.metric, rows.task)}
+        for name, said in ensembles["ensemble"].by_member(asked).items():
+            # an analytic member that was fitted is not the one that needs no rows
+            keep(f"{name}, corrected" if name in analytic_names else name, here, said)
+    return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
+
+
+def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
+    known = np.isfinite(said.value) & (said.value > 0)
+    ratio = np.where(known, said.value, np.nan) / rows.values
+    error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
+    groups = {
+        name: {str(g): float(error[known & (of == g)].mean()) for g in np.unique(of[known])}
+        for name, of in rows.groups.items()
+    }
+    return Accuracy(
+        rows=int(known.sum()),
+        mape=float(error[known].mean()),
+        rank=_rank(rows.job[known], said.value[known], rows.values[known]),
+        coverage=float(inside[known].mean()),
+        groups=groups,
+        failing=int(np.isposinf(said.value).sum() + (said.value == 0).sum()),
+    )
+
+
+def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    """Rows that are predicted to be alike are in no order: they count as 0, for every member over the same pairs."""
+    found = []
+    for name in np.unique(job):
+        p, m = np.log(predicted[job == name]), np.log(measured[job == name])
+        i, j = np.triu_indices(len(m), 1)
+        apart = np.abs(m[i] - m[j]) > _DIFFER
+        if apart.any():
+            ahead, said = (m[i] - m[j])[apart], (p[i] - p[j])[apart]
+            found.append(float((np.sign(ahead) * np.sign(said) * (np.abs(said) > _ALIKE)).mean()))
+    return float(np.mean(found)) if found else None
+
+
+def _decisions(rows: Rows) -> OutOfMemory:
+    died = np.isposinf(rows.values)
+    fits = Memory().fits(rows.columns)
+    return OutOfMemory(
+        runs=len(died),
+        died=int(died.sum()),
+        right=float((fits != died).mean()),
+        false_fits=float((fits & died).mean()),
+    )

@@ -1,0 +1,221 @@
+"""A table of measured rows as what simulators are scored on: columns, measured values, and what the rows belong to.
+
+Tables are those of `kb.tables`: one row a run (columns such as iteration_time_s, peak_memory_gib, tpot_ms) or one row a
+metric (`metric`, `value`, `unit`). What a row has to say about training is in tables.py, about serving in
+serving_tables.py.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autoscout.job.words import listed
+from autoscout.simulate.encode import take
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.validation import column_names, serving_tables, training_tables
+from kb.records import AutoscoutError, Task
+from kb.table_files import read_table
+
+_SHAPE = ("layers", "hidden", "heads")
+_LONG = ("metric", "value", "unit", "status")
+_ABOUT = ("source", "source_ref", "evidence", "framework", "model", "other", "params_b", "s_per_sample", "version")
+# What no column describes: encoders beside the language model, reinforcement learning, other kinds of layers.
+_UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deepseek|\bdsv?[23]", re.IGNORECASE)
+_COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mixtral); more are narrower
+
+
+class Rows(NamedTuple):
+    """Rows that measured one metric, (n,) each. `job`: rows with the same one are layouts of one job on one cluster.
+    A value of inf is a run that died for lack of memory."""
+
+    task: Task
+    metric: str
+    columns: dict[str, Any]
+    values: np.ndarray
+    groups: dict[str, np.ndarray]
+    job: np.ndarray
+
+
+class Measured(NamedTuple):
+    """`runs`: every training run, whether it measured anything or died; a value of inf where it ran out of memory."""
+
+    rows: int
+    sets: list[Rows]
+    runs: Rows | None
+    skipped: dict[str, int]  # why a row (of a metric) cannot be predicted → how many
+    unknown: list[str]  # columns that nothing reads
+
+
+def read(path: Path) -> Measured:
+    """Errors: AutoscoutError (exit code 2) with one sentence when no row can be scored."""
+    table = read_table(path)
+    names = [column_names.plain(name) for name in table.columns]
+    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
+    skipped: Counter[str] = Counter()
+    sets = [*_training(rows, skipped), *_serving(rows, skipped)]
+    runs = _runs(rows)
+    if not sets and (runs is None or not np.isinf(runs.values).any()):
+        why = ", ".join(f"{n} rows: {reason}" for reason, n in skipped.most_common(3))
+        named = f"{path}: none of its {len(rows)} rows can be predicted"
+        expected = "it measures nothing that is predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
+        raise AutoscoutError(f"{named}; {why or expected}", 2)
+    return Measured(len(rows), sets, runs, dict(skipped), _unknown(names))
+
+
+def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
+    found = []
+    for metric, values in (
+        ("step_time_s", training_tables.step_seconds(rows)),
+        ("peak_memory_gib", training_tables.peak_gib(rows)),
+    ):
+        needed = ("seq_len", "global_batch") if metric == "step_time_s" else ("seq_len",)
+        measured = np.flatnonzero(np.isfinite(values) & (values > 0))
+        some = _predictable([rows[i] for i in measured], needed, metric, values[measured], skipped)
+        found += [some] if some else []
+    failed = sum(column_names.status_of(row) == "failed" for row in rows)
+    skipped.update({"its status says that it failed": failed} if failed else {})
+    return found
+
+
+def _runs(rows: list[dict[str, Any]]) -> Rows | None:
+    """Runs that ran or died for lack of memory, each once (long tables have a row for each of its metrics)."""
+    distinct: dict[Any, tuple[dict[str, Any], float]] = {}
+    for i, row in enumerate(rows):
+        status = column_names.status_of(row)
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("ar")):
+            continue  # its recipes recompute or offload what its tables do not say
+        key = (row.get("source"), row["source_ref"]) if column_names.said(row.get("source_ref")) else i
+        if status == "oom" or (status == "ok" and key not in distinct):
+            distinct[key] = row, np.inf if status == "oom" else 1.0
+    if not any(np.isinf(value) for _, value in distinct.values()):
+        return None
+    told, values = [row for row, _ in distinct.values()], np.array([value for _, value in distinct.values()])
+    return _predictable(told, ("seq_len",), "peak_memory_gib", values, Counter())
+
+
+def _predictable(
+    rows: list[dict[str, Any]], needed: tuple[str, ...], metric: str, values: np.ndarray, skipped: Counter[str]
+) -> Rows | None:
+    if not rows:
+        return None
+    columns = training_tables.columns_of(rows)
+    why = _why_not(rows, columns, needed)
+    skipped.update(w for w in why if w)
+    ok = np.flatnonzero(why == "")
+    if not len(ok):
+        return None
+    columns = {**{n: np.full(len(rows), np.nan) for n in ("global_batch",)}, **columns}
+    groups = _groups(rows, columns)
+    job = _jobs(groups, columns, len(rows))
+    parts = ({n: g[ok] for n, g in groups.items()}, job[ok])
+    return Rows("pretrain", metric, take(columns, ok), values[ok], *parts)
+
+
+def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
+    columns, metrics = serving_tables.columns_of_rows(rows)
+    if not metrics:
+        return []
+    too_fast = _too_fast(columns, metrics)
+    found = []
+    for metric, values in metrics.items():
+        measured = np.flatnonzero(np.isfinite(values) & (values > 0))
+        if metric == "peak_memory_gib" or not len(measured):
+            continue
+        why = np.where(columns["why_not"] != "", columns["why_not"], too_fast)[measured]
+        skipped.update(str(w) for w in why if w)
+        ok = measured[why == ""]
+        if len(ok):
+            groups = {name: columns[name][ok] for name in ("source", "gpu", "framework", "model")}
+            some = take({name: v for name, v in columns.items() if name not in serving_tables.LABELS}, ok)
+            found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
+    return found
+
+
+def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """(n,) "" or why a row cannot be what its columns say: each token of a sequence reads all weights once more (of
+    a mixture those of the experts that are chosen), which takes the time that the data sheet's bandwidth allows."""
+    c = columns
+    attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
+    width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
+    weights = c["layers"] * (attention + (2.0 + c["gated"]) * c["hidden"] * width)
+    each = np.where(np.char.find(np.char.lower(c["dtype"]), "4") >= 0, 0.5, 1.0)  # bytes, at least
+    rates = [hw.memory_gb_s if (hw := hardware(str(name))) else np.inf for name in c["gpu"]]
+    least_s = weights * each / (1e9 * np.array(rates) * c["tp"]) * np.maximum(c["output_len"] - 1, 0)
+    whole = metrics.get("e2el_mean_ms", np.full(len(least_s), np.nan)) / 1e3
+    fast = whole < least_s
+    return np.where(fast, "faster than its devices can read the weights", "").astype(object)
+
+
+def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed: tuple[str, ...]) -> np.ndarray:
+    """(n,) "" or why a row cannot be predicted, in words."""
+    n = len(rows)
+    why = np.full(n, "", dtype=object)
+
+    def column(name: str, otherwise: float = np.nan) -> np.ndarray:
+        found = columns.get(name, np.full(n, np.nan))
+        return np.where(np.isnan(found), otherwise, found)
+
+    degrees = column("tp", 1.0) * column("pp", 1.0) * column("cp", 1.0)
+    uneven = columns.get("stages", np.full(n, "")) != ""  # planners' stages have degrees of their own
+    few = (column("gpus") < degrees * 0.999) & ~uneven
+    why[few] = "n_gpus is less than tp × pp × cp"
+    dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
+    small = (column("global_batch") < column("mbs", 1.0) * dp * 0.999) & ~uneven & ~few
+    why[small] = "global_batch is less than micro_batch on every replica"
+    fine = (column("experts", 0.0) > _COARSE) & np.isnan(column("expert_ffn"))
+    why[fine] = "no expert_ffn (so many experts are narrower than ffn)"
+    why[np.isnan(column("gpus")) & np.isnan(column("dp"))] = "no n_gpus"
+    for name in reversed(needed):
+        why[np.isnan(column(name))] = f"no {name}"
+    for i in np.flatnonzero(np.any([np.isnan(column(name)) for name in _SHAPE], axis=0)):
+        model = rows[i].get("model")
+        lacking = [name for name in _SHAPE if np.isnan(column(name)[i])]
+        why[i] = f"the shape of {model} is not known" if model else f"no {listed(lacking)}"
+    for i, row in enumerate(rows):
+        if match := _UNLIKE.search(" ".join(str(row.get(name, "")) for name in ("suite", "case", "model"))):
+            why[i] = f"a kind of model or run that is not predicted ({match[0].lower()})"
+        precision = str(row.get("precision", "")).lower()
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not re.search(r"bf16|fp\d", precision):
+            why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"
+        if "fp4" in precision:
+            why[i] = "4-bit training"
+        if "litgpt" in str(row.get("framework", "")) and "full.yaml" in str(row.get("other", "")):
+            why[i] = "litgpt's full fine-tuning: its peaks leave no room for the optimizer that its table implies"
+    devices = columns.get("gpu", np.full(n, ""))
+    for name in np.unique(devices):
+        if hardware(str(name)) is None:
+            why[devices == name] = f"no constants for device {name}" if name else "no gpu"
+    return why
+
+
+def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    sizes = zip(columns["layers"], columns["hidden"], strict=True)
+    shape = [f"{layers:g} layers of {hidden:g}" for layers, hidden in sizes]
+    return {
+        "source": np.array([str(row.get("source") or "table") for row in rows]),
+        "gpu": np.array([h.name if (h := hardware(str(name))) else str(name) for name in columns["gpu"]]),
+        "model": np.array([str(row.get("model") or own) for row, own in zip(rows, shape, strict=True)]),
+    }
+
+
+def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
+    """What is computed, and on what: of one such job only layouts and software switches differ."""
+    names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
+    keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
+    return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])
+
+
+def _unknown(columns: list[str]) -> list[str]:
+    known = {
+        *column_names.ALIASES,
+        *column_names.NUMBERS,
+        *column_names.NAMES,
+        *_LONG,
+        *_ABOUT,
+        *training_tables.ALSO_READ,
+    }
+    known = {name for name in columns if name in known or training_tables.measures(name) or serving_tables.reads(name)}
+    return [name for name in columns if name not in known]

@@ -1,0 +1,238 @@
+"""Tables of serving measurements as columns that the simulator reads, and what was measured in our metrics' units.
+
+A table is either long (one row a metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
+or wide (one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
+
+LLM-Inference-Bench submits a fixed batch to vLLM's offline `LLM.generate` and times the whole call: its latency is that
+of the batch, its throughput (input + output tokens) / latency; a time to the first token could only be that of a batch
+with one output token (`batch_timed`). Its A100 are Polaris' with 40 GB, its vLLM is of 2024.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.validation.column_names import number, renamed, status_of
+
+Row = Mapping[str, Any]
+
+# A table's name of a metric → ours. Latencies come in the unit that the row or the column's ending says.
+_METRICS = {
+    "e2e_latency": "e2el_mean_ms",
+    "e2el": "e2el_mean_ms",
+    "latency": "e2el_mean_ms",
+    "e2e": "e2el_mean_ms",
+    "ttft": "ttft_mean_ms",
+    "tpot": "tpot_mean_ms",
+    "itl": "itl_mean_ms",
+    "throughput_total_tokens": "total_tokens_per_s",
+    "total_throughput": "total_tokens_per_s",
+    "total_tokens": "total_tokens_per_s",
+    "output_throughput": "output_tokens_per_s",
+    "output_tokens": "output_tokens_per_s",
+    "request_throughput": "requests_per_s",
+    "requests": "requests_per_s",
+    "gpu_mem": "peak_memory_gib",
+    "peak_memory": "peak_memory_gib",
+}
+_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # seconds of what unit make our milliseconds
+_QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$")
+_UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
+
+_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn")
+_COUNTS = {  # ours → what a table may call it; the first that has a value counts
+    "tp": ("tp", "tensor_parallel_size"),
+    "pp": ("pp", "pipeline_parallel_size"),
+    "dp": ("dp", "data_parallel_size"),
+    "input_len": ("input_len", "isl", "input_tokens"),
+    "output_len": ("output_len", "osl", "output_tokens"),
+    "batch": ("batch", "batch_size", "concurrency_or_batch"),
+    "concurrency": ("concurrency", "max_concurrency"),
+    "rate": ("rate", "request_rate", "qps"),
+    "max_num_seqs": ("max_num_seqs",),
+    "max_num_batched_tokens": ("max_num_batched_tokens",),
+    "block_size": ("block_size",),
+    "gpu_memory_utilization": ("gpu_memory_utilization",),
+    "requests": ("requests", "num_prompts"),
+    "shared_prefix": ("shared_prefix",),
+}
+LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
+_NO_FP8 = ("a100", "a40", "a10g", "v100")
+_MOST_USERS, _LONGEST = 16_384, 262_144
+_MOST = 1e9  # larger counts, lengths and times are mistakes
+_COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
+_DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
+
+
+def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(columns, measured): one entry per run of the table, in its order; `measured` maps our metric names to (n,)
+    values in our units, NaN where a run has none. Runs whose status is not ok are left out.
+
+    `columns["why_not"]` says in words what makes a run impossible to predict ("" where nothing does), and
+    `columns["row"]` is the index of the run's first row in `rows`.
+    """
+    runs: dict[Any, dict[str, Any]] = {}
+    measured: list[dict[str, float]] = []
+    for i, row in enumerate(map(renamed, rows)):
+        if status_of(row) != "ok":
+            continue
+        key = _run_key(row, i)
+        if key not in runs:
+            runs[key] = {**_columns(row), "row": i, "_at": len(measured)}
+            measured.append({})
+        measured[runs[key]["_at"]].update(_measured(row))
+    table = list(runs.values())
+    names = [name for name in (table[0] if table else {}) if name != "_at"]
+    columns = {name: np.array([run[name] for run in table]) for name in names}
+    metrics = sorted({metric for run in measured for metric in run})
+    return columns, {m: np.array([run.get(m, np.nan) for run in measured]) for m in metrics}
+
+
+def reads(name: str) -> bool:
+    """Whether a table's column of that name says something here."""
+    inputs = {other for names in _COUNTS.values() for other in names}
+    return name in inputs or name in ("kv_dtype", "max_model_len") or _ours(name, "", 1.0) is not None
+
+
+def device_name(text: str, memory_gib: float = 0.0) -> str:
+    """A table's or a driver's name of a GPU → the name of our hardware file: "A100-SXM-80GB" → "a100".
+
+    "" when there is none. LLM-Inference-Bench says no memory size and its paper 40 GB.
+    """
+    name = text.lower().replace("_", "-")
+    for device in ("gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "l40s", "a10g", "a40", "v100", "l4"):
+        if re.search(rf"\b{device}\b", name):
+            return device
+    if "a100" in name:
+        small = re.search(r"\b40 ?g", name) is not None or 0 < memory_gib <= 41
+        return "a100-40g" if small else "a100"
+    return "cpu" if "cpu" in name else ""
+
+
+def served_model(name: str) -> dict[str, Any] | None:
+    """The shape of a public model, by its name with or without its owner; None when it is not known."""
+    return _by_name().get(_plain(name))
+
+
+def _by_name() -> dict[str, dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = {}
+    for name, shape in tomllib.loads((Path(__file__).parent / "served_models.toml").read_text()).items():
+        for other in (name, *shape.pop("also", [])):
+            known[_plain(other)] = shape
+    return known
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
+
+
+def _run_key(row: Row, i: int) -> Any:
+    """Rows of one run share everything but the metric; a wide table has one row a run."""
+    if "metric" not in row:
+        return i
+    return tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("metric", "value", "unit")))
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    noted = _noted(row)
+    shape = served_model(str(row.get("model") or "")) or {}
+    out: dict[str, Any] = {name: _number(row.get(name)) or float(shape.get(name, 0)) for name in _SHAPE}
+    out["kv_heads"] = out["kv_heads"] or out["heads"]
+    out["head_dim"] = out["head_dim"] or (out["hidden"] / out["heads"] if out["heads"] else 0.0)
+    out["expert_ffn"] = out["expert_ffn"] or out["ffn"]
+    out["context"] = _number(row.get("max_model_len")) or float(shape.get("context", 0))
+    out["gated"] = bool(shape.get("gated", True))
+    out["tied"] = bool(shape.get("tied", False))
+    for name, names in _COUNTS.items():
+        out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
+    out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
+    if out["concurrency"] or out["rate"]:
+        out["batch"] = 0.0
+    out["gpus"] = _number(row.get("gpus")) or out["tp"] * out["pp"] * out["dp"]
+    out["gpu"] = device_name(str(row.get("gpu") or ""), _number(row.get("memory_gib")))
+    out["memory_gib"] = _number(row.get("memory_gib"))
+    weights, kv = _precisions(noted.get("kv_cache_dtype", ""))
+    out["dtype"] = str(row.get("dtype") or weights)
+    out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
+    out["framework"] = str(row.get("framework") or "vLLM")
+    out["version"] = str(row.get("version") or "")
+    # Before 0.8 vLLM ran prompts first. What names no version is of 2024, when every published table was older.
+    new = re.match(r"v?(0\.([89]|[1-9]\d)|[1-9])", out["version"]) is not None
+    out["scheduler_v0"] = not (new and "vllm" in out["framework"].lower())
+    out["python_host"] = not any(name in out["framework"].lower() for name in _COMPILED)
+    if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFT do not vary
+        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
+    out["model"] = str(row.get("model") or "")
+    out["source"] = str(row.get("source") or "")
+    out["batch_timed"] = "llm_inference_bench" in out["source"]
+    out["why_not"] = _why_not(out, noted)
+    return out
+
+
+def _noted(row: Row) -> dict[str, str]:
+    """What the column `other` says: "mem(GB)=76.55; 50%(s)=0.009" → its names and values."""
+    return dict(part.split("=", 1) for part in str(row.get("other") or "").split("; ") if "=" in part)
+
+
+def _precisions(text: str) -> tuple[str, str]:
+    """ "Weight = fp16, KV Cache = fp8" → ("fp16", "fp8")."""
+    said = re.match(r"Weight = (\w+), KV Cache = (\w+)", text)
+    return (said[1], said[2]) if said else ("fp16", "")
+
+
+def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
+    if not run["layers"]:
+        return f"the shape of the model {run['model']} is not known"
+    if not run["gpu"]:
+        return "the kind of GPU is not known"
+    if not (run["input_len"] and run["output_len"]):
+        return "the lengths of the requests are not stated"
+    users = max(run["batch"], run["concurrency"], run["requests"], run["rate"])
+    if users > _MOST_USERS or max(run["input_len"], run["output_len"], run["shared_prefix"]) > _LONGEST:
+        return "more requests, or longer ones, than an engine takes"
+    if "llama.cpp" in run["framework"]:
+        return "llama.cpp has kernels of its own, which no calibration covers"
+    if run["kv_cache_dtype"].startswith("fp8") and run["gpu"].startswith(_NO_FP8):
+        return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"
+    if "EP" in noted.get("Parallelism Type", ""):
+        return "how experts are spread over the devices is not stated"
+    if re.match(r"(?!nan)\S", noted.get("speculative model", "nan")):
+        return "speculative decoding depends on how many drafted tokens are accepted"
+    return ""
+
+
+def _measured(row: Row) -> dict[str, float]:
+    if "metric" in row:
+        noted = _noted(row)
+        found = [_ours(str(row["metric"]), str(row.get("unit") or ""), _number(row.get("value")))]
+        found += [_ours(f"itl_p{at}", "s", _number(noted.get(f"{at}%(s)"))) for at in (50, 99)]
+        return dict(pair for pair in found if pair)
+    found = [_ours(str(name), "", _number(value)) for name, value in row.items()]
+    return dict(pair for pair in found if pair)
+
+
+def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
+    """A metric's name and value in a table → ours; None for what is no metric, or has no value."""
+    if not value:
+        return None
+    unit_in_name = _UNIT.search(name)
+    bare = name[: unit_in_name.start()] if unit_in_name else name
+    unit = (unit_in_name[1] if unit_in_name else unit) or ""
+    at = _QUANTILE.search(bare)
+    bare, quantile = (bare[: at.start()], at[1].replace("median", "p50")) if at else (bare, "mean")
+    ours = _METRICS.get(bare)
+    if ours is None:
+        return None
+    if ours.endswith("_ms"):
+        return ours.replace("mean", quantile), value * _TO_OURS.get(unit.lower(), 1.0)
+    return ours, value
+
+
+def _number(value: Any) -> float:
+    """0 for what is missing, no number, or none that a run could have."""
+    found = number(value) or 0.0
+    return found if 0 < found < _MOST else 0.0

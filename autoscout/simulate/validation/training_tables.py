@@ -1,0 +1,319 @@
+"""Rows of measured training runs, as columns of the analytic models, and what they measured.
+
+The tables of ../shared/data/validation and ../shared/data/landscapes are read as they are; any other table works that
+names its columns as they do, or as knobs and attributes are named. What such a table leaves out is assumed here, and
+nowhere else (what no column says at all: inputs.DEFAULTS).
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.training.stage_operators import OPERATORS, described
+from autoscout.simulate.validation.column_names import MAY_BE_0, NAMES, NUMBERS, number, renamed, said, status_of
+from autoscout.simulate.validation.shapes import shape_of
+
+Row = Mapping[str, Any]
+
+# How a framework's public benchmark trained, where its rows do not say.
+FRAMEWORKS: dict[str, dict[str, Any]] = {
+    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton's FlashAttention-1
+    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
+    # InternEvo's train_performance.md: FlashAttention, 4 × 100 Gb/s RoCE a node, gradients reduced beside the layers
+    "InternEvo": {
+        "bias": 0,
+        "attention": "flash1",
+        "overlap_grad": 1,
+        "overlap_param": 1,
+        "grad_bytes": 2,
+        "node_gb_s": 50,
+    },
+    "fms-fsdp": {"bias": 0, "attention": "flash2"},
+    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
+    # its tensor parallelism always splits the sequence, too
+    "torchtitan FSDP2": {"bias": 0, "attention": "flash2", "sp": 1, "zero": 3},
+    # scripts/performance of NVIDIA-NeMo/Megatron-Bridge: everything overlaps, gradients are reduced in bf16
+    "Megatron-Bridge": {
+        "grad_bytes": 2,
+        "bias": 0,
+        "sp": 1,
+        "distopt": 1,
+        "overlap_grad": 1,
+        "overlap_param": 1,
+        "overlap_p2p": 1,
+        "tp_comm_overlap": 1,
+        "dispatcher": "flex",
+    },
+    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
+}
+# Columns that are read beside those of column_names.
+ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
+_MOST = 1e13  # larger numbers are mistakes
+_SHARES = r"\[([^\]]*)\]"  # of each stage, that is recomputed
+_OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
+_PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
+ENDS = 3  # operators of a model beside its layers
+# fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
+FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
+# torchtitan's "selective op" keeps attention and every other product: wk, wo and w3 of seven run again
+TITAN_RECOMPUTED = 0.36
+# Megatron-LM of 2021-22 as Mist's and vTrain's authors ran it.
+EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "learned_positions": 1, "dtype": "fp16"}
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """(n,) each; NaN and "" where a row does not say."""
+    plans = {name: counts for row in rows for name, counts in _operators_of_plan(row)}
+    said = [of_row(row, plans) for row in rows]
+    columns: dict[str, np.ndarray] = {}
+    for name in NUMBERS:
+        if any(name in row for row in said):
+            columns[name] = np.array([row.get(name, np.nan) for row in said], dtype=float)
+    for name in NAMES:
+        if any(name in row for row in said):
+            columns[name] = np.array([row.get(name, "") for row in said], dtype=str)
+    return columns
+
+
+def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
+    """One row, in our names. What the row says itself wins over what its model's name or its framework implies.
+    `plans`: operators of each stage by the plan's name, for rows that only name it."""
+    own = renamed(row)
+    other = str(own.get("other", ""))
+    software = _software(own)
+    x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
+    told = {k: number(v) for k, v in own.items() if k in NUMBERS}
+    x |= {k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in MAY_BE_0))}
+    x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "framework") if k in own}
+    x["gpu"] = _gpu(str(x.get("gpu", "")), own)
+    ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
+    x |= _recomputation(str(ar).strip().lower(), x)
+    x["ar_method"] = x["ar_method"].lower() if x.get("ar_method", "").lower() in ("uniform", "block") else "uniform"
+    x["dtype"] = _precision(str(own.get("dtype", x.get("dtype", "bf16"))), own)
+    x |= _noted(own, other, x)
+    x |= _stages(own, other, x, plans or {})
+    if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
+        x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
+    if "heads" not in x and "hidden" in x:
+        x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual width of a head
+    return {k: v for k, v in x.items() if not (isinstance(v, float) and np.isnan(v))}
+
+
+def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
+    """What the tables of validation say in their column `other`."""
+    found: dict[str, Any] = {}
+    if match := re.search(r"zero1 group=(\d+)", other):
+        found["zero_group"] = float(match[1])
+    if "llm-foundry" in str(own.get("framework", "")) and "SHARD_GRAD_OP" in other:
+        found["zero"] = 2.0
+    if own.get("source") == "fms_fsdp" and x.get("ar") == "selective":
+        found |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
+    if "lora.yaml" in other or "LoRA Performance" in other:
+        found |= _adapters(other)
+    if re.search(r"\bfsdp=([2-9]|\d\d)", other):
+        found["zero"] = 3.0
+    if "torchtitan" in str(own.get("framework", "")):
+        found |= _torchtitan(other, x)
+    return found
+
+
+def _adapters(other: str) -> dict[str, float]:
+    """config_hub/finetune of Lightning-AI/litgpt: which products have adapters, norms of a layer; no head is tied."""
+    file = other.split("/")[0]
+    return {
+        "lora": 2.0 if "qlora" in other else 1.0,
+        "adapters": float(file.startswith(("gemma", "phi", "tiny-llama"))),
+        "norms": 4.0 if file.startswith("gemma2") else 1.0 if file in ("falcon-7b", "phi-2") else 2.0,
+        "tied": 0.0,
+    }
+
+
+def _stages(own: Row, other: str, x: Row, plans: Mapping[str, list[float]]) -> dict[str, str]:
+    """Plans of Aceso, whose stages are cut between operators. Only the ranks of the first node were recorded. Some
+    texts break off: their operators are another row's of that plan, or else as many as devices."""
+    devices = _numbers(r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other)
+    tp = _numbers(r'"tp_per_stage": \[([\d, \[\]]*)\]', other)
+    shares = _numbers(_SHARES, str(own.get("ar", "")))
+    if not devices or len(devices) != len(shares) or "layers" not in x:
+        return {}
+    name = _PLAN.search(other) or _PLAN.search(str(own.get("source_ref", "")))
+    count = _numbers(_OPERATORS, other) or plans.get(name[0] if name else "", [])
+    if len(count) != len(devices):
+        ends = np.round((OPERATORS * x["layers"] + ENDS) * np.cumsum(devices) / sum(devices))
+        count = np.diff(ends, prepend=0).tolist()
+    if len(tp) != len(devices):
+        tp = [1.0] * len(devices) if '"tp_set": [1]' in other else devices
+    ranks = re.search(r"\((\d+) ranks", str(own.get("source_ref", "")))
+    return {"stages": described(count, devices, tp, shares, float(ranks[1]) if ranks else np.inf)}
+
+
+def _operators_of_plan(row: Row) -> Iterator[tuple[str, list[float]]]:
+    counts = _numbers(_OPERATORS, str(row.get("other", "")))
+    name = _PLAN.search(str(row.get("source_ref", "")))
+    if counts and name:
+        yield name[0], counts
+
+
+def _numbers(pattern: str, text: str) -> list[float]:
+    """The numbers of a list in a text."""
+    return [float(v) for v in re.findall(r"[\d.]+", match[1])] if (match := re.search(pattern, text)) else []
+
+
+def _torchtitan(other: str, x: Row) -> dict[str, Any]:
+    """Its tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": what stands in
+    brackets holds for rows of that kind. With a pipeline its batch is that of a replica, cut into one micro batch for
+    every stage (two chunks a stage: for every chunk)."""
+    run, _, always = other.partition("(")
+    if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
+        run += " compile Float8"
+    found: dict[str, Any] = {"dtype": "fp8"} if "float8" in run.lower() else {}
+    if "asynctp" in run.lower().replace(" ", ""):
+        found["tp_comm_overlap"] = 1.0
+    if x.get("ar") == "selective":
+        found |= {"ar": "full", "recomputed": TITAN_RECOMPUTED}
+    if x.get("pp", 1) > 1 and "mbs" in x:
+        found["vpp"] = 2.0 if "Interleaved" in run else 1.0
+        found["mbs"] = max(x["mbs"] // (x["pp"] * found["vpp"]), 1.0)
+    return found
+
+
+def step_seconds(rows: Sequence[Row]) -> np.ndarray:
+    """(n,) measured seconds of a step; NaN where a row measured something else, or says it once more."""
+    timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
+    return np.array([_seconds(row, timed) for row in rows], dtype=float)
+
+
+def peak_gib(rows: Sequence[Row]) -> np.ndarray:
+    """(n,) measured peak memory of the fullest rank in GiB; inf where it ran out of memory; NaN where not measured."""
+    return np.array([_gib(row) for row in rows], dtype=float)
+
+
+_TIME = re.compile(
+    r"(?:iteration_time|step_time|iter_time|time_per_(?:step|iteration))(?:_median|_derived)?(?:_(m?s))?"
+)
+_RATE = re.compile(r"(tokens|samples)_(?:per_s(?:ec(?:ond)?)?|s)(_per_gpu|_per_device)?")
+_PEAK = re.compile(
+    r"(?:peak_mem(?:ory)?(?:_per_gpu|_allocated(?:_any_rank)?)?|(?:mem_)?max_(?:mem(?:ory)?_)?allocated)"
+    r"(?:_(gib|gb|mib|mb|bytes))?"
+)
+# Mist's logs say MB for MiB, as torch.cuda's own reports do; litgpt divides by 10⁹.
+_GIB = {"gib": 1.0, "gb": 1e9 / 2**30, "mb": 1 / 1024, "mib": 1 / 1024, "bytes": 1 / 2**30, "": 1.0}
+
+
+def measures(name: str) -> bool:
+    """Whether a wide table's column of that name holds what is predicted."""
+    return any(pattern.fullmatch(name) for pattern in (_TIME, _RATE, _PEAK))
+
+
+def _seconds(row: Row, timed: Collection[Any]) -> float:
+    if status_of(row) != "ok":
+        return np.nan
+    again = _reference(row) in timed  # of a run that says its time, too
+    for name, value, unit in _metrics(row):
+        if match := _TIME.fullmatch(name):
+            return value * (1e-3 if (match[1] or unit) == "ms" else 1.0)
+        if (match := _RATE.fullmatch(name)) and match[1] == "tokens" and not again:
+            x = of_row(row)
+            devices = x.get("gpus", np.nan) if match[2] else 1.0
+            return x.get("global_batch", np.nan) * x.get("seq_len", np.nan) / (value * devices)
+        if (match := _RATE.fullmatch(name)) and name == "samples_per_s" and not again:
+            return of_row(row).get("global_batch", np.nan) / value
+    return np.nan
+
+
+def _gib(row: Row) -> float:
+    status = status_of(row)
+    if status != "ok":
+        return np.inf if status == "oom" else np.nan
+    for name, value, unit in _metrics(row):
+        if match := _PEAK.fullmatch(name):
+            return value * _GIB.get(match[1] or unit.lower(), 1.0)
+    return np.nan
+
+
+def _metrics(row: Row) -> list[tuple[str, float, str]]:
+    """(name, value, unit) of what a row measured, times first; a long table has one a row."""
+    if said(row.get("metric")):
+        found = [(str(row["metric"]).strip().lower(), number(row.get("value")), str(row.get("unit") or ""))]
+    else:
+        found = [(k, number(v), "") for k, v in row.items() if measures(k)]
+    told = [(name, value, unit) for name, value, unit in found if value is not None and value > 0]
+    return sorted(told, key=lambda metric: not _TIME.fullmatch(metric[0]))
+
+
+def _gpu(name: str, own: Row) -> str:
+    """An A100 with 40 GB that does not say so in its name."""
+    small = 0 < (number(own.get("gpu_mem_gb")) or 0) <= 41
+    return "a100-40g" if small and re.fullmatch(r"(nvidia )?a100", name.strip().lower()) else name
+
+
+def _is_vtrain(own: Row) -> bool:
+    """Rows of vTrain's table, by its column of seconds per sample or by name."""
+    named = any("vtrain" in str(own.get(k, "")).lower() for k in ("source", "source_ref", "framework", "other"))
+    return named or "s_per_sample" in own
+
+
+def _model_name(own: Row) -> str:
+    """litgpt's files are named after the model more exactly than its table."""
+    file = str(own.get("other", "")).split("/")[0]
+    return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
+        file, str(own.get("model", ""))
+    )
+
+
+def _software(own: dict[str, Any]) -> dict[str, Any]:
+    framework = str(own.get("framework", ""))
+    if _is_vtrain(own):  # its paper, section 4
+        wide = number(own.get("hidden")) or 0.0
+        # Its traces are of one layer without padding of the vocabulary; none of its stages recomputes (its code leaves
+        # the last one out, and the table's times are exactly forward + backward in all of them).
+        shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
+        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
+    if str(own.get("source", "")) == "mist_baseline_runs":
+        return EARLY_MEGATRON
+    if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
+        plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
+        ffn, hidden = number(own.get("ffn")), number(own.get("hidden"))
+        if vocab := number(own.get("vocab")):  # padded so that it divides by 128 on every rank
+            unit = 128 * (number(own.get("tp")) or 1.0)
+            own["vocab"] = unit * np.ceil(vocab / unit)
+        return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
+    if framework.startswith("Megatron-Bridge"):  # what follows is its version
+        framework = "Megatron-Bridge"
+    return FRAMEWORKS.get(framework, {})
+
+
+def _chunks(own: Row) -> dict[str, float]:
+    """Megatron names the layers of a chunk, we name the chunks of a stage."""
+    each, layers = number(own.get("vpp_layers")), number(own.get("layers"))
+    if not each or not layers:
+        return {}
+    return {"vpp": max(layers / ((number(own.get("pp")) or 1.0) * each), 1.0)}
+
+
+def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
+    if match := re.search(_SHARES, ar):
+        shares = [share for v in match[1].split(",") if (share := number(v)) is not None]
+        return {"ar": "full", "recomputed": float(np.mean(shares))} if shares else {}
+    if ar.startswith("selective"):
+        # "selective layer" of PyTorch trainers: every other layer as a whole
+        return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}
+    return {"ar": "full" if ar in ("full", "true", "yes", "on", "1", "1.0", "uniform", "block") else "none"}
+
+
+def _precision(name: str, own: Row) -> str:
+    plain = name.lower()
+    if str(own.get("fp8", "False")).lower() not in ("false", "0", "no"):
+        return "fp8"
+    if "transformer_impl" in own:
+        return "bf16" if str(own.get("bf16", "True")) == "True" else "fp16"
+    for known in ("bf16", "fp16", "fp32"):
+        if known in plain:
+            return known
+    return "fp8" if "fp8" in plain or "float8" in plain else "bf16"
+
+
+def _reference(row: Row) -> tuple[str, str]:
+    return str(row.get("source", "")), str(row.get("source_ref", ""))

@@ -1,0 +1,274 @@
+"""Builds the diagram of a space from its constraints.
+
+Sparse knobs come first, then dense ones. A constraint is applied when its last knob is assigned, to every combination
+of its knobs that occurs and to no other. Until then states remember what it reads: the codes of its knobs or, where
+that would be too many states, only the values of its parts that are already known (of `a * b * c <= 64`, after a and b,
+their product). States that remember the same are one.
+"""
+
+import contextlib
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from autoscout.space.compiled.constraints import Columns, Constraint, Part, rearranged, undefined_error
+from autoscout.space.compiled.diagram import Diagram, Raw, assembled
+from autoscout.space.compiled.packing import distinct, packed
+from autoscout.space.knob import Knob
+from autoscout.space.language.columns import Known
+
+# States of one level, at most: every way of building is tried with the first limit, then with the next.
+_MOST_STATES = (20_000, 150_000, 1_000_000)
+_MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000  # states × values of one level; of those, allowed ones
+
+
+class TooWide(Exception):
+    """The states of a level are too many."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """What states remember: the code of a knob, or the value of a part of an expression by its place in `known`."""
+
+    key: int | str  # the knob's index, or the part's text
+    radix: int
+    known: Known | None = None
+
+
+def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
+    """In the order as declared or in that of `_frugal`, remembering codes or values of parts, whichever stays small.
+    None if nothing is valid.
+
+    Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow."""
+    declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
+    with contextlib.suppress(TooWide):
+        return in_order(declared, knobs, constraints, columns, _MOST_STATES[0])
+    return smallest([declared, _frugal(knobs, constraints)], knobs, constraints, columns)
+
+
+def smallest(
+    orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
+) -> Diagram | None:
+    """The first diagram that stays within the limits, which grow as long as there is none: in one of the orders, with
+    states that remember codes or values of parts. Errors: as above."""
+    for limit in _MOST_STATES:
+        for parts in (False, True):
+            for order in orders:
+                with contextlib.suppress(TooWide):
+                    return in_order(order, knobs, constraints, columns, limit, parts)
+    raise TooWide
+
+
+def in_order(
+    order: list[int],
+    knobs: list[Knob],
+    constraints: list[Constraint],
+    columns: Columns,
+    most_states: int = _MOST_STATES[-1],
+    parts: bool = False,
+) -> Diagram | None:
+    """The diagram that assigns the knobs in a given order. `parts`: states remember values of parts, not codes."""
+    place = {knobs[k].name: i for i, k in enumerate(order)}
+    if parts:
+        whole = columns.whole
+        constraints = [rearranged(c, place, whole) for c in constraints]
+    ends = [max((place[n] for n in c.names), default=0) for c in constraints]
+    slots: list[Slot] = []
+    states = np.zeros((1, 0), dtype=np.int32)  # (states, slots)
+    raw: list[Raw] = []
+    suspects: list[tuple[int, Constraint, np.ndarray]] = []
+    assigned: set[str] = set()
+    for i, k in enumerate(order):
+        n, radix = len(states), len(knobs[k].values) + 1
+        if n * radix > _MOST_CELLS:
+            raise TooWide
+        level = _Level(knobs, k, slots, states, columns, assigned, parts)
+        allowed = np.ones((n, radix), dtype=bool)
+        for c, end in zip(constraints, ends, strict=True):
+            if end == i:
+                holds, undefined = level.relation(c)
+                allowed &= holds
+                if undefined is not None:
+                    suspects.append((i, c, undefined))
+        if np.count_nonzero(allowed) > _MOST_EDGES:
+            raise TooWide
+        source, code = np.nonzero(allowed)
+        raw.append((k, n, source, (code - 1).astype(np.int16), source))
+        assigned = assigned | {knobs[k].name}
+        open_ = [c for c, end in zip(constraints, ends, strict=True) if end > i]
+        slots, after = level.remembered(open_, assigned, source, code)
+        to, representative = distinct(*packed(after, [slot.radix for slot in slots]))
+        raw[-1] = (*raw[-1][:4], to)
+        states = after[representative]
+        if len(states) > most_states:
+            raise TooWide
+    sparse = sum(knob.kind == "sparse" for knob in knobs)
+    diagram = assembled(raw, sparse, [len(knob.values) for knob in knobs])
+    _check_defined(raw, suspects, knobs, columns)
+    return diagram
+
+
+class _Level:
+    """The assignment of one knob: what each state allows, and what is remembered after it."""
+
+    def __init__(
+        self,
+        knobs: list[Knob],
+        k: int,
+        slots: list[Slot],
+        states: np.ndarray,
+        columns: Columns,
+        assigned: set[str],
+        parts: bool,
+    ) -> None:
+        self.knobs, self.k, self.slots, self.states, self.columns = knobs, k, slots, states, columns
+        self.assigned, self.parts = assigned, parts
+        self.radix = len(knobs[k].values) + 1
+        self.index = {knob.name: i for i, knob in enumerate(knobs)}
+        self.column = {slot.key: j for j, slot in enumerate(slots)}
+
+    def relation(self, c: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
+        """Which codes of the knob (by code + 1) a constraint allows in each state, (states, values + 1), and the same
+        of those where it is undefined (they are allowed, until something else forbids them)."""
+        places = self._places(self._read(c, self.assigned))
+        which, one = self._distinct(places)
+        mine = np.tile(np.arange(-1, self.radix - 1), len(one))
+        codes, known = self._values(places, np.repeat(one, self.radix), mine)
+        holds, undefined = self.columns.test(c, codes, len(mine), known)
+        holds, undefined = (x.reshape(len(one), self.radix) for x in (holds, undefined))
+        if undefined.any():
+            return (holds | undefined)[which], undefined[which]
+        return holds[which], None
+
+    def remembered(
+        self, open_: list[Constraint], assigned: set[str], source: np.ndarray, code: np.ndarray
+    ) -> tuple[list[Slot], np.ndarray]:
+        """Slots, and their contents (edges, slots), after the edges from `source` with `code` + 1."""
+        wanted: dict[int | str, Part] = {}
+        for c in open_:
+            for part in self._read(c, assigned):
+                wanted[self._key(part)] = part
+        slots: list[Slot] = []
+        contents: list[np.ndarray] = []
+        for key, part in wanted.items():
+            if key in self.column:
+                slots.append(self.slots[self.column[key]])
+                contents.append(self.states[source, self.column[key]])
+            elif isinstance(key, int):
+                slots.append(Slot(key, self.radix))
+                contents.append((code - 1).astype(np.int32))
+            else:
+                slot, values = self._part(key, part)
+                slots.append(slot)
+                contents.append(values[source, code])
+        after = np.empty((len(source), len(slots)), dtype=np.int32, order="F")
+        for j, column in enumerate(contents):
+            after[:, j] = column
+        return slots, after
+
+    def _part(self, key: str, part: Part) -> tuple[Slot, np.ndarray]:
+        """A part of an expression that this knob completes: its slot, and its contents by state and code + 1."""
+        places = self._places(part.inside(self.assigned))
+        which, one = self._distinct(places)
+        mine = np.tile(np.arange(-1, self.radix - 1), len(one))
+        codes, known = self._values(places, np.repeat(one, self.radix), mine)
+        value = self.columns.part(part, codes, len(mine), known)
+        numbers, table = value.numbered()
+        return Slot(key, len(table.undefined) + 1, table), numbers.reshape(len(one), self.radix)[which]
+
+    def _read(self, c: Constraint, assigned: set[str]) -> list[Part]:
+        return c.read(assigned) if self.parts else c.knobs_read(assigned)
+
+    def _key(self, part: Part) -> int | str:
+        return self.index.get(part.text, part.text)
+
+    def _places(self, parts: list[Part]) -> list[int]:
+        return [self.column[key] for key in dict.fromkeys(self._key(part) for part in parts)]
+
+    def _distinct(self, places: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        return distinct(*packed(self.states[:, places], [self.slots[j].radix for j in places]))
+
+    def _values(
+        self, places: list[int], rows: np.ndarray, mine: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, Known]]:
+        """Columns of the knobs' codes and of the known parts, for rows of states and codes of the knob itself."""
+        codes = {self.knobs[self.k].name: mine}
+        known: dict[str, Known] = {}
+        for j in places:
+            slot, content = self.slots[j], self.states[rows, j]
+            if slot.known is not None:
+                known[str(slot.key)] = slot.known.at(content)
+            elif isinstance(slot.key, int):
+                codes[self.knobs[slot.key].name] = content
+        return codes, known
+
+
+def _frugal(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
+    """Sparse knobs, then dense ones; in each, greedily the knob after which the codes to remember are fewest (in log₂;
+    an implied knob adds nothing once what implies it is assigned)."""
+    bit = {knob.name: 1 << i for i, knob in enumerate(knobs)}
+    touched = [sum(bit[n] for n in c.names) for c in constraints]
+    implied_by = {c.knob.name: t for c, t in zip(constraints, touched, strict=True) if c.knob and c.knob.implied}
+    weight = [math.log2(len(knob.values) + (knob.when is not None)) for knob in knobs]
+    order: list[int] = []
+    assigned = 0
+    left = [i for kind in ("sparse", "dense") for i, knob in enumerate(knobs) if knob.kind == kind]
+    sparse = sum(knob.kind == "sparse" for knob in knobs)
+    free: set[int] = set()
+    while left:
+        group = left[: sparse - len(order)] if len(order) < sparse else left
+        least = (math.inf, math.inf)
+        chosen = group[0]
+        for i in group:
+            now = assigned | 1 << i
+            open_ = [t for t in touched if t & ~now]
+            live = 0
+            for t in open_:
+                live |= t
+            live &= now
+            free_now = free | {i} if _is_free(knobs[i], implied_by, now) else free
+            remembered = sum(w for j, w in enumerate(weight) if live >> j & 1 and j not in free_now)
+            cost = (remembered, weight[i])
+            if cost < least:
+                least, chosen = cost, i
+        if _is_free(knobs[chosen], implied_by, assigned | 1 << chosen):
+            free.add(chosen)
+        assigned |= 1 << chosen
+        touched = [t for t in touched if t & ~assigned]
+        order.append(chosen)
+        left.remove(chosen)
+    return order
+
+
+def _is_free(knob: Knob, implied_by: Mapping[str, int], assigned: int) -> bool:
+    return knob.name in implied_by and not implied_by[knob.name] & ~assigned
+
+
+def _check_defined(
+    raw: list[Raw], suspects: list[tuple[int, Constraint, np.ndarray]], knobs: list[Knob], columns: Columns
+) -> None:
+    """An expression that is undefined on an edge of a valid configuration is an error, with that configuration."""
+    if not suspects:
+        return
+    alive = [np.ones(1, dtype=bool)]  # by level, from the last: can the state be continued?
+    for _, n, source, _, to in reversed(raw):
+        before = np.zeros(n, dtype=bool)
+        before[source[alive[-1][to]]] = True
+        alive.append(before)
+    alive.reverse()
+    for i, constraint, undefined in suspects:
+        _, _, source, code, to = raw[i]
+        bad = np.flatnonzero(undefined[source, code + 1] & alive[i + 1][to])
+        if len(bad):
+            raise undefined_error(constraint, columns.values(constraint, _codes_before(raw, i, int(bad[0]), knobs)))
+
+
+def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
+    """The codes on one path to an edge of level i, and the edge's."""
+    knob, _, source, code, _ = raw[i]
+    codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
+    for knob, _, source, code, to in reversed(raw[:i]):
+        edge = int(np.flatnonzero(to == state)[0])
+        codes[knobs[knob].name], state = int(code[edge]), source[edge]
+    return codes

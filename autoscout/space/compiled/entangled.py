@@ -1,0 +1,88 @@
+"""Spaces whose rules couple so many knobs that no diagram holds them: searched on a uniform sample of what is valid.
+
+Rules are left out, those of most knobs first, until the others make a diagram. Configurations drawn from it uniformly
+and held against the rules left out are uniform over the valid ones; the share that passes estimates how many there are.
+Where the diagram itself is small enough to be listed, all of it is held against them, and nothing is estimated.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscout.space.compiled import build
+from autoscout.space.compiled.constraints import Columns, Constraint
+from autoscout.space.compiled.diagram import Diagram
+from autoscout.space.compiled.feasible import structures_of, table_of
+from autoscout.space.compiled.packing import packed
+from autoscout.space.knob import Knob
+from kb.records import AutoscoutError
+
+_MOST_LISTED = 3_000_000
+_SAMPLE = 100_000  # configurations that are searched
+_DRAWS = 4_000_000  # at most, to get them
+_BATCH = 200_000
+
+
+class Sampled(NamedTuple):
+    codes: np.ndarray  # (n, knobs), no row twice
+    total: int  # valid configurations, also those that were not drawn
+    exact: bool
+
+
+def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:
+    """Errors: AutoscoutError if none of the draws is valid."""
+    return sampled_from(*_relaxed(knobs, constraints, columns), knobs, columns)
+
+
+def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
+    """What of a diagram obeys the constraints that it leaves out."""
+    if diagram.count <= _MOST_LISTED:
+        codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
+        codes = codes[_valid(codes, left_out, knobs, columns)]
+        return Sampled(codes, len(codes), True)
+    rng = np.random.default_rng(0)
+    kept: list[np.ndarray] = []
+    drawn = passed = 0
+    while drawn < _DRAWS and passed < _SAMPLE:
+        codes = diagram.sample(_BATCH, rng)
+        valid = codes[_valid(codes, left_out, knobs, columns)]
+        drawn, passed = drawn + len(codes), passed + len(valid)
+        kept.append(valid)
+    if not passed:
+        texts = "; ".join(c.text for c in left_out)
+        raise AutoscoutError(
+            f"none of {drawn:,} configurations that obey the other rules obeys these too: {texts}; they couple too "
+            "many knobs to be searched exactly: write them as implied knobs, or limit domains in [space]",
+            3,
+        )
+    codes = np.concatenate(kept)
+    key = packed(codes, [len(knob.values) + 1 for knob in knobs])[0]
+    return Sampled(codes[np.unique(key, return_index=True)[1]], round(diagram.count * passed / drawn), False)
+
+
+def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram, list[Constraint]]:
+    """The diagram of all constraints but a few, and those."""
+    kept = list(constraints)
+    by_width = sorted((c for c in constraints if c.rule is not None), key=lambda c: -len(c.names))
+    for i, widest in enumerate(by_width):
+        kept.remove(widest)
+        try:
+            diagram = build.from_constraints(knobs, kept, columns)
+        except build.TooWide:
+            continue
+        if diagram is not None:
+            return diagram, by_width[: i + 1]
+        break
+    raise AutoscoutError(
+        "the conditions of the knobs couple too many of them to be searched; limit domains in [space]", 1
+    )
+
+
+def _valid(codes: np.ndarray, rules: list[Constraint], knobs: list[Knob], columns: Columns) -> np.ndarray:
+    """Which rows obey the rules; one on which a rule is undefined does not."""
+    place = {knob.name: i for i, knob in enumerate(knobs)}
+    valid = np.ones(len(codes), dtype=bool)
+    for rule in rules:
+        holds, undefined = columns.test(rule, {n: codes[:, place[n]] for n in rule.names}, len(codes), {})
+        valid &= holds & ~undefined
+    return valid

@@ -1,0 +1,107 @@
+"""The tree over the prefixes of an ordering of knobs: what a tree search walks.
+
+A node stands for all valid structures (or configurations) that agree on the first knobs of the ordering. Its branches
+are the codes that the next knob takes among them, found by looking, never by trying: in a sorted table a node is a
+range of rows, in a diagram that assigns the knobs in this order it is a state. Knobs that are inactive or forced make
+no branch.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from autoscout.space.compiled.diagram import Diagram
+from autoscout.space.compiled.packing import packed
+
+Node = TypeVar("Node")
+
+
+class Branches(NamedTuple, Generic[Node]):
+    """`knob`: index in `space.knobs`; `nodes`: code → node."""
+
+    knob: int
+    nodes: dict[int, Node]
+
+
+class Range(NamedTuple):
+    """Rows first to last − 1 of the sorted table; they agree on the first `depth` knobs of the ordering."""
+
+    first: int
+    last: int
+    depth: int
+
+
+class State(NamedTuple):
+    depth: int
+    state: int
+    codes: tuple[int, ...]  # of the first `depth` knobs of the ordering
+
+
+class SortedTable:
+    """`rows`: the rows of the table in the order of the tree; those of a node are `rows[node.first : node.last]`."""
+
+    def __init__(self, codes: np.ndarray, columns: Sequence[int], knobs: Sequence[int], radices: Sequence[int]) -> None:
+        """`columns` of `codes` by the ordering, and the knobs that they are."""
+        self.rows = np.argsort(packed(codes[:, list(columns)], radices)[0], kind="stable")
+        self._columns = [codes[self.rows, c] for c in columns]
+        self._knobs = list(knobs)
+        self.root = Range(0, len(codes), 0)
+
+    def branches(self, node: Range) -> Branches[Range] | None:
+        """None where all knobs of the ordering are decided."""
+        first, last, depth = node
+        while depth < len(self._columns):
+            column = self._columns[depth]
+            least, most = int(column[first]), int(column[last - 1])
+            depth += 1
+            if least != most:
+                codes = np.arange(least, most + 2, dtype=column.dtype)
+                bounds = (first + column[first:last].searchsorted(codes)).tolist()
+                nodes = {
+                    code: Range(begin, end, depth)
+                    for code, begin, end in zip(range(least, most + 1), bounds, bounds[1:], strict=False)
+                    if begin < end
+                }
+                return Branches(self._knobs[depth - 1], nodes)
+        return None
+
+    def count(self, node: Range) -> int:
+        """Rows below a node."""
+        return node.last - node.first
+
+    def sample(self, node: Range, rng: np.random.Generator) -> int:
+        """A row of the table, uniform over those below a node."""
+        return int(self.rows[rng.integers(node.first, node.last)])
+
+
+class LazyTree:
+    """The same for spaces whose structures are too many to be listed; leaves are configurations."""
+
+    def __init__(self, diagram: Diagram, depth: int) -> None:
+        """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""
+        self._diagram = diagram
+        self._depth = depth
+        self.root = State(0, 0, ())
+
+    def branches(self, node: State) -> Branches[State] | None:
+        depth, state, codes = node
+        while depth < self._depth:
+            steps = self._diagram.step(depth, state)
+            if len(steps) > 1:
+                nodes = {code: State(depth + 1, to, (*codes, code)) for code, to in steps.items()}
+                return Branches(self._diagram.order[depth], nodes)
+            ((code, state),) = steps.items()
+            depth, codes = depth + 1, (*codes, code)
+        return None
+
+    def count(self, node: State) -> int:
+        """Valid configurations below a node."""
+        return int(self._diagram.below(node.depth)[node.state])
+
+    def sample(self, node: State, rng: np.random.Generator) -> list[int]:
+        """Codes in the order of `space.knobs`, uniform over the valid configurations below a node."""
+        codes = self._diagram.sample(1, rng, node.depth, node.state)[0].tolist()
+        for knob, code in zip(self._diagram.order, node.codes, strict=False):
+            codes[knob] = code
+        return codes

@@ -1,0 +1,347 @@
+"""Expressions on columns: the same language as on one configuration, evaluated for many rows at once.
+
+It means exactly what Python means, row by row: the right of `and` and `or` and the branches of a conditional are
+evaluated only for the rows that reach them, so that `tp == 1 or x % (tp - 1) == 0` divides by no zero. Rows at which
+Python would raise are marked as undefined instead. Inactive knobs without an `off` value are NaN in columns of numbers
+and None in columns of objects; calculating with one is undefined.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_ORDER: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_WIDEST = 2**62  # integers beyond are calculated as Python's
+
+
+class Known(NamedTuple):
+    """Values of a part of an expression, computed before, and where it was undefined."""
+
+    values: np.ndarray
+    undefined: np.ndarray
+
+    def at(self, rows: np.ndarray) -> "Known":
+        return Known(self.values[rows], self.undefined[rows])
+
+    def numbered(self) -> tuple[np.ndarray, "Known"]:
+        """(number of each row's value, the different values); True and 1 are one: no expression can tell."""
+        if self.values.dtype == object or self.values.dtype.kind == "f":
+            place: dict[Any, int] = {}
+            keys = [None if v != v else v for v in self.values.tolist()]
+            numbers = np.fromiter(
+                (place.setdefault((k, u), len(place)) for k, u in zip(keys, self.undefined.tolist(), strict=True)),
+                dtype=np.int32,
+                count=len(keys),
+            )
+            first = np.unique(numbers, return_index=True)[1]
+        else:
+            pairs = self.values.astype(np.int64) * 2 + self.undefined
+            first, numbers = np.unique(pairs, return_index=True, return_inverse=True)[1:]
+        return numbers.reshape(-1).astype(np.int32), self.at(first)
+
+
+def part_text(tree: ast.expr) -> str:
+    """The text of a part; equal parts of different expressions have the same."""
+    text = getattr(tree, "_text", None)
+    if text is None:
+        text = ast.unparse(tree)
+        tree._text = text  # type: ignore[attr-defined]
+    return text
+
+
+def evaluate(
+    tree: ast.expr, env: Mapping[str, Any], n: int, known: Mapping[str, Known] | None = None
+) -> tuple[Any, np.ndarray]:
+    """(values, undefined): a value for all rows or an (n,) array, and where it is not defined. Parts of the expression
+    that are `known` (by `part_text`) are not computed again."""
+    run = _Run(env, n, known or {})
+    return run.value(tree, np.arange(n)), run.undefined
+
+
+def truth(x: Any) -> Any:
+    """Python's truth, elementwise; an inactive knob is false."""
+    if not isinstance(x, np.ndarray):
+        return bool(x)
+    if x.dtype == bool:
+        return x
+    if x.dtype == object:
+        return np.fromiter((bool(v) for v in x), bool, len(x))
+    return (x != 0) & ~np.isnan(x) if x.dtype.kind == "f" else x != 0
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Python's ==, elementwise; two inactive knobs are equal."""
+    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+        return a == b
+    if _is_object(a) or _is_object(b):
+        return np.asarray(_objects(a) == _objects(b), dtype=bool)
+    if isinstance(a, str | None) or isinstance(b, str | None):
+        numbers = np.asarray(a if isinstance(a, np.ndarray) else b)
+        absent = a is None or b is None
+        return np.isnan(numbers) if absent and _is_float(numbers) else np.zeros(len(numbers), dtype=bool)
+    same = np.equal(a, b)
+    if _is_float(a) and _is_float(b):
+        same |= np.isnan(a) & np.isnan(b)
+    return same
+
+
+class _Run:
+    """One evaluation. `rows`: which of the n rows a node is evaluated for; values are as long as that."""
+
+    def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
+        self.env = env
+        self.known = known
+        self.n = n
+        self.undefined = np.zeros(n, dtype=bool)
+
+    def value(self, node: ast.expr, rows: np.ndarray) -> Any:
+        if self.known and part_text(node) in self.known:
+            known = self.known[part_text(node)].at(rows)
+            self.undefined[rows] |= known.undefined
+            return known.values
+        return getattr(self, type(node).__name__)(node, rows)
+
+    def Constant(self, node: ast.Constant, rows: np.ndarray) -> Any:
+        return node.value
+
+    def Name(self, node: ast.Name, rows: np.ndarray) -> Any:
+        value = self.env[node.id]
+        if isinstance(value, np.ndarray):
+            return value if len(rows) == self.n else value[rows]
+        return value
+
+    def List(self, node: ast.List | ast.Tuple, rows: np.ndarray) -> Any:
+        return [self.value(element, rows) for element in node.elts]
+
+    Tuple = List
+
+    def BinOp(self, node: ast.BinOp, rows: np.ndarray) -> Any:
+        operation = _ARITHMETIC[type(node.op)]
+        a, b = self._number(self.value(node.left, rows), rows), self._number(self.value(node.right, rows), rows)
+        divides = isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod)
+        if _is_object(a) or _is_object(b) or (not divides and _too_wide(operation, a, b)):
+            return self._each(operation, a, b, rows, calculating=True)
+        if divides and not np.all(b):
+            zero = np.broadcast_to(np.equal(b, 0), len(rows))
+            self.undefined[rows[zero]] = True
+            b = np.where(zero, 1, b)
+        with np.errstate(all="ignore"):
+            return operation(a, b)
+
+    def UnaryOp(self, node: ast.UnaryOp, rows: np.ndarray) -> Any:
+        value = self.value(node.operand, rows)
+        if isinstance(node.op, ast.Not):
+            return _not(truth(value))
+        value = self._number(value, rows)
+        return self._each(operator.mul, value, -1, rows, calculating=True) if _is_object(value) else -value
+
+    def BoolOp(self, node: ast.BoolOp, rows: np.ndarray) -> Any:
+        stops = isinstance(node.op, ast.Or)  # at the first true; `and` at the first false
+        result = self.value(node.values[0], rows)
+        for operand in node.values[1:]:
+            goes_on = truth(result) != stops
+            if not isinstance(goes_on, np.ndarray):
+                if not goes_on:
+                    return result
+                result = self.value(operand, rows)
+            elif goes_on.any():
+                places = np.flatnonzero(goes_on)
+                result = _merged(len(rows), [(slice(None), result), (places, self.value(operand, rows[places]))])
+        return result
+
+    def IfExp(self, node: ast.IfExp, rows: np.ndarray) -> Any:
+        test = truth(self.value(node.test, rows))
+        if not isinstance(test, np.ndarray):
+            return self.value(node.body if test else node.orelse, rows)
+        yes, no = np.flatnonzero(test), np.flatnonzero(~test)
+        if not len(no) or not len(yes):
+            return self.value(node.body if len(yes) else node.orelse, rows)
+        return _merged(len(rows), [(yes, self.value(node.body, rows[yes])), (no, self.value(node.orelse, rows[no]))])
+
+    def Compare(self, node: ast.Compare, rows: np.ndarray) -> Any:
+        left = self.value(node.left, rows)
+        if len(node.ops) == 1:
+            return self._compared(node.ops[0], left, node.comparators[0], rows)[0]
+        holds: np.ndarray = np.ones(len(rows), dtype=bool)
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            places = np.flatnonzero(holds)
+            left = left[places] if isinstance(left, np.ndarray) else left
+            holds[places], right = self._compared(op, left, comparator, rows[places])
+            left = _merged(len(rows), [(places, right)])
+        return holds
+
+    def Call(self, node: ast.Call, rows: np.ndarray) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        values = [self.value(argument, rows) for argument in node.args]
+        if name == "divisors" or len(values) == 1:
+            return self._of_one(name, values[0], rows)
+        return self._extreme(name, values, rows)
+
+    def _of_one(self, name: str, value: Any, rows: np.ndarray) -> Any:
+        """min, max and divisors of one argument."""
+        from autoscout.space.language.expression import divisors
+
+        if name != "divisors" and isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
+            return self._extreme(name, value, rows)
+        function = {"min": min, "max": max, "divisors": divisors}[name]
+        if isinstance(value, np.ndarray):
+            return self._each(lambda a, _: function(a), value, 0, rows)
+        try:
+            return function(value)
+        except (TypeError, ValueError):
+            self.undefined[rows] = True
+            return 0
+
+    def _extreme(self, name: str, values: list[Any], rows: np.ndarray) -> Any:
+        best = values[0]
+        for value in values[1:]:
+            better = self._ordered(operator.lt if name == "min" else operator.gt, value, best, rows)
+            if isinstance(better, np.ndarray):
+                best = _merged(len(rows), [(~better, _at(best, ~better)), (better, _at(value, better))])
+            elif better:
+                best = value
+        return best
+
+    def _compared(self, op: ast.cmpop, left: Any, comparator: ast.expr, rows: np.ndarray) -> tuple[Any, Any]:
+        """(left op right, right)"""
+        if isinstance(op, ast.In | ast.NotIn):
+            among = self._among(left, comparator, rows)
+            return (among if isinstance(op, ast.In) else _not(among)), None
+        right = self.value(comparator, rows)
+        if isinstance(op, ast.Eq | ast.NotEq):
+            same = equal(left, right)
+            return (same if isinstance(op, ast.Eq) else _not(same)), right
+        return self._ordered(_ORDER[type(op)], left, right, rows), right
+
+    def _among(self, left: Any, comparator: ast.expr, rows: np.ndarray) -> Any:
+        options = self.value(comparator, rows)
+        if isinstance(options, np.ndarray) and options.dtype == object:  # a list for each row
+            return truth(self._each(lambda a, b: a in b, left, options, rows))
+        if not isinstance(options, tuple | list):
+            self.undefined[rows] = True
+            return False
+        among: Any = False
+        for option in options:
+            among = equal(left, option) | among
+        return among
+
+    def _ordered(self, compare: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray) -> Any:
+        if isinstance(a, np.ndarray | bool | int | float) and isinstance(b, np.ndarray | bool | int | float):
+            if _is_object(a) or _is_object(b):
+                return truth(self._each(compare, a, b, rows))
+            for x in (a, b):
+                if _is_float(x):
+                    self.undefined[rows[np.isnan(x)]] = True
+            return compare(a, b)
+        return truth(self._each(compare, a, b, rows))
+
+    def _number(self, x: Any, rows: np.ndarray) -> Any:
+        """x ready to be calculated with; rows where it is no number are undefined."""
+        if not isinstance(x, np.ndarray):
+            if isinstance(x, bool | int | float):
+                return int(x) if isinstance(x, bool) else x
+            self.undefined[rows] = True
+            return 1
+        if x.dtype == bool:
+            return x.astype(np.int64)
+        if x.dtype.kind == "f":
+            self.undefined[rows[np.isnan(x)]] = True
+        return x
+
+    def _each(
+        self, f: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray, calculating: bool = False
+    ) -> np.ndarray:
+        """f row by row, for columns of objects and for integers that 64 bits do not hold."""
+        if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+            a = np.full(len(rows), a, dtype=object)
+        out: list[Any] = []
+        for i, (x, y) in enumerate(zip(*np.broadcast_arrays(_objects(a), _objects(b)), strict=True)):
+            try:
+                if calculating and not (isinstance(x, bool | int | float) and isinstance(y, bool | int | float)):
+                    raise TypeError
+                out.append(f(x, y))
+            except (TypeError, ArithmeticError, ValueError):
+                self.undefined[rows[i]] = True
+                out.append(0)
+        return column(out)
+
+
+def column(values: list[Any]) -> np.ndarray:
+    """Values as an array: bool, int64 or float64 where they are all numbers (an absent one NaN), else objects."""
+    kinds = {type(v) for v in values}
+    present = kinds - {type(None)}
+    narrow = all(abs(v) < _WIDEST for v in values if isinstance(v, int))
+    if present == {bool} and kinds == present:
+        return np.array(values, dtype=bool)
+    if present <= {bool, int} and kinds == present and narrow:
+        return np.array(values, dtype=np.int64)
+    if present <= {bool, int, float} and all(abs(v) < 2**53 for v in values if isinstance(v, int)):
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    out = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):  # not out[:] = values, which would take tuples for a second dimension
+        out[i] = value
+    return out
+
+
+def _not(x: Any) -> Any:
+    return ~x if isinstance(x, np.ndarray) else not x
+
+
+def _is_object(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
+
+
+def _objects(x: Any) -> Any:
+    """The same values as Python's own."""
+    if not isinstance(x, np.ndarray) or x.dtype == object:
+        return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
+    out = np.empty(len(x), dtype=object)
+    out[:] = [None if v != v else v for v in x.tolist()]
+    return out
+
+
+def _at(x: Any, where: np.ndarray) -> Any:
+    return x[where] if isinstance(x, np.ndarray) else x
+
+
+def _merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
+    """(n,) of values for places, in a type that holds them all."""
+    arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
+    types = {a.dtype for a in arrays}
+    if len(types) > 1 and np.dtype(object) in types:
+        arrays = [_objects(a) for a in arrays]
+    out = np.zeros(n, dtype=np.result_type(*arrays))
+    for (places, _), values in zip(parts, arrays, strict=True):
+        out[places] = values
+    return out
+
+
+def _too_wide(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether integers might leave 64 bits."""
+    if _is_float(a) or _is_float(b) or isinstance(a, float) or isinstance(b, float):
+        return any(isinstance(x, int) and abs(x) > 2**53 for x in (a, b))
+    largest = [
+        max(abs(int(x.max(initial=0))), abs(int(x.min(initial=0)))) if isinstance(x, np.ndarray) else abs(x)
+        for x in (a, b)
+    ]
+    return (largest[0] * largest[1] if operation is operator.mul else sum(largest)) >= _WIDEST

@@ -1,0 +1,254 @@
+"""The small expression language of the catalogs: arithmetic, comparison, boolean, membership, min/max, conditional.
+
+An expression is parsed once, into a Python function for one configuration and a tree that `columns.py` evaluates on
+arrays. Only the node types below are let through, so an expression from a stranger's file can neither call nor reach
+anything, nor take long: no attributes, no subscripts, no powers, no calls but `min`, `max` and `divisors`, arithmetic
+on numbers only, and no larger tree than `_LARGEST` nodes also when derived names are written out.
+"""
+
+import ast
+import copy
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from autoscout.space.language import columns
+from kb.records import AutoscoutError
+
+_MEMBERSHIP = (ast.In, ast.NotIn)
+_LONGEST = 1000  # characters
+_LARGEST = 5000  # nodes, derived names written out
+_DEEPEST = 60  # levels of nesting
+_MOST = 2**63  # of a constant
+_MOST_DIVISORS_OF = 10**12
+
+_ALLOWED = (
+    ast.Expression,
+    ast.BoolOp,
+    ast.And,
+    ast.Or,
+    ast.UnaryOp,
+    ast.Not,
+    ast.USub,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.FloorDiv,
+    ast.Mod,
+    ast.Compare,
+    ast.Eq,
+    ast.NotEq,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.In,
+    ast.NotIn,
+    ast.IfExp,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+)
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    if not isinstance(n, int | float) or n != int(n) or n > _MOST_DIVISORS_OF:
+        raise TypeError(f"there are no divisors of {n!r}")
+    n = int(n)  # columns of integers with inactive rows are columns of floats
+    small = [d for d in range(1, math.isqrt(n) + 1 if n > 0 else 1) if n % d == 0]
+    return tuple(small + [n // d for d in reversed(small) if d * d != n])
+
+
+def _number(value: Any) -> Any:
+    """Guards arithmetic: Python would repeat a text 10⁹ times, or format it."""
+    if isinstance(value, bool | int | float):
+        return value
+    raise TypeError(f"{value!r} is not a number")
+
+
+def _several(value: Any) -> Any:
+    """Guards `in`: Python would look for a text inside a text."""
+    if isinstance(value, tuple | list):
+        return value
+    raise TypeError(f"{value!r} is not a list")
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "divisors": divisors}
+_GUARDS: dict[str, Callable[..., Any]] = {"_number": _number, "_several": _several}
+
+
+class Expression:
+    """`expression(env)` evaluates on a mapping from name to value, `expression.on(env, n)` on columns; `names` are the
+    ones that it reads."""
+
+    def __init__(self, text: str, derived: Mapping[str, str] | None = None) -> None:
+        """`derived` maps names to expressions that stand for them (expanded here, once)."""
+        self.text = text
+        self.tree = _Expand(text, derived or {}).visit(_parse(text)).body
+        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(_FUNCTIONS)))
+        _check_kinds(text, self.tree)
+
+    def __call__(self, env: Mapping[str, Any]) -> Any:
+        """Errors: AutoscoutError where it cannot be evaluated: a division by zero, arithmetic on a text, on a list or
+        on a knob that is inactive and has no `off` value."""
+        try:
+            return self._function(*[env[name] for name in self.names])
+        except (ArithmeticError, TypeError, ValueError) as error:
+            known = ", ".join(f"{name} = {env[name]!r}" for name in self.names)
+            raise AutoscoutError(f"the rule '{self.text}' cannot be evaluated at {known}: {error}", 2) from error
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
+        function = ast.Expression(ast.Lambda(parameters, _Guard().visit(copy.deepcopy(self.tree))))
+        code = compile(ast.fix_missing_locations(function), f"<{self.text}>", "eval")
+        return eval(code, {"__builtins__": {}, **_FUNCTIONS, **_GUARDS})
+
+    def on(
+        self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
+    ) -> tuple[Any, np.ndarray]:
+        """(values, undefined) for n rows: `env` holds a value or an (n,) column for every name (None or NaN: inactive,
+        without `off` value); where a value cannot be evaluated `undefined` (n,) is true. `known`: parts of the
+        expression that were computed before."""
+        return columns.evaluate(self.tree, env, n, known)
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+
+def _parse(text: str) -> ast.Expression:
+    if len(text) > _LONGEST:
+        raise AutoscoutError(f"an expression of {len(text)} characters is longer than {_LONGEST}", 2)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise AutoscoutError(f"'{text}' is not an expression: {error}", 2) from error
+    _check_depth(text, tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED):
+            raise AutoscoutError(f"'{text}' uses {type(node).__name__}, which expressions may not", 2)
+        if isinstance(node, ast.Call) and not (
+            isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and node.args and not node.keywords
+        ):
+            raise AutoscoutError(f"'{text}' calls something other than {', '.join(_FUNCTIONS)}", 2)
+        if isinstance(node, ast.Constant) and not _allowed_constant(node.value):
+            raise AutoscoutError(f"'{text}' holds a constant that expressions may not: {node.value!r}", 2)
+    return tree
+
+
+def _allowed_constant(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return math.isfinite(value) and abs(value) < _MOST
+    return isinstance(value, str)
+
+
+def _check_depth(text: str, tree: ast.AST) -> None:
+    """Level by level, without recursion."""
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise AutoscoutError(f"'{text[:60]}…' is nested more than {_DEEPEST} deep", 2)
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+
+
+class _Guard(ast.NodeTransformer):
+    """What is calculated with must be a number, what stands after `in` a list."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return ast.BinOp(self._number(node.left), node.op, self._number(node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self._number(node.operand) if isinstance(node.op, ast.USub) else self.visit(node.operand)
+        return ast.UnaryOp(node.op, operand)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        rights: list[ast.expr] = [
+            _call("_several", right)
+            if isinstance(op, _MEMBERSHIP) and isinstance(right, ast.Name)
+            else self.visit(right)
+            for op, right in zip(node.ops, node.comparators, strict=True)
+        ]
+        return ast.Compare(self.visit(node.left), node.ops, rights)
+
+    def _number(self, node: ast.expr) -> ast.expr:
+        inner = self.visit(node)
+        return _call("_number", inner) if isinstance(node, ast.Name | ast.IfExp | ast.BoolOp | ast.Call) else inner
+
+
+def _call(function: str, argument: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(function, ast.Load()), [argument], [])
+
+
+def _check_kinds(text: str, tree: ast.expr) -> None:
+    """Refuses texts and lists in arithmetic, and lists elsewhere than after `in`, alone in min and max, or as what the
+    whole expression yields (a domain)."""
+    placed = set(_yielded(tree))
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            for op, right in zip(node.ops, node.comparators, strict=True):
+                if isinstance(op, _MEMBERSHIP):
+                    placed.add(id(right))
+                    if not (isinstance(right, ast.Name | ast.Tuple | ast.List) or _calls_divisors(right)):
+                        raise AutoscoutError(
+                            f"'{text}' looks for a value in {ast.unparse(right)}, which is no list; write (a, b)", 2
+                        )
+        elif isinstance(node, ast.Call) and len(node.args) == 1:
+            placed.add(id(node.args[0]))
+        for operand in _operands(node):
+            if isinstance(operand, ast.Tuple | ast.List) or (
+                isinstance(operand, ast.Constant) and isinstance(operand.value, str)
+            ):
+                raise AutoscoutError(f"'{text}' calculates with {ast.unparse(operand)}, which is no number", 2)
+    if any(isinstance(node, ast.Tuple | ast.List) and id(node) not in placed for node in nodes):
+        raise AutoscoutError(f"'{text}' has a list where expressions may not have one", 2)
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else []
+
+
+def _calls_divisors(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "divisors"
+
+
+def _yielded(node: ast.AST) -> list[int]:
+    """What the whole expression may be: lists are allowed there, they are domains."""
+    if isinstance(node, ast.IfExp):
+        return [*_yielded(node.body), *_yielded(node.orelse)]
+    return [id(node)]
+
+
+class _Expand(ast.NodeTransformer):
+    """Replaces derived names by their definitions (which may use other derived names, but not in a circle)."""
+
+    def __init__(self, text: str, derived: Mapping[str, str]) -> None:
+        self.text = text
+        self.derived = derived
+        self.above: tuple[str, ...] = ()
+        self.room = _LARGEST
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.derived:
+            return node
+        if node.id in self.above:
+            raise AutoscoutError(f"derived name '{node.id}' is defined through itself", 2)
+        inner = _parse(self.derived[node.id])
+        self.room -= sum(1 for _ in ast.walk(inner))
+        if self.room < 0 or len(self.above) > _DEEPEST:
+            raise AutoscoutError(f"'{self.text}' is too large with its derived names written out", 2)
+        self.above = (*self.above, node.id)
+        body = self.visit(inner).body
+        self.above = self.above[:-1]
+        return body

@@ -1,0 +1,290 @@
+"""One rank of one experiment: trains for a few iterations with Megatron-core and writes what it saw.
+
+    train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
+
+Beside EXPERIMENT.json it leaves rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why not).
+Runs under the target's interpreter: needs torch and megatron-core and nothing else. With `--leash` it
+ends when its stdin closes.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+# The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
+sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
+
+import leash
+
+_COMPARED = 3  # iterations whose losses and gradient norms are kept
+_phase = "import"
+_steps = 0
+
+
+def main(experiment: Path) -> int:
+    """Runs this rank; returns its exit code. Never raises: an exception becomes rank-R.error.json."""
+    rank = os.environ["RANK"]
+    try:
+        config = json.loads(experiment.read_text())
+        _adopt(config["environment"])
+        result = _run(config)
+    except BaseException as error:
+        traceback.print_exc()
+        _write(experiment.with_name(f"rank-{rank}.error.json"), _describe(error))
+        return 1
+    _write(experiment.with_name(f"rank-{rank}.json"), result)
+    return 0
+
+
+def _adopt(variables: dict[str, str]) -> None:
+    """Takes over the experiment's environment. GPUs are counted among those that we were given."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ.update(variables)
+    chosen = variables.get("CUDA_VISIBLE_DEVICES")
+    if given and chosen:
+        names = given.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[int(index)] for index in chosen.split(","))
+
+
+@functools.cache
+def load(device: str) -> None:
+    """Imports torch and Megatron, repaired for this device."""
+    import cpu_shim
+
+    if device == "cpu":
+        cpu_shim.before_megatron()
+    import building  # noqa: F401 - imports all of Megatron that is used
+
+    if device == "cpu":
+        cpu_shim.after_megatron()
+    cpu_shim.without_transformer_engine()
+
+
+def _run(config: dict[str, Any]) -> dict[str, Any]:
+    load(config["device"])
+    import building
+    import torch
+
+    _enter("groups")
+    device = building.make_groups(config)
+    _enter("config")
+    shape = building.transformer_config(config)
+    _enter("build")
+    if shape.tp_comm_overlap:
+        building.start_user_buffers(config, shape)
+    chunks, optimizer = building.build(config, shape, device)
+    _forget_peak_memory(device)
+    _enter("train")
+    buffers = [buffer for chunk in chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
+    return {
+        **_train(config, chunks, optimizer, device),
+        **_peak_memory(device),
+        "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
+        "buckets": sum(len(buffer.buckets) for buffer in buffers),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "versions": _versions(),
+        "time": time.time(),
+    }
+
+
+def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any) -> dict[str, Any]:
+    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks)."""
+    global _steps
+    warmup_s: list[float] = []
+    iterations_s: list[float] = []
+    losses: list[float] = []
+    grad_norms: list[float] = []
+    cpu_s = 0.0
+    wanted = config["warmup"] + config["iterations"]
+    while _steps < wanted:
+        cpu = _cpu_seconds()
+        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps)
+        _steps += 1
+        if len(losses) < _COMPARED:
+            losses.append(_global_mean(loss, device))
+            grad_norms.append(float(grad_norm))
+        if _steps <= config["warmup"]:
+            warmup_s.append(seconds)
+        else:
+            iterations_s.append(seconds)
+            cpu_s += _cpu_seconds() - cpu
+        if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
+            fastest = min([warmup_s[-1], *iterations_s])
+            affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
+            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
+    return {
+        "warmup_s": warmup_s,
+        "iterations_s": iterations_s,
+        "cpu_s": cpu_s / len(iterations_s),
+        "losses": losses,
+        "grad_norms": grad_norms,
+    }
+
+
+def _iteration(
+    config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int
+) -> tuple[float, list[Any], float]:
+    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm)."""
+    import batches
+    import torch
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    data = batches.micro_batches(config, number, device)
+    torch.distributed.barrier()
+    _finish(device)
+    start = time.perf_counter()
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+    iterators = [iter(data) for _ in chunks]
+    losses = get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=iterators if len(chunks) > 1 else iterators[0],
+        model=chunks if len(chunks) > 1 else chunks[0],
+        num_microbatches=len(data),
+        seq_length=config["seq_len"],
+        micro_batch_size=config["micro_batch"],
+        forward_only=False,
+    )
+    _, grad_norm, _ = optimizer.step()
+    _finish(device)
+    seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
+    torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
+    return seconds.item(), losses, grad_norm
+
+
+def _forward(iterator: Any, model: Any) -> tuple[Any, Any]:
+    import torch
+
+    batch = next(iterator)
+    output = model(batch.tokens, batch.positions, None, labels=batch.labels)
+
+    def loss(token_losses: Any) -> tuple[Any, Any, Any]:
+        total = token_losses.float().sum()
+        count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        return total, count, torch.stack([total.detach(), count.float()])
+
+    return output, loss
+
+
+def _global_mean(losses: list[Any], device: Any) -> float:
+    """Mean loss of the global batch, on every rank (tensor-parallel copies count alike above and below)."""
+    import torch
+
+    total = torch.zeros(2, device=device, dtype=torch.float64)
+    for sum_and_count in losses:
+        total += sum_and_count
+    torch.distributed.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+def _enter(phase: str) -> None:
+    global _phase
+    _phase = phase
+
+
+def _finish(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _forget_peak_memory(device: Any) -> None:
+    """Building draws whole tensors for a moment; that is not what training needs."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # some containers forbid it: the peak then includes building
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory(device: Any) -> dict[str, float]:
+    if device.type == "cuda":
+        import torch
+
+        return {
+            "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
+            "reserved_memory_gib": torch.cuda.max_memory_reserved(device) / 2**30,
+        }
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return {"peak_memory_gib": int(line.split()[1]) / 2**20}
+    return {"peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("megatron-core", "transformer-engine"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return versions
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error))[-4000:],
+        "in_megatron": any("/megatron/core/" in frame.filename for frame in frames),
+        "phase": _phase,
+        "steps": _steps,
+        "time": time.time(),
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    part = path.with_name(path.name + ".part")
+    with open(part, "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def run_and_exit(experiment: Path) -> None:
+    """Sends all output to rank-R.log, runs, and leaves without waiting for anything."""
+    path = experiment.with_name(f"rank-{os.environ['RANK']}.log")
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    except OSError:
+        os._exit(os.EX_CANTCREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    code = main(experiment)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # destructors of communication libraries can hang, and the result is on disk
+
+
+if __name__ == "__main__":
+    leash.die_with(os.getppid())
+    if "--leash" in sys.argv:
+        leash.die_with_stdin()
+    run_and_exit(Path(sys.argv[1]).resolve())

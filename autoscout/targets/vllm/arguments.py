@@ -1,0 +1,150 @@
+"""From (job, configuration) to the arguments of vLLM's engine: plain data in vLLM's own words."""
+
+import json
+import math
+import sys
+from typing import Any
+
+from autoscout.space.attributes import attributes_of
+from autoscout.space.declared import catalog_of
+from autoscout.targets.megatron import arguments as megatron
+from kb.records import AutoscoutError, Configuration, Job, Node, Value, shape
+
+SERVED_NAME = "autoscout"
+_MIB = 2**20
+_LOOKUP = 4  # tokens of the answer that the ngram method looks for in the prompt
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
+    """EngineArgs's keyword arguments for what the job and the configuration decide; the model's path is not among them.
+
+    The longest request comes from the job's traffic. A knob of a person's own catalog sets what its `sets` says.
+    """
+    arguments: dict[str, Any] = {
+        "max_model_len": attributes_of(job)["model_len"],
+        "dtype": _DTYPES[job.model.dtype],
+    }
+    fields = {knob.name: knob.sets for knob in catalog_of(job).knob}
+    for name, value in configuration.knobs.items():
+        if name not in fields or _is_default(name, value):
+            continue
+        argument, *inner = fields[name].split(".")
+        if inner:
+            arguments.setdefault(argument, {})[inner[0]] = value
+        else:
+            arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
+    if "speculative_config" in arguments:
+        arguments["speculative_config"]["prompt_lookup_max"] = _LOOKUP
+    return arguments | placement(job, configuration)
+
+
+def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
+    """How the ranks are spread where they need more than one node: an engine that spans nodes takes its workers from a
+    Ray cluster, which the person has started on them (`ray start`), and so do engines on several nodes."""
+    used = [node.count for node in used_nodes(job, configuration)]
+    ranks = engine_size(configuration)
+    if world_size(configuration) <= max(used):
+        return {}
+    if ranks > max(used):
+        spread: dict[str, Any] = {"distributed_executor_backend": "ray"}
+    else:
+        spread = {"data_parallel_size_local": min(used) // ranks}
+    return spread | ({"data_parallel_backend": "ray"} if int(configuration.knobs.get("dp", 1)) > 1 else {})
+
+
+def flags(arguments: dict[str, Any]) -> dict[str, Value]:
+    """The arguments as `vllm serve` has them: --no-… for what is off; a nested one is JSON; one alone has True."""
+    found: dict[str, Value] = {}
+    for name, value in arguments.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            found[flag if value else "--no-" + flag[2:]] = True
+        else:
+            found[flag] = json.dumps(value) if isinstance(value, dict) else value
+    return found
+
+
+def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) -> list[str]:
+    """`vllm serve` under the job's interpreter, on this machine only."""
+    words = [*job.launch.command_prefix, job.launch.python or sys.executable, "-m", "vllm.entrypoints.cli.main"]
+    words += ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", SERVED_NAME]
+    for flag, value in flags(arguments).items():
+        words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
+def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
+    """Without those of a kind of device that the configuration leaves out."""
+    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+
+
+def world_size(configuration: Configuration) -> int:
+    return engine_size(configuration) * int(configuration.knobs.get("dp", 1))
+
+
+def engine_size(configuration: Configuration) -> int:
+    """Devices of one engine."""
+    return math.prod(int(configuration.knobs.get(name, 1)) for name in ("tp", "pp"))
+
+
+def environment_variables(job: Job) -> dict[str, str]:
+    """What a person has to set too for the same run."""
+    if megatron.device_kind(job) == "cuda":
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
+    variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    # A single rank computes in the engine's process; else it has one of its own, and both spin waiting for each other.
+    return variables | ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {})
+
+
+def launcher(job: Job) -> str:
+    """ "warm", "reuse", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
+
+    Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
+    """
+    chosen = job.launch.launcher
+    alone = megatron.device_kind(job) == "cpu" and job.devices == 1
+    if chosen == "torchrun":
+        raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
+    if chosen in ("warm", "reuse") and not alone:
+        raise AutoscoutError(f'launch.launcher: "{chosen}" serves on one CPU rank only; use "serve" or "auto"', 2)
+    if chosen != "auto":
+        return chosen
+    return "warm" if alone else "serve"
+
+
+def model_config(job: Job) -> dict[str, Any]:
+    """The config.json of a Llama or Qwen3-MoE of the job's shape, for an engine with random weights."""
+    m = shape(job.model)
+    config: dict[str, Any] = {
+        "architectures": ["Qwen3MoeForCausalLM" if m.experts else "LlamaForCausalLM"],
+        "model_type": "qwen3_moe" if m.experts else "llama",
+        "hidden_act": "silu",
+        "hidden_size": m.hidden,
+        "num_hidden_layers": m.layers,
+        "num_attention_heads": m.heads,
+        "num_key_value_heads": m.kv_heads,
+        "head_dim": m.head_dim,
+        "intermediate_size": m.ffn,
+        "vocab_size": m.vocab,
+        "tie_word_embeddings": m.tied,
+        "max_position_embeddings": max(4096, attributes_of(job)["model_len"]),
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": _DTYPES[m.dtype],
+    }
+    if m.experts:
+        config |= {
+            "num_experts": m.experts,
+            "num_experts_per_tok": m.topk,
+            "moe_intermediate_size": m.expert_ffn,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
+    return config
+
+
+def _is_default(name: str, value: Value) -> bool:
+    """What vLLM has no word for: nothing is said."""
+    return (name in ("spec", "quantization") and value == "none") or (name in ("kv_offload",) and not value)

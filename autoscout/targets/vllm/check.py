@@ -1,0 +1,96 @@
+"""Whether an exported server really starts and answers here, before it is called ready."""
+
+import contextlib
+import http.client
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from autoscout.deploy.export import Format, Launch, render
+from autoscout.targets.vllm import formats, keeper, profiler
+from autoscout.targets.vllm import server as serving_server
+from autoscout.targets.vllm.failures import cause_in_log
+from kb.records import AutoscoutError, Job
+
+_TICK_S = 0.2
+_END_LIMIT_S = 60.0
+_ASK_S = 60.0
+
+
+def check(job: Job, found: Launch, form: Format) -> float:
+    """Seconds until the server that `form` describes was ready; then it has answered a request. Errors: AutoscoutError
+    (exit 1) with the cause when it does not."""
+    with serving(job, found, form) as (port, seconds):
+        _ask(port, found.name)
+    return seconds
+
+
+@contextlib.contextmanager
+def serving(job: Job, found: Launch, form: Format) -> Iterator[tuple[int, float]]:
+    """(port, seconds until it was ready) of a server on this machine, started by what is exported: the command that a
+    shell, a Slurm script or a container runs, or `vllm serve --config` with the YAML file. A job with random weights
+    gets the model that its experiments were served. Nothing of it stays."""
+    port = serving_server.free_port()
+    model = job.launch.model_path or profiler.random_model(job)
+    python = Path(job.launch.python or sys.executable)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="autoscout-") as folder:
+        log = Path(folder) / "server.log"
+        line = _line(found, form, model, port, Path(folder))
+        environ = serving_server.variables({"PATH": f"{python.absolute().parent}:{os.environ['PATH']}"})
+        with open(log, "wb") as output:
+            server = serving_server.started(
+                [sys.executable, keeper.__file__, *job.launch.command_prefix, "bash", "-c", line],
+                output,
+                environ | found.environment | {"HF_HUB_OFFLINE": "1"},
+            )
+        try:
+            while not serving_server.healthy(port):
+                late = time.monotonic() - began > job.launch.timeout_s
+                if late or server.poll() is not None:
+                    raise AutoscoutError(f"{found.name}: {_why(log, late, job.launch.timeout_s)}")
+                time.sleep(_TICK_S)
+            yield port, time.monotonic() - began
+        finally:
+            serving_server.end(server, _END_LIMIT_S)
+
+
+def _line(found: Launch, form: Format, model: str, port: int, folder: Path) -> str:
+    here = f"--host 127.0.0.1 --port {port}"
+    if form == "yaml":
+        path = folder / "vllm.yaml"
+        path.write_text(render(found, "yaml").replace(json.dumps(formats.MODEL), json.dumps(model)))
+        return f"exec vllm serve --config {path} {here}"
+    words = [word for pair in formats.pairs(found) for word in pair]
+    return f"exec vllm serve {shlex.quote(model)} {shlex.join(words)} {here}"
+
+
+def _why(log: Path, late: bool, limit_s: float) -> str:
+    text = log.read_text(errors="replace")
+    if cause := cause_in_log(text):
+        return f"the exported server does not start: {cause[1] or cause[0]}"
+    last = (text.strip().splitlines() or ["nothing"])[-1][-300:]
+    return f"the exported server {f'was not ready after {limit_s:g} s' if late else 'ended'}; it last said: {last}"
+
+
+def _ask(port: int, name: str) -> None:
+    """A prompt of three token ids, which every vocabulary has."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
+    try:
+        connection.request("GET", "/v1/models")
+        model = json.loads(connection.getresponse().read())["data"][0]["id"]
+        body = json.dumps({"model": model, "prompt": [11, 12, 13], "max_tokens": 2, "ignore_eos": True})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        said = response.read().decode(errors="replace")
+        if response.status != 200 or json.loads(said)["usage"]["completion_tokens"] != 2:
+            raise AutoscoutError(f"{name}: the exported server starts, but answers {response.status}: {said[:300]}")
+    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+        raise AutoscoutError(f"{name}: the exported server starts, but does not answer ({error})") from error
+    finally:
+        connection.close()

@@ -1,0 +1,111 @@
+"""Why an experiment of a serving job failed, from vLLM's own messages: its class and the root cause in one sentence."""
+
+import re
+import signal
+from pathlib import Path
+
+from autoscout.running import results
+from autoscout.running.failures import Outcome
+from autoscout.running.results import RankError
+from kb.records import Status
+
+# Memory that does not suffice is named in many ways; of the KV cache it is said when the engine starts.
+_KV_TOO_SMALL = ("No available memory for the cache blocks", "larger than the available KV cache memory")
+_OUT_OF_MEMORY = (
+    *("out of memory", "OutOfMemoryError", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
+    *("is less than requested memory for kv", "is less than desired", "No available shared memory"),
+)
+_BROKEN = ("CUDA error", "NCCL error", "CUBLAS_STATUS", "EngineDeadError", "No space left on device")
+# What a process reports because another one has failed.
+_SECONDARY = (
+    *("Engine core initialization failed", "EngineCore encountered an issue", "EngineCore failed to start"),
+    *("WorkerProc initialization failed", "cancelled", "Failed core proc", "EngineCore_DP"),
+)
+_PREFIX = re.compile(r"^(?:\([^)]*\)\s*)?(?:(?:ERROR|WARNING|INFO|CRITICAL)\s+[\d\-]+\s+[\d:.]+\s+\[[^\]]*\]\s*)?")
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|NotSupported))(?::\s*(.*))?$")
+_USAGE = re.compile(r"^(?:vllm|cli\.py|main\.py)[\w. \[\]-]*: error: (.*)$")
+_PYDANTIC = re.compile(r"^\s*(?:Value error, )?(.*?)\s*\[type=\w+, input_")
+_TIDY = re.compile(r"\s*For further information visit \S+")
+_PHASES = {
+    "import": "while it was imported",
+    "config": "when the configuration was made",
+    "build": "when the engine started",
+    "load": "under load",
+}
+
+
+def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: the kernel's, meanwhile."""
+    if outcome.stopped:
+        return "killed", "stopped by AutoScout before it ended"
+    errors = results.errors(folder)
+    if errors:
+        return _of_error(errors[0], folder)
+    died = _signal(outcome)
+    if died:
+        name = signal.Signals(died).name
+        if died == signal.SIGKILL and oom_kills:
+            return "oom", f"vLLM was killed by the kernel, which ran out of memory ({name}; logs: {folder})"
+        outside = died in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        verb = "was killed from outside with" if outside else "crashed with"
+        return "killed" if outside else "error", f"vLLM {verb} {name}{_last(folder)} (logs: {folder})"
+    if outcome.timed_out:
+        logs = {path.name for path in folder.glob("*.log")}
+        what = "the server was not ready" if logs == {"launcher.log"} else "no result"
+        return "timeout", f"{what} after {timeout_s:g} s{_last(folder)} (logs: {folder})"
+    code = outcome.launcher_code if outcome.launcher_code is not None else outcome.codes.get(0, 0)
+    return "error", f"vLLM ended with exit code {code} but left no result{_last(folder)} (logs: {folder})"
+
+
+def cause_in_log(text: str) -> tuple[str, str] | None:
+    """(type, message) of the first error in a server's log that is not the consequence of another one."""
+    lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
+    found: list[tuple[str, str]] = []
+    for i, line in enumerate(lines):
+        if usage := _USAGE.match(line):
+            return "UsageError", usage[1]
+        if error := _ERROR.match(line):
+            message = error[2] or ""
+            if "validation error" in message:
+                message = "\n".join([message, *lines[i + 1 : i + 4]])
+            found.append((error[1], message))
+    primary = [(kind, said) for kind, said in found if not any(text in f"{kind}: {said}" for text in _SECONDARY)]
+    return (primary or found or [None])[0]
+
+
+def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
+    text = f"{error.type}: {error.message}"
+    cause = _cause(error)
+    where = f"{_PHASES[error.phase]}{f' after {error.steps} passes' if error.steps else ''}"
+    log = f"(log: {folder}/rank-0.log)" if (folder / "rank-0.log").is_file() else f"(log: {folder}/launcher.log)"
+    if any(said in text for said in _KV_TOO_SMALL):
+        return "oom", f"the KV cache is too small for one request: {cause} {log}"
+    if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
+        return "oom", f"out of memory {where}: {cause} {log}"
+    if error.phase in ("config", "build") and not any(said in text for said in _BROKEN) and error.type != "OSError":
+        return "invalid", f"vLLM refused it {where}: {cause} {log}"
+    return "error", f"vLLM failed {where}: {error.type}{': ' + cause if cause else ''} {log}"
+
+
+def _cause(error: RankError) -> str:
+    """The message without pydantic's frame."""
+    lines = [match[1] for line in error.message.splitlines() if (match := _PYDANTIC.match(line))]
+    text = "; ".join(lines) if "validation error" in error.message and lines else error.message
+    line = " ".join(_TIDY.sub("", text).split())
+    return line if len(line) <= 300 else line[:299] + "…"
+
+
+def _signal(outcome: Outcome) -> int:
+    """The signal that ended the engine or the server (through its keeper: 128 + n); 0 for none."""
+    codes = [code for code in (outcome.launcher_code, outcome.codes.get(0)) if code]
+    return next((-c if c < 0 else c - 128 for c in codes if c < 0 or 128 < c < 160), 0)
+
+
+def _last(folder: Path) -> str:
+    """What it said last."""
+    for name in ("rank-0.log", "launcher.log"):
+        path = folder / name
+        lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []
+        if lines:
+            return f"; it last said: {lines[-1].strip()[:200]}"
+    return ""

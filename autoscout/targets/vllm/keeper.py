@@ -1,0 +1,57 @@
+"""Stands between us and a server, so that nothing of it outlives us: also its workers, which lead sessions of their
+own, the sockets that they speak over and the shared memory that they leave when they are killed.
+
+    serving_keeper.py COMMAND…      ends with the exit code of the command; ends it when its own stdin closes
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+if __name__ == "__main__":  # a script of its own: it must start in milliseconds, whatever the package imports
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from autoscout.running import processes
+
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK_S = 0.2
+
+
+def main(command: list[str]) -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whose parent dies becomes our child
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with tempfile.TemporaryDirectory(prefix="autoscout-") as sockets:
+        process = subprocess.Popen(
+            processes.leashed(command),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "VLLM_RPC_BASE_PATH": sockets},
+        )
+        try:
+            while process.poll() is None:
+                if select.select([0], [], [], _TICK_S)[0] and not os.read(0, 4096):
+                    break
+        finally:
+            _end(process)
+    code = process.returncode
+    return 128 - code if code < 0 else code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    members = processes.family(os.getpid())
+    members.pop(os.getpid(), None)
+    left = processes.shared_memory(members)
+    processes.end(process, 0.0, members)
+    for path in left:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""The load of a serving experiment, and what its users felt. Definitions are those of `vllm bench serve` (0.32.0):
+
+* TTFT: from sending a request to its first token; E2EL: to its last;
+* TPOT: (E2EL − TTFT) / (output tokens − 1) of a request with more than one; ITL: between two chunks of an answer;
+* throughput: over the whole pass, from the first request's sending to the last one's end;
+* goodput: requests a second that keep all latency limits.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import constraint
+from autoscout.simulate.serving.requests import of_traffic, read_trace
+from autoscout.targets.vllm.arguments import used_nodes
+from kb.records import Configuration, Job
+
+_SEED = 0
+_MIN_REQUESTS = 32
+_PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
+_SATURATED = 0.9  # of what arrives is answered while it arrives
+# The search for the highest rate: how exactly, at most how many loads of how many requests, of one rate how many.
+MAX_RATE = "max_rate_rps"
+_WITHIN, _LOADS, _SEARCH_REQUESTS, _REPEATS = 0.05, 24, 200, 3
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What happened to one request; seconds from the start of its pass. `count`: tokens of the answer."""
+
+    sent: float
+    chunks: list[float]
+    count: int
+    asked: int
+    error: str = ""
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """`duration_s` is by the clock that the requests are measured by, `wall_s` by the wall's."""
+
+    duration_s: float
+    cpu_s: float
+    requests: list[Request]
+    wall_s: float = 0.0
+
+
+def plan(job: Job) -> dict[str, Any]:
+    """What worker/prompts.py makes the requests from. Errors: AutoscoutError (exit 2) for a trace that is none."""
+    requests = of_traffic(job.traffic, _SEED, _count(job))
+    arrival = [] if requests.concurrency else requests.arrival_s.tolist()
+    made = {
+        "vocab": job.model.vocab,
+        "shared_prefix": requests.shared_prefix,
+        "concurrency": requests.concurrency,
+        "warmup": job.launch.warmup,
+        "passes": job.launch.iterations,
+        "measure_s": job.launch.measure_s,
+        "input_len": requests.input_len.tolist(),
+        "output_len": requests.output_len.tolist(),
+        "arrival_s": arrival,
+    }
+    if not searches_rate(job):
+        return made
+    mean = (len(arrival) - 1) / arrival[-1] if len(arrival) > 1 and arrival[-1] > 0 else 1.0
+    search = {
+        "start": job.traffic.rate or mean,
+        "limits": [[metric, bound] for metric, bound in _latency_limits(job)],
+        "loads": _LOADS,
+        "repeats": _REPEATS,
+        "within": _WITHIN,
+    }
+    return made | {"arrival_s": [at * mean for at in arrival], "search": search}
+
+
+def searches_rate(job: Job) -> bool:
+    """Whether an experiment looks for the highest rate that keeps the limits (worker/rates.py)."""
+    return job.objective.metric == MAX_RATE
+
+
+def _count(job: Job) -> int:
+    """Requests of a pass: what the job says, else as many as come within launch.measure_s (several for each user)."""
+    traffic = job.traffic
+    if traffic.requests:
+        return traffic.requests
+    if searches_rate(job):
+        return _SEARCH_REQUESTS
+    if traffic.concurrency:
+        return max(_MIN_REQUESTS, 4 * traffic.concurrency)
+    if traffic.rate:
+        return max(_MIN_REQUESTS, math.ceil(traffic.rate * job.launch.measure_s))
+    arrivals = read_trace(Path(traffic.trace))[0]
+    return 0 if arrivals is None else max(_MIN_REQUESTS, int(np.sum(arrivals <= job.launch.measure_s)))
+
+
+def limits(job: Job) -> dict[str, float]:
+    """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints of the objective."""
+    found: dict[str, float] = {}
+    for metric, bound in _latency_limits(job):
+        what = metric.split("_")[0]
+        if what != "itl":
+            found[what] = min(bound, found.get(what, math.inf))
+    return found
+
+
+def _latency_limits(job: Job) -> list[tuple[str, float]]:
+    limited = [constraint(text) for text in job.objective.constraints]
+    return [
+        (metric, bound)
+        for metric, compare, bound in limited
+        if compare == "<=" and metric.split("_")[0] in ("ttft", "tpot", "itl", "e2el")
+    ]
+
+
+def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
+    """Of each pass as `vllm bench serve` has it; then the median over the passes: a disturbed one does not count. The
+    loads of a search for the highest rate are one: what decided about the rate is what is told."""
+    if searches_rate(job):
+        passes = [pooled(passes)]
+    each = [of_pass(p, limits(job)) for p in passes]
+    return {name: float(np.median([m[name] for m in each])) for name in each[0]}
+
+
+def pooled(passes: list[Pass]) -> Pass:
+    return Pass(
+        sum(p.duration_s for p in passes),
+        sum(p.cpu_s for p in passes) / len(passes),
+        [request for p in passes for request in p.requests],
+    )
+
+
+def per_device(found: dict[str, float], job: Job, configuration: Configuration) -> dict[str, float]:
+    """Throughput and cost by what the configuration uses: a kind of device that it leaves out is neither counted nor
+    paid. A node's price is per hour, for all of its devices."""
+    answered = found.get("output_tokens_per_s", 0.0)
+    used = used_nodes(job, configuration)
+    told = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
+    price = sum(node.price_per_hour for node in used)
+    if price and answered:
+        told["usd_per_million_output_tokens"] = price / 3600 / answered * 1e6
+    return told
+
+
+def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
+    """Latencies in ms, rates per second. A request that failed counts nowhere. `slo`: as limits()."""
+    done = [r for r in measured.requests if not r.error]
+    latencies = {
+        "ttft": np.array([r.chunks[0] - r.sent for r in done]),
+        "tpot": np.array([(r.chunks[-1] - r.chunks[0]) / (r.count - 1) for r in done if r.count > 1]),
+        "itl": np.concatenate([np.diff(r.chunks) for r in done]) if done else np.array([]),
+        "e2el": np.array([r.chunks[-1] - r.sent for r in done]),
+    }
+    found: dict[str, float] = {}
+    for name, seconds in latencies.items():
+        ms = seconds * 1000 if len(seconds) else np.zeros(1)
+        found[f"{name}_mean_ms"] = float(np.mean(ms))
+        for label, q in _PERCENTILES.items():
+            found[f"{name}_{label}_ms"] = float(np.percentile(ms, q))
+    answered = sum(r.count for r in done)
+    good = sum(_keeps(r, slo) for r in done)
+    return found | {
+        "requests_per_s": len(done) / measured.duration_s,
+        "goodput_rps": good / measured.duration_s,
+        "output_tokens_per_s": answered / measured.duration_s,
+        "total_tokens_per_s": (answered + sum(r.asked for r in done)) / measured.duration_s,
+        "cpu_s": measured.cpu_s,
+    }
+
+
+def _keeps(request: Request, slo: dict[str, float]) -> bool:
+    first, last = request.chunks[0], request.chunks[-1]
+    felt = {
+        "ttft": first - request.sent,
+        "tpot": (last - first) / (request.count - 1) if request.count > 1 else 0.0,
+        "e2el": last - request.sent,
+    }
+    return all(felt[name] * 1000 <= bound for name, bound in slo.items())
+
+
+def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
+    """ "" or, of an open loop, that requests come faster than they are answered: what waits grows, and latencies
+    depend on how long the load lasts."""
+    if len(arrival_s) < 2 or arrival_s[-1] <= 0:
+        return ""
+    offered = (len(arrival_s) - 1) / arrival_s[-1]
+    served, slower = [], []
+    for p in passes:
+        done = [r for r in p.requests if not r.error]
+        quarter = max(1, len(done) // 4)
+        felt = [r.chunks[-1] - r.sent for r in done]
+        served.append(len(done) / p.duration_s)
+        slower.append(np.mean(felt[-quarter:]) / max(1e-9, float(np.mean(felt[:quarter]))) if done else 1.0)
+    rate = float(np.median(served))
+    if rate >= _SATURATED * offered or float(np.median(slower)) < 1.5:
+        return ""
+    return (
+        f"saturated: {offered:.3g} requests a second come, {rate:.3g} are answered; latencies grow with the time that "
+        f"the load lasts"
+    )
+
+
+def kv_needed_tokens(passes: list[Pass]) -> float:
+    """The most tokens, prompts and answers, that the requests in flight had at a time: what the KV cache should hold
+    so that nobody waits for a place in it (each pass's largest; the median pass). Prompts that share a beginning need
+    less."""
+    return float(np.median([_most_in_flight(p) for p in passes]))
+
+
+def _most_in_flight(measured: Pass) -> int:
+    steps: list[tuple[float, int]] = []
+    for r in measured.requests:
+        if not r.error:
+            steps += [(r.sent, r.asked + r.count), (r.chunks[-1], -r.asked - r.count)]
+    now = most = 0
+    for _, tokens in sorted(steps):
+        now += tokens
+        most = max(most, now)
+    return most
+
+
+def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
+    """ "" or that no rate of a search kept the limits, and how near the lowest came."""
+    if measured["max_rate"]:
+        return ""
+    lowest = min(step["rate"] for step in measured["tried"])
+    felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
+    return f"no request rate keeps the limits: at the lowest that was tried, {lowest:.3g} a second: {felt}"
+
+
+def failed(passes: list[Pass]) -> str:
+    """ "" or how many requests failed, and why the first one did."""
+    errors = [r.error for p in passes for r in p.requests if r.error]
+    total = sum(len(p.requests) for p in passes)
+    return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

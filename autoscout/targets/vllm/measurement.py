@@ -1,0 +1,79 @@
+"""From what an experiment of a serving job left in its folder to its measurement."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from autoscout.targets.vllm import load_plan
+from kb.records import Configuration, Job, Measurement
+
+if TYPE_CHECKING:
+    from autoscout.running.results import About
+
+
+def measurement(
+    folder: Path, about: "About", measured: dict[str, Any], earlier: Callable[[Path], Measurement | None]
+) -> Measurement | None:
+    """`measured`: what worker/driving.py left; `earlier(folder)`: the measurement of another experiment. None when
+    it is the same engine as an experiment that is gone."""
+    experiment = json.loads((folder / "experiment.json").read_bytes())
+    cost = max(0.0, measured["time"] - about.started)
+    own = {
+        "configuration": about.configuration,
+        "name": about.name,
+        "context": about.context,
+        "environment": about.environment,
+        "cost_s": cost,
+        "device_s": cost * about.ranks,
+        "at": measured["time"],
+    }
+    if same := measured.get("same_as"):
+        found = earlier(folder.parent / same)
+        evidence = f"the same engine as {found.name} in vLLM's own words, so not run again" if found else ""
+        return msgspec.structs.replace(found, **own, evidence=evidence) if found else None
+    job = msgspec.convert(experiment["job"], Job)
+    passes = msgspec.convert(measured["passes"], list[load_plan.Pass])
+    failed = load_plan.failed(passes)
+    metrics = load_plan.metrics(passes, job)
+    if not metrics["cpu_s"]:
+        del metrics["cpu_s"]  # of a server it is not known
+    metrics |= load_plan.per_device(metrics, job, about.configuration)
+    evidence = failed or load_plan.saturation(passes, experiment["plan"]["arrival_s"])
+    if load_plan.searches_rate(job):
+        evidence = failed or load_plan.not_even(measured, metrics)
+        metrics |= {load_plan.MAX_RATE: measured["max_rate"]} if measured["max_rate"] else {}
+    known = _json(folder / "effective.json") | _json(folder / "server.json")
+    for name in ("peak_memory_gib", "kv_cache_tokens"):
+        if value := measured.get(name) or known.get(name):
+            metrics[name] = float(value)
+    if not failed:
+        metrics["kv_needed_tokens"] = load_plan.kv_needed_tokens(passes)
+    return Measurement(
+        **own,
+        status="error" if failed else "ok",
+        metrics={} if failed else metrics,
+        evidence=evidence,
+        iterations_s=[p.duration_s for p in passes],
+        losses=[float(token) for answer in measured["guard"] for token in answer],
+    )
+
+
+def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
+    """identity of an engine → the folder (its name) of the first experiment that measured it, among those of other
+    configurations than this one: repeats of the same are wanted."""
+    found: dict[str, str] = {}
+    for path in sorted(experiments.glob("*/effective.json")):
+        knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")
+        if knobs != configuration.knobs and "passes" in _json(path.with_name("rank-0.json")):
+            found.setdefault(_json(path)["identity"], path.parent.name)
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}

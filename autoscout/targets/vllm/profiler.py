@@ -1,0 +1,234 @@
+"""Profiles configurations of a serving job: a real vLLM, the job's load, what its users felt."""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.cluster import devices
+from autoscout.running import environment, failures, results
+from autoscout.running.failures import Outcome
+from autoscout.running.warm_launcher import Warm
+from autoscout.targets.megatron import arguments
+from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm import failures as serving_failures
+from autoscout.targets.vllm import load_plan, reuse
+from autoscout.targets.vllm import measurement as serving
+from autoscout.targets.vllm.reuse import Reuse
+from autoscout.targets.vllm.server import Server
+from kb.records import AutoscoutError, Configuration, Job, Measurement, content_hash, shape
+
+_WORKER = Path(__file__).parent / "worker"
+_MODEL_LIMIT_S = 900.0
+_IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # nothing is fetched, nothing is told
+_REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
+
+
+class VllmProfiler:
+    """One experiment at a time; `launcher` "warm" forks a process that has imported vLLM, "reuse" lets the fork stay
+    for the next experiment where that can share its engine, "serve" starts a server."""
+
+    def __init__(self, job: Job) -> None:
+        """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher or a trace that will not do."""
+        self._job = job
+        self._kind = vllm.launcher(job)
+        variables = {**_OFFLINE, **vllm.environment_variables(job)}
+        self._reuse = Reuse(job) if self._kind == "reuse" else None
+        if self._kind == "serve":
+            self._variables = variables
+            self._launcher: Server | Warm = Server(job)
+        else:
+            self._variables = {**variables, **_IN_PROCESS}
+            self._launcher = Warm(job, _WORKER / "engine.py", self._variables)
+        self._plan = load_plan.plan(job)
+        self._environment: dict[str, str] = {}
+        self._model = ""
+        self._stopping = False
+
+    def environment(self) -> dict[str, str]:
+        """Versions and devices of the target, and what was asked how (looked up once).
+
+        Errors: AutoscoutError when the interpreter does not run or lacks vLLM, when the machine lacks the job's GPUs,
+        or when launch.model_path is no model of the job's shape.
+        """
+        if not self._environment:
+            self._environment = self._described()
+        return self._environment
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """Runs one experiment in `folder`, which is emptied of an earlier attempt. Failures are returned as
+        measurements; after interrupt() the status is "killed". A configuration of which vLLM makes the same engine as
+        of another one in the folders beside it is answered by that one's measurement.
+
+        Errors: AutoscoutError when the folder cannot be written or the random model cannot be made.
+        """
+        try:
+            return self._run(configuration, name, folder)
+        finally:
+            self._stopping = False
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Ends every process that is still held."""
+        self._launcher.close()
+
+    def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        ceiling = self._reuse.ceiling(configuration) if self._reuse else {}
+        if self._reuse is None or not ceiling:
+            return self._measured(configuration, name, folder, {})
+        reused = self._measured(configuration, name, folder, ceiling)
+        if reused.status == "killed" or (reused.status == "ok" and not self._reuse.due()):
+            return reused
+        fresh = self._measured(configuration, name, folder / "fresh", {})
+        return msgspec.structs.replace(
+            fresh,
+            evidence=fresh.evidence or self._reuse.disagreement(reused, fresh),
+            cost_s=reused.cost_s + fresh.cost_s,
+            device_s=reused.device_s + fresh.device_s,
+        )
+
+    def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
+        """`ceiling`: of the engine that may be reused, and is kept; {}: a fresh one."""
+        ranks = vllm.world_size(configuration)
+        about = results.About(
+            configuration=configuration,
+            name=name,
+            context=environment.context_of(self._job, self.environment()),
+            environment=self.environment(),
+            ranks=1,  # one process speaks for the whole engine
+            started=time.time(),
+        )
+        self._model = self._model or self._model_folder()
+        self._launcher.start(lambda: self._stopping)
+        started = time.time()
+        gpus = devices.gpus_of(about.environment)
+        worker = {
+            "job": self._job,
+            "driver": about.environment["driver"],
+            "model": self._model,
+            "served_name": vllm.SERVED_NAME,
+            "arguments": vllm.engine_arguments(self._job, configuration),
+            "environment": {**self._variables, **devices.variables(self._job, configuration, gpus, ranks)},
+            "plan": self._plan,
+            "known": serving.engines(folder.parent, configuration),
+            "ceiling": ceiling,
+        }
+        experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
+        kills = failures.oom_kills()
+        outcome = Outcome(stopped=True)
+        if not self._stopping:
+            outcome = self._outcome(experiment, reuse.key(self._job, configuration, ceiling) if ceiling else "")
+        cost = time.time() - started
+        measurement = results.collect(folder)
+        if measurement is None:
+            kills = failures.oom_kills() - kills
+            status, evidence = serving_failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
+            measurement = Measurement(
+                configuration=configuration, name=name, context="", status=status, evidence=evidence
+            )
+        return msgspec.structs.replace(
+            measurement,
+            context=about.context,
+            environment=about.environment,
+            cost_s=cost,
+            device_s=cost * ranks,
+            at=started + cost,
+        )
+
+    def _outcome(self, experiment: Path, keep: str) -> Outcome:
+        timeout_s = self._job.launch.timeout_s
+        if isinstance(self._launcher, Warm):
+            return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping, keep)
+        return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping)
+
+    def _described(self) -> dict[str, str]:
+        job, kind = self._job, arguments.device_kind(self._job)
+        python = environment.target_python(job)
+        interpreter = " ".join(python)
+        found = environment.probe(
+            [*python, str(_WORKER / "probe.py"), kind], f"{interpreter} (the job's vLLM; {_REMEDY})"
+        )
+        if "vllm" not in found:
+            raise AutoscoutError(f"{interpreter}: has no vLLM; {_REMEDY}", 2)
+        if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+            raise AutoscoutError(problem, 2)
+        return {
+            **found,
+            "model": model_of(job),
+            "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
+            "clock": "wall" if self._kind == "serve" else "processor",
+            "worker": _worker_hash(),
+            "launcher": self._kind,
+        }
+
+    def _model_folder(self) -> str:
+        return self._job.launch.model_path or random_model(self._job)
+
+
+def random_model(job: Job) -> str:
+    """The folder of a model of the job's shape with random weights, made once and kept in the user's cache folder.
+
+    Errors: AutoscoutError when it cannot be made.
+    """
+    config = json.dumps(vllm.model_config(job), sort_keys=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
+    folder = cache / content_hash([config, (_WORKER / "model.py").read_text()])
+    if not folder.is_dir():
+        with results.writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+        command = [*environment.target_python(job), str(_WORKER / "model.py"), str(folder), config]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_MODEL_LIMIT_S,
+            env=os.environ | _OFFLINE,
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
+    return str(folder)
+
+
+def model_of(job: Job) -> str:
+    """Which model is served, for the identity of measurements. Errors: AutoscoutError (exit 2) when launch.model_path
+    is no model folder, or one of another shape than the job's."""
+    path = Path(job.launch.model_path)
+    if not job.launch.model_path:
+        return "random weights"
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise AutoscoutError(
+            f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
+        ) from error
+    m = shape(job.model)
+    wanted = {"hidden_size": m.hidden, "num_hidden_layers": m.layers, "vocab_size": m.vocab}
+    other = [
+        f"{key} {config[key]} (the job: {value})" for key, value in wanted.items() if config.get(key, value) != value
+    ]
+    if other:
+        raise AutoscoutError(f"launch.model_path = '{path}' is another model than the job's: {', '.join(other)}", 2)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    with contextlib.suppress(OSError):
+        for file in sorted(path.glob("*.safetensors")):
+            digest.update(f"{file.name} {file.stat().st_size}".encode())
+    return f"{path.name} {digest.hexdigest()[:8]}"
+
+
+def _worker_hash() -> str:
+    """Of what drives an experiment and what its metrics are made by."""
+    digest = hashlib.sha256()
+    for path in [*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]

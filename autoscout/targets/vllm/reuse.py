@@ -1,0 +1,95 @@
+"""One engine for several configurations, those that differ in what vLLM can change while it runs: mode (c).
+
+The engine is built with the largest values that the space has; each experiment then sets its own. Whether that is the
+same as an engine built for it is not taken for granted: the first reuse and every eighth after it are measured on a
+fresh engine too. Where the two disagree, the knob that lies furthest below what the engine was built with is from then
+on set by building.
+"""
+
+import math
+from typing import Any
+
+from autoscout.running import equivalence
+from autoscout.space.graph import Space
+from autoscout.targets.vllm import arguments as vllm
+from kb.records import Configuration, Job, Measurement, content_hash
+
+LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
+_EVERY = 8  # reuses, of which one is checked
+_TOLERANCE = 0.15  # of the objective's metric: repeats of one configuration on fresh engines differ by 4 %
+
+
+class Reuse:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        space = Space.of_job(job)
+        self._largest = {
+            name: max(int(v) for v in space.knob[name].values if not isinstance(v, str))
+            for name, argument in LIVE.items()
+            if argument and name in space.knob
+        }
+        self.refused: dict[str, str] = {}  # knob → why it is not changed live any more
+        self._reused = 0
+
+    def ceiling(self, configuration: Configuration) -> dict[str, Any]:
+        """The arguments that an engine is built with so that the configuration's can be set on it; {} when nothing of
+        it may be set live, or memory counts, which is that of the larger engine."""
+        objective = self._job.objective
+        asked = " ".join([objective.metric, *objective.constraints, *objective.also])
+        if "peak_memory_gib" in asked:
+            return {}
+        largest = {n: v for n, v in self._largest.items() if n in configuration.knobs and n not in self.refused}
+        if "max_num_batched_tokens" in largest:
+            least = largest.get("max_num_seqs", configuration.knobs.get("max_num_seqs", 1))
+            largest["max_num_batched_tokens"] = max(largest["max_num_batched_tokens"], int(least))
+        elif "max_num_seqs" in largest:  # a step gives each request a token
+            largest["max_num_seqs"] = min(
+                largest["max_num_seqs"], int(configuration.knobs.get("max_num_batched_tokens", math.inf))
+            )
+        return {LIVE[name]: value for name, value in largest.items()}
+
+    def due(self) -> bool:
+        """Whether this reuse is one to check."""
+        self._reused += 1
+        return self._reused % _EVERY == 1
+
+    def disagreement(self, reused: Measurement, fresh: Measurement) -> str:
+        """ "" or how the two differ; the knob that is blamed is not changed live again."""
+        problem = self._differ(reused, fresh)
+        if not problem:
+            return ""
+        knobs = reused.configuration.knobs
+        changed = {n: int(knobs[n]) / top for n, top in self._largest.items() if n in knobs and n not in self.refused}
+        if changed:
+            blamed = min(changed, key=changed.__getitem__)
+            self.refused[blamed] = problem
+            problem += f"; from now on an engine is built for its {blamed}"
+        return problem
+
+    def _differ(self, reused: Measurement, fresh: Measurement) -> str:
+        if reused.status != fresh.status:
+            return f"a reused engine: {reused.status} ({reused.evidence}); a fresh one: {fresh.status}"
+        if reused.status != "ok":
+            return ""
+        metric = self._job.objective.metric
+        one, other = reused.metrics.get(metric), fresh.metrics.get(metric)
+        if one is None or other is None:
+            return "" if one == other else f"{metric}: {one} on a reused engine, {other} on a fresh one"
+        if abs(one / other - 1) > _TOLERANCE:
+            return f"{metric} was {one:.4g} on a reused engine and {other:.4g} on a fresh one"
+        answers = equivalence.compare(fresh, reused, equivalence.ANSWERS)
+        return f"on a reused engine {answers}" if answers else ""
+
+
+def key(job: Job, configuration: Configuration, ceiling: dict[str, Any]) -> str:
+    """Equal for configurations that can share an engine."""
+    arguments = vllm.engine_arguments(job, configuration) | ceiling
+    return content_hash({k: v for k, v in arguments.items() if k != "long_prefill_token_threshold" or not ceiling})
+
+
+def in_turn(job: Job, batch: list[Configuration]) -> list[Configuration]:
+    """Those that can share an engine follow each other, in the order in which the first of them was asked for."""
+    if job.launch.launcher != "reuse":
+        return batch
+    kinds = [tuple((n, v) for n, v in c.knobs.items() if n not in LIVE) for c in batch]
+    return [batch[i] for i in sorted(range(len(batch)), key=lambda i: (kinds.index(kinds[i]), i))]

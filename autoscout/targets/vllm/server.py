@@ -1,0 +1,199 @@
+"""The fresh launcher of serving jobs: a new `vllm serve` for every experiment, loaded over HTTP as its users would."""
+
+import http.client
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autoscout.running import environment, processes, results
+from autoscout.running.failures import Outcome
+from autoscout.targets.vllm import arguments
+from autoscout.targets.vllm.failures import cause_in_log
+from kb.records import Job
+
+SERVER_LOG = "launcher.log"
+_WORKER = Path(__file__).parent / "worker"
+_KEEPER = Path(__file__).parent / "keeper.py"
+_TICK_S = 0.1
+_ASK_S = 5.0  # for an answer about its health
+_END_LIMIT_S = 30.0
+_NOTICE_LIMIT_S = 5.0
+_TAKEN = "address already in use"
+
+
+class Server:
+    """Runs one experiment at a time in process trees of its own, and leaves nothing of them running."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def start(self, stopping: Callable[[], bool]) -> None:
+        """Nothing has to be got ready."""
+
+    def close(self) -> None:
+        """Nothing stays between experiments."""
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+        """Starts the server, loads it when it is ready, ends it. Errors: AutoscoutError when the folder cannot be
+        written."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            outcome = self._run(experiment.resolve(), deadline, stopping)
+            if _TAKEN not in outcome.said or stopping() or time.monotonic() > deadline:  # the port: others look too
+                return outcome
+
+    def _run(self, experiment: Path, deadline: float, stopping: Callable[[], bool]) -> Outcome:
+        given = json.loads(experiment.read_bytes())
+        port = free_port()
+        command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
+        log = experiment.with_name(SERVER_LOG)
+        with results.writing(experiment.parent):
+            output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+        with output:
+            output.write((shlex.join(command) + "\n").encode())
+            output.flush()
+            server = started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
+        client = None
+        try:
+            phase, ready = "build", False
+            while _waits(server, deadline, stopping) and not (ready := healthy(port)):
+                time.sleep(_TICK_S)
+            if ready and _waits(server, deadline, stopping):
+                phase = "load"
+                client = self._client(experiment, f"http://127.0.0.1:{port}")
+                while client.poll() is None and _waits(server, deadline, stopping):
+                    time.sleep(_TICK_S)
+                _note_memory(experiment, server)
+                if not healthy(port):  # its keeper notices a moment later that it has died
+                    processes.exited(server, _NOTICE_LIMIT_S)
+            code, answered = server.poll(), None if client is None else client.poll()
+        finally:
+            for process in (client, server):
+                end(process)
+        late = time.monotonic() > deadline and code is None and answered is None
+        if code is not None or late:
+            _leave_cause(experiment, phase, log, late)
+        return Outcome(
+            codes={} if answered is None else {0: answered},
+            timed_out=late,
+            stopped=stopping() and answered is None,
+            launcher_code=code,
+            said=log.read_text(errors="replace")[-20000:],
+        )
+
+    def _client(self, experiment: Path, url: str) -> subprocess.Popen[bytes]:
+        command = [*environment.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url]
+        with results.writing(experiment.parent):
+            output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
+        with output:
+            return started([sys.executable, str(_KEEPER), *command], output, None)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def variables(wanted: dict[str, str]) -> dict[str, str]:
+    """A server's environment; in its development mode it tells its configuration."""
+    inherited = {**os.environ, **wanted, "VLLM_SERVER_DEV_MODE": "1"}
+    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently count instead of kv_cache_memory_bytes
+    return inherited
+
+
+def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,  # it ends when this closes, so also when we are killed
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=environ,
+    )
+
+
+def _waits(server: subprocess.Popen[bytes], deadline: float, stopping: Callable[[], bool]) -> bool:
+    return server.poll() is None and time.monotonic() < deadline and not stopping()
+
+
+def healthy(port: int) -> bool:
+    """Whether a server on this machine says that it is ready."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -> None:
+    """The keeper ends what it keeps; whoever is left is ended after that."""
+    if keeper is None:
+        return
+    if keeper.stdin is not None:
+        keeper.stdin.close()
+    processes.exited(keeper, limit_s)
+    processes.end(keeper, 0.0)
+
+
+def _note_memory(experiment: Path, server: subprocess.Popen[bytes]) -> None:
+    """Of a server on GPUs what its fullest GPU holds, as the driver tells it; else the sum of what its processes had at
+    most on the host."""
+    family = processes.family(server.pid)
+    gib = gpu_memory_gib(set(family))
+    if gib is None:
+        gib = sum(_high_water_kib(pid) for pid in family) / 2**20
+    with results.writing(experiment.parent):
+        experiment.with_name("server.json").write_text(json.dumps({"peak_memory_gib": gib}))
+
+
+def _high_water_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def gpu_memory_gib(pids: set[int]) -> float | None:
+    """What these processes hold of the GPU of which they hold most; None where they use none. vLLM takes its share when
+    it starts, and keeps it."""
+    ask = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_S).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    held: dict[str, float] = {}
+    for row in (line.split(", ") for line in said.splitlines()):
+        if len(row) == 3 and row[0].isdigit() and int(row[0]) in pids and row[2].strip().isdigit():
+            held[row[1]] = held.get(row[1], 0.0) + float(row[2]) / 1024
+    return max(held.values(), default=None)
+
+
+def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
+    """The server's own error as an error of the experiment; requests that failed with it are its consequence."""
+    cause = cause_in_log(log.read_text(errors="replace"))
+    if cause is None or late:
+        return
+    kind, message = cause
+    said = {
+        "type": kind,
+        "message": message,
+        "traceback": "",
+        "in_megatron": False,
+        "phase": phase,
+        "steps": 0,
+        "time": 0.0,  # before the client's
+    }
+    experiment.with_name("rank-0.json").unlink(missing_ok=True)
+    experiment.with_name("rank-0.error.json").write_text(json.dumps(said))

@@ -1,0 +1,108 @@
+"""The highest request rate that keeps the limits: doubled or halved until it lies between two rates, then bisected.
+Each rate is loaded until its limits are surely kept or surely not (95 %), or `repeats` loads say which is likelier.
+
+plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": at most, "repeats", "within"}; the
+plan's arrivals have the rate 1.
+"""
+
+import itertools
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import prompts
+
+_Z = 1.96
+_SATURATED = 0.9  # of what arrives is answered while it arrives
+_GROWING = 1.5
+Measure = Callable[[list[prompts.Request]], Awaitable[dict[str, Any]]]
+
+
+async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
+    """{"passes": at the highest rate that keeps the limits (at the lowest tried where none does), "max_rate": that rate
+    or 0.0, "tried": [{"rate", "kept", "loads"}, …]}."""
+    search = plan["search"]
+    rate, kept, lost = float(search["start"]), 0.0, math.inf
+    chosen: list[dict[str, Any]] = []
+    tried: list[dict[str, Any]] = []
+    loads = 0
+    while loads < search["loads"] and lost > kept * (1 + search["within"]):
+        passes: list[dict[str, Any]] = []
+        keeps = None
+        while keeps is None:
+            requests = [r._replace(arrival_s=r.arrival_s / rate) for r in prompts.of_pass(plan, loads)]
+            passes.append(await measure(requests))
+            loads += 1
+            keeps = verdict(passes, search["limits"], len(passes) >= search["repeats"])
+        tried.append({"rate": rate, "kept": keeps, "loads": len(passes)})
+        if keeps:
+            kept, chosen = rate, passes
+        else:
+            lost = rate
+            chosen = chosen if kept else passes
+        rate = kept * 2 if lost == math.inf else lost / 2 if not kept else math.sqrt(kept * lost)
+    return {"passes": chosen, "max_rate": kept, "tried": tried}
+
+
+def verdict(passes: list[dict[str, Any]], limits: list[list[Any]], last: bool) -> bool | None:
+    """Whether loads of one rate keep all limits; None: not sure yet, and this is not the `last` load."""
+    records = [r for p in passes for r in p["requests"]]
+    if any(r["error"] for r in records) or saturated(passes):
+        return False
+    found = [
+        _keeps(_felt(records, metric.split("_")[0]), metric.split("_")[1], bound, last) for metric, bound in limits
+    ]
+    return False if False in found else None if None in found else True
+
+
+def saturated(passes: list[dict[str, Any]]) -> bool:
+    """What waits grows: fewer are answered than come, and the last wait much longer than the first."""
+    behind, grows = 0, 0
+    for p in passes:
+        done, arrivals = p["requests"], [r["sent"] for r in p["requests"]]
+        felt = [r["chunks"][-1] - r["sent"] for r in done]
+        quarter = max(1, len(felt) // 4)
+        behind += len(done) * (max(arrivals) - min(arrivals)) < _SATURATED * (len(done) - 1) * p["duration_s"]
+        grows += sum(felt[-quarter:]) > _GROWING * sum(felt[:quarter])
+    return min(behind, grows) * 2 > len(passes)
+
+
+def _felt(records: list[dict[str, Any]], what: str) -> list[float]:
+    """Milliseconds by request (of ITL: by gap), as autoscout/targets/vllm/load_plan.py has them."""
+    found: list[float] = []
+    for r in records:
+        chunks, sent = r["chunks"], r["sent"]
+        if what == "ttft":
+            found.append(chunks[0] - sent)
+        elif what == "e2el":
+            found.append(chunks[-1] - sent)
+        elif what == "itl":
+            found += [after - before for before, after in itertools.pairwise(chunks)]
+        elif r["count"] > 1:
+            found.append((chunks[-1] - chunks[0]) / (r["count"] - 1))
+    return [seconds * 1000 for seconds in found]
+
+
+def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | None:
+    """Of a percentile: whether few enough exceed the bound (Wilson's interval of their share); of the mean: whether it
+    does not (its normal interval)."""
+    n = len(values)
+    if n < 2:
+        return all(value <= bound for value in values)
+    if at == "mean":
+        mean = sum(values) / n
+        half = _Z * math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
+        low, high, likely = mean - half, mean + half, mean <= bound
+        limit = bound
+    else:
+        limit = 1 - int(at[1:]) / 100
+        share = sum(value > bound for value in values) / n
+        middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+        half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
+        low, high = middle - half, middle + half
+        likely = share * n <= limit * (n - 1) + 1e-9  # then the percentile, between two values, is within it too
+    if high < limit:
+        return True
+    if low > limit:
+        return False
+    return likely if last else None

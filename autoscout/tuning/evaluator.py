@@ -1,0 +1,273 @@
+"""The paper's synthesizer and fidelity controller (§3.3): every configuration that the search asks for is
+answered by what is known, by the simulators, or by an experiment — in that order of cost, and with the reason
+in the journal.
+
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that knows no simulators they stand in: while fidelity
+is "simulated", every τ-th iteration one configuration is profiled too; when the MAPE of the last checks exceeds ε, or
+nothing better has been predicted for a while, everything after that is profiled. A strategy that holds the
+simulators itself has asked them about the whole space before it asks for an experiment, so that nothing stands in:
+each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from autoscout.job.objective import cost, from_metric
+from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.hyper import Hyper
+from autoscout.search.pool import Pool
+from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
+from autoscout.simulate.trust import Guard
+from autoscout.space.graph import Space
+from autoscout.tuning.tape import Tape
+from kb.journal import Answered, Checked, FidelitySwitched, Simulated
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
+
+FidelityMode = Literal["adaptive", "profile", "simulate"]
+Profile = Callable[[Configuration, str], Measurement]
+Judge = Callable[[Measurement], Measurement]
+
+
+class Evaluator:
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        tape: Tape,
+        profile: Profile,
+        judge: Judge,
+        remembered: list[tuple[str, Measurement]],
+        mode: FidelityMode,
+        hyper: Hyper,
+        context: str,
+        default: Configuration,
+        stand_in: bool = True,
+        past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+    ) -> None:
+        """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
+        session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
+        oldest first; `stand_in`: simulators answer instead of experiments, as in the paper; without, the strategy
+        asks them itself (`predictors`), and `past` is what other jobs measured, for these. Errors: AutoscoutError when
+        only simulators are wanted and there are none."""
+        self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
+        self.default, self.stand_in, self._past = default, stand_in, past
+        self._profile, self._judge = profile, judge
+        self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
+        self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
+        self.done: dict[str, Measurement] = {}  # profiled or answered in this session
+        self._simulated: dict[str, Measurement] = {}
+        self.mode = mode
+        self._guard = Guard(hyper.epsilon, hyper.window)
+        self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
+        if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
+            raise AutoscoutError(
+                f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
+                f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"
+            )
+        self.fidelity: Fidelity = "simulated" if self._ensemble else "profiled"
+        self._best_predicted = float("inf")
+        self._stale_iterations = 0
+
+    def evaluate(self, configurations: list[Configuration], step: int) -> tuple[list[Measurement], bool]:
+        """Measurements in the order asked, and whether fidelity switched to profiling afterwards."""
+        measurements = [self._one(c) for c in configurations]
+        if self.fidelity == "profiled":
+            return measurements, False
+        if not self.stand_in:
+            return measurements, self._compare(measurements, step)
+        switched = self._simulated_long_enough(measurements, step)
+        if not switched and step % self.hyper.tau == 0:
+            measurements, switched = self._check(measurements, step)
+        return measurements, switched
+
+    def _one(self, configuration: Configuration) -> Measurement:
+        if known := self.done.get(configuration.id):
+            return known
+        if answered := self._answer(configuration):
+            self.done[configuration.id] = answered
+            return answered
+        if simulated := self._simulate(configuration):
+            return simulated
+        return self._run(configuration, "search")
+
+    def _run(self, configuration: Configuration, purpose: str) -> Measurement:
+        measurement = self.done[configuration.id] = self._profile(configuration, purpose)
+        self._training.append(measurement)
+        return measurement
+
+    def _answer(self, configuration: Configuration) -> Measurement | None:
+        """From the KB: never measured twice for the same job, hardware and versions."""
+        if recorded := self.tape.recorded(Answered, configuration):
+            return self._judge(recorded.measurement)
+        if self.tape.replaying or configuration.id not in self._known:
+            return None
+        session, measurement = self._known[configuration.id]
+        return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
+
+    def _simulate(self, configuration: Configuration) -> Measurement | None:
+        if not self.stand_in or self.fidelity == "profiled" or self._ensemble is None or configuration == self.default:
+            return None  # everything is held against the default: it has to be real
+        name = self.space.name(configuration)
+        event = self.tape.recorded(Simulated, configuration)
+        verdict = self._guard.verdict(configuration.knobs)
+        if event is None and not verdict.simulate and self.mode == "adaptive":
+            return None  # the simulators err in this region, though not on the whole
+        if event is None:
+            predicted, members = self._ensemble.predict(configuration)
+            event = Simulated(
+                configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
+            )
+            self.tape.emit(event)
+        simulated = self._simulated[configuration.id] = Measurement(
+            configuration=configuration,
+            name=name,
+            context=self.context,
+            status="ok",
+            fidelity="simulated",
+            metrics={self.job.objective.metric: event.predicted},
+        )
+        return simulated
+
+    def predictors(self) -> dict[str, Predictor]:
+        """What the strategy may ask about any rows of codes, for free.
+
+        They stay as they were fitted on what earlier sessions measured: the strategy's own posterior learns from this
+        session's rows what they leave over, and members that had seen those rows would look better there than they are.
+        """
+        return self._ensemble.predictors() if self._ensemble else {}
+
+    def _compare(self, measurements: list[Measurement], step: int) -> bool:
+        """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
+        if self._ensemble is None:
+            return False
+        for measurement in measurements:
+            self._judge_simulators(measurement, self._ensemble.predict(measurement.configuration), step)
+        if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
+            return False
+        return self._switch(
+            step, f"{self._guard.why}: from now on as good as no prediction, until evidence says otherwise"
+        )
+
+    def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
+        """`said`: what the ensemble and its members predicted."""
+        assert self._ensemble is not None
+        predicted, members = said
+        metric = self.job.objective.metric
+        measured = real.metrics.get(metric) if real.status == "ok" else None
+        mape = self._guard.check(predicted, measured, real.configuration.knobs)
+        self.tape.emit(
+            Checked(
+                step=step,
+                name=real.name,
+                predicted=predicted,
+                measured=measured,
+                mape=mape,
+                epsilon=self.hyper.epsilon,
+                weights=self._ensemble.weights,
+                members=members,
+            )
+        )
+
+    def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
+        """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
+        simulated = [m for m in measurements if m.fidelity == "simulated"]
+        if not simulated or self._ensemble is None:
+            return measurements, False
+        chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
+        members = self._ensemble.predict(chosen.configuration)[1]
+        real = self._run(chosen.configuration, "check")
+        self._judge_simulators(real, (chosen.metrics[self.job.objective.metric], members), step)
+        measurements = [real if m is chosen else m for m in measurements]
+        if not self._guard.trusted and self.mode == "adaptive":
+            return measurements, self._switch(step, self._guard.why)
+        self._ensemble = self._fit() or self._ensemble
+        return measurements, False
+
+    def _simulated_long_enough(self, measurements: list[Measurement], step: int) -> bool:
+        """Nothing better predicted for `simulated_patience` iterations: the simulators have said what they know."""
+        costs = [cost(self.job.objective, m) for m in measurements]
+        least = min((c for c in costs if c is not None), default=float("inf"))
+        self._stale_iterations = 0 if least < self._best_predicted else self._stale_iterations + 1
+        self._best_predicted = min(self._best_predicted, least)
+        if self._stale_iterations < self.hyper.simulated_patience:
+            return False
+        return self._switch(step, "the simulators predict nothing better any more")
+
+    def profile_from_now_on(self, step: int, why: str) -> bool:
+        """Whether that changed anything."""
+        return self.fidelity == "simulated" and self._switch(step, why)
+
+    def run_now(self, configuration: Configuration, again: bool = False) -> Measurement:
+        """An experiment that the strategy did not ask for; what is known already is run only `again`."""
+        known = None if again else self.done.get(configuration.id) or self._answer(configuration)
+        return known or self._run(configuration, "search")
+
+    def favourite(self) -> Configuration | None:
+        """Of all that was not measured yet, what the simulators predict to be best; None if they predict nothing."""
+        if self._ensemble is None:
+            return None
+        metric, objective = self.job.objective.metric, self.job.objective
+        if self.stand_in:
+            open_ones = [m for m in self._simulated.values() if m.configuration.id not in self.done]
+            best = min(open_ones, key=lambda m: from_metric(objective, m.metrics[metric]), default=None)
+            return best.configuration if best else None
+        predict = self._ensemble.predictor()
+        if predict is None:
+            return None
+        pool = Pool(self.space, np.random.default_rng(0))
+        value = np.asarray(predict(pool.codes), dtype=float)
+        value = np.where(np.isfinite(value) & (value > 0), value, np.nan)
+        costs = value if objective.minimize else 1.0 / value
+        order = np.argsort(costs)[: np.count_nonzero(np.isfinite(costs))]
+        rows = (pool.configuration(int(row)) for row in order)
+        return next((c for c in rows if c.id not in self.done), None)
+
+    def validate(self, configuration: Configuration, step: int) -> Measurement:
+        """Profiles it and holds it against what was predicted."""
+        assert self._ensemble is not None
+        predicted = self._ensemble.predict(configuration)
+        real = self.run_now(configuration)
+        self._judge_simulators(real, predicted, step)
+        return real
+
+    def _switch(self, step: int, why: str) -> bool:
+        self.fidelity = "profiled"
+        self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
+        return True
+
+    def _fit(self) -> Simulators | None:
+        """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
+        if self.stand_in:
+            return fit(self.job, self.space, self._training, published=True)
+        simulators = Simulators(self.job, self.space, self._training, past=self._past)
+        return simulators if simulators.weights else None
+
+
+def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
+    """One measurement a configuration: the median of those that ran (a wrong one among them overrules: it is judged
+    again), else the latest failure that will not go away by trying again."""
+    by_id: dict[str, list[tuple[str, Measurement]]] = {}
+    for session, m in remembered:
+        by_id.setdefault(m.configuration.id, []).append((session, m))
+    chosen = []
+    for rows in by_id.values():
+        metric = job.objective.metric
+        wrong = [row for row in rows if row[1].status == "wrong"]
+        ran = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
+        final = [row for row in rows if _final(job, row[1])]
+        if wrong:
+            chosen.append(wrong[-1])
+        elif ran:
+            chosen.append(ran[len(ran) // 2])
+        elif final:
+            chosen.append(final[-1])
+    return chosen
+
+
+def _final(job: Job, measurement: Measurement) -> bool:
+    """A failure that would come again: not one by accident, nor a limit that is larger today."""
+    if measurement.status == "timeout":
+        return measurement.cost_s >= 0.9 * job.launch.timeout_s
+    return measurement.status in ("oom", "invalid")

@@ -1,0 +1,259 @@
+"""One run of the loop: job → space → ask → evaluate → tell → … → confirmed best, written to the journal.
+
+session folder = <kb folder>/sessions/<session id>/
+    journal.jsonl        the events, the only source of truth
+    owner.lock           held (flock) by the process that runs the session
+    carried.json         what earlier jobs handed to it (autoscout/tuning/warm_start.py)
+    experiments/0001/    what each experiment was given and left: config, results and log of every rank
+"""
+
+import contextlib
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running.environment import context_of
+from autoscout.search.earlier import Past
+from autoscout.search.paper.orchestrator import Hyper
+from autoscout.space.explain import completed, parse
+from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.tuning import warm_start as warm
+from autoscout.tuning.evaluator import FidelityMode
+from autoscout.tuning.loop import Loop, Result, Stop
+from autoscout.tuning.tape import Tape
+from autoscout.tuning.worth import worth
+from kb import journal as journals
+from kb import lock, store
+from kb.journal import (
+    AnyEvent,
+    Event,
+    ExperimentEnded,
+    Journal,
+    SessionResumed,
+    SessionStarted,
+    WarmStarted,
+    WarmStartWorth,
+)
+from kb.records import RECORDS, AutoscoutError, Job, Measurement
+from kb.sharing import hosts
+
+_CARRIED = "carried.json"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    strategy: str = "autoscout"
+    seed: int = 0
+    fidelity: FidelityMode = "adaptive"
+    warm_start: str = "auto"  # auto | off | a session, then maybe ":" and parts (autoscout/tuning/warm_start.py)
+    hyper: Hyper = Hyper()
+
+
+def tune(
+    job: Job,
+    kb: Path,
+    options: Options,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+    name: str = "",
+) -> Result:
+    """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
+    _repair(kb, on_note)
+    space = Space.of_job(job)
+    with _begun(name or new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
+        result = loop.run()
+    _note_worth(kb, job, loop.folder, on_event, on_note)
+    return result
+
+
+@contextlib.contextmanager
+def _begun(
+    session: str,
+    job: Job,
+    kb: Path,
+    space: Space,
+    options: Options,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+) -> Iterator[Loop]:
+    """A new session's folder, journal and loop; everything is given back at the end."""
+    choice = warm.Choice.parse(options.warm_start)
+    with contextlib.closing(profiler_for(job)) as profiler:
+        environment = profiler.environment()
+        context = context_of(job, environment)
+        mark = store.mark(kb) if choice.source != "off" else 0
+        carried = warm.gather(
+            kb, job, space, choice=choice, environment=environment, context=context, up_to=mark or None
+        )
+        started = SessionStarted(
+            session=session,
+            job=job,
+            context=context,
+            strategy=options.strategy,
+            seed=options.seed,
+            fidelity=options.fidelity,
+            warm_start=options.warm_start,
+            hyper=msgspec.to_builtins(options.hyper),
+            environment=environment,
+            kb_mark=mark,
+            default=expert_default(space),
+            orderings=carried.orderings,
+            host=hosts.host(),
+            records=RECORDS,
+        )
+        folder = store.session_folder(kb, started.session)
+        with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
+            tape = Tape(journal, [], on_event)
+            if carried.past:
+                (folder / _CARRIED).write_bytes(msgspec.json.encode(carried.past))
+            tape.emit(started, sync=True)
+            if carried.past:
+                tape.emit(carried.started, sync=True)
+                _note_carried(carried.started, on_note)
+            yield Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0, past=carried.past)
+
+
+def resume(
+    session: str,
+    kb: Path,
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    stop: Stop,
+) -> Result:
+    """Goes on where the journal ends. Errors: AutoscoutError when there is no such session, or it runs already."""
+    _repair(kb, on_note)
+    folder = session_folder(kb, session)
+    path = folder / "journal.jsonl"
+    started = session_started(kb, session)
+    profiler = profiler_for(started.job)
+    with contextlib.closing(profiler), _owned(folder), contextlib.closing(Journal(path)) as journal:
+        past = journals.events(path)  # only now nobody else appends
+        environment = profiler.environment()
+        if (context := context_of(started.job, environment)) != started.context:
+            changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
+            raise AutoscoutError(
+                f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
+                f"with this machine's ({context} is not {started.context}): start the job anew"
+            )
+        journal.append(SessionResumed(pid=os.getpid(), at=time.time()))
+        finished = sum(isinstance(e, ExperimentEnded) for e in past)
+        on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
+        tape = Tape(journal, past[1:], on_event)
+        tape.recorded(WarmStarted)
+        space = Space.of_job(started.job)
+        carried = _carried(folder)
+        result = Loop(
+            started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past), past=carried
+        ).run()
+    _note_worth(kb, started.job, folder, on_event, on_note)
+    return result
+
+
+def _carried(folder: Path) -> list[Past]:
+    """What a session was given when it started: it decides by that also when it goes on later."""
+    path = folder / _CARRIED
+    return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
+
+
+def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
+    for source in carried.sources:
+        on_note(
+            f"warm start: {source.rows} measured configurations, {source.failures} failures and {source.orderings} "
+            f"orderings of {source.job} on {source.cluster} (distance {source.distance:.2f})"
+        )
+    for text in carried.notes:
+        on_note(text)
+
+
+def _note_worth(
+    kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
+) -> None:
+    """Says, and stores, what the warm start was worth; once."""
+    path = folder / "journal.jsonl"
+    events = journals.events(path)
+    if any(isinstance(e, WarmStartWorth) for e in events):
+        return
+    if told := worth(job, events):
+        told = msgspec.structs.replace(told, at=time.time())
+        with contextlib.closing(Journal(path)) as journal:
+            journal.append(told)
+        on_event(told)
+        on_note(told.sentence)
+        with contextlib.suppress(AutoscoutError):  # the journal has it
+            store.ingest(kb, path)
+
+
+def session_started(kb: Path, session: str) -> SessionStarted:
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session."""
+    path = session_folder(kb, session) / "journal.jsonl"
+    first = next(journals.read(path), None)
+    if first is None or not isinstance(first[0], SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+    return first[0]
+
+
+def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
+    """One experiment in a session of its own, held against the reference that the KB knows, if it knows one.
+
+    Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
+    """
+    space = Space.of_job(job)
+    default = expert_default(space)
+    configuration = completed(space, parse(space, assignments), default)
+    _repair(kb, on_note)
+    options = Options(strategy="profile", fidelity="profile", warm_start="off")
+    with _begun(new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
+        remembered = store.measurements(kb, job=job.id, context=loop.started.context)
+        of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
+        if of_default:
+            loop.reference.judge(of_default[-1])
+        elif configuration.id != default.id:
+            on_note("the losses are not checked: the expert default has not been measured for this job yet")
+        return loop.profile_alone(configuration)
+
+
+def session_folder(kb: Path, session: str) -> Path:
+    folder = store.session_folder(kb, session)
+    if not (folder / "journal.jsonl").is_file():
+        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+    return folder
+
+
+def _repair(kb: Path, on_note: Callable[[str], None]) -> None:
+    """Brings into the KB what earlier sessions left in their journals only."""
+    repaired, problems = store.ingest_all(kb)
+    if repaired:
+        on_note(f"{repaired} measurements of earlier sessions that had not reached the knowledge base are in it now")
+    for problem in problems:
+        on_note(problem)
+
+
+def new_id(job: Job, kind: str = "") -> str:
+    """job-[kind-]date-time-random: sorts by time, and two at once differ."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
+
+
+def _active_seconds(past: list[AnyEvent]) -> float:
+    """Wall time that earlier runs of a session spent, without the pauses between them."""
+    active = 0.0
+    for before, after in itertools.pairwise(past):
+        if not isinstance(after, SessionResumed):
+            active += after.at - before.at
+    return active
+
+
+def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """One process runs a session; `autoscout sessions` calls it running while this is held."""
+    path = folder / "owner.lock"
+    if lock.is_held(path):
+        raise AutoscoutError(f"session {folder.name} is running in another process already")
+    return lock.exclusive(path, wait_s=0.0)

@@ -1,0 +1,92 @@
+"""Orders that a person gives to a running session, as they take effect: events of the journal like any other, so that
+replaying and resuming see them where that was."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscout.space.explain import completed, parse
+from autoscout.space.graph import Space
+from autoscout.tuning.tape import Tape
+from kb.journal import Steered
+from kb.orders import Order, given
+from kb.records import AutoscoutError, Configuration, Job
+
+
+class Steering:
+    """The orders of one session, each taken in once."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tape: Tape,
+        job: Job,
+        space: Space,
+        on_note: Callable[[str], None],
+        favourite: Callable[[], Configuration | None],
+    ) -> None:
+        """`favourite`: what the simulators predict to be best of what was not measured."""
+        self.folder, self.favourite = folder, favourite
+        self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
+        self.allowed = space  # what `pin` and `exclude` left of it
+        self.taken = 0
+        self._stale = len(given(folder)) if tape.replaying else 0  # orders older than the resume
+
+    def orders(self, best: Configuration) -> Iterator[Order]:
+        """Those that came since the last call and can be obeyed; on a resumed session first those that were, without
+        the pauses: who resumes wants it to go on."""
+        while recorded := self.tape.recorded(Steered):
+            self.taken += 1
+            if not recorded.refused and recorded.what not in ("pause", "go"):
+                yield Order(what=recorded.what, values=recorded.values, by=recorded.by)  # type: ignore[arg-type]
+        for order, stale in [] if self.tape.replaying else self._new():
+            refused = "the line in the file is no order" if order.what == "unreadable" else self._refusal(order, best)
+            if order.what == "pause" and stale:
+                refused = "the session was resumed since"
+            self.tape.emit(Steered(what=order.what, values=order.values, by=order.by, refused=refused), sync=True)
+            if refused:
+                self.on_note(f"{order.what} is refused: {refused}")
+            else:
+                yield order
+
+    def wanted(self, order: Order, best: Configuration) -> Configuration:
+        """Errors: AutoscoutError with the reasons when it is not valid."""
+        given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
+        return completed(self.space, given, best)
+
+    def narrow(self, order: Order) -> Space:
+        """What pinning or excluding leaves."""
+        self.job = self._limited(order)
+        self.allowed = Space.of_job(self.job)
+        return self.allowed
+
+    def _new(self) -> list[tuple[Order, bool]]:
+        """Orders, and whether they were given before the session was resumed."""
+        all_of_them = given(self.folder)
+        found = [(order, at < self._stale) for at, order in enumerate(all_of_them)][self.taken :]
+        self.taken = max(self.taken, len(all_of_them))
+        return found
+
+    def _refusal(self, order: Order, best: Configuration) -> str:
+        try:
+            if order.what in ("try", "retry"):
+                self.wanted(order, best)
+            elif order.what == "validate" and self.favourite() is None:
+                return "this session has no simulators that predict anything that was not measured"
+            elif order.what in ("pin", "exclude"):
+                Space.of_job(self._limited(order))
+        except AutoscoutError as error:
+            return str(error)
+        return ""
+
+    def _limited(self, order: Order) -> Job:
+        """The job with narrower limits. Errors: AutoscoutError for what is no knob or no value of it."""
+        given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
+        limit, fix = dict(self.job.space.limit), dict(self.job.space.fix)
+        for name, value in given.items():
+            if order.what == "pin":
+                fix[name] = value
+            else:
+                limit[name] = [v for v in limit.get(name, self.space.knob[name].values) if v != value]
+        return msgspec.structs.replace(self.job, space=msgspec.structs.replace(self.job.space, limit=limit, fix=fix))

@@ -1,0 +1,279 @@
+"""Warm start: what earlier jobs hand to a new one (autoscout/tuning/worth.py: what that was worth afterwards).
+
+What is carried over (each can be left out, see `Choice`):
+
+    configurations   the best of every similar job, the nearest valid ones here (projected and checked again)
+    rows             what was measured there, for the search's belief and for simulators
+    points           where the dense knobs stood there, for structures that are not valid here
+    orderings        tree orderings that won tournaments there
+    failures         what ran out of memory or was refused there, unless there is more memory here
+
+Nothing of it is an answer: only measurements of the same job, hardware and versions are (tuning/evaluator.py), and
+those of other versions are discounted to a hint, too.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import cost
+from autoscout.job.presets import device_memory_gib
+from autoscout.search.earlier import Past
+from autoscout.space.attributes import attributes_of
+from autoscout.space.graph import Space
+from kb import choices, outcomes, store
+from kb import similar as kb_similar
+from kb.journal import WarmSource, WarmStarted
+from kb.outcomes import Outcome
+from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.sizes import parameters
+
+Part = Literal["configurations", "rows", "points", "orderings", "failures"]
+PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
+
+_JOBS = 3  # similar jobs at most: further ones say the same or mislead
+_ROWS = 128  # of each: the belief of the search costs their cube
+_FAVOURITES = 5  # of each
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`--warm-start`: `auto`, `off` or a session, then optionally `:` and the wanted parts, as auto:rows,failures."""
+
+    source: str = "auto"
+    parts: tuple[Part, ...] = PARTS
+
+    @staticmethod
+    def parse(text: str) -> "Choice":
+        """Errors: AutoscoutError (exit 2) for a part that does not exist."""
+        source, colon, wanted = text.partition(":")
+        parts = tuple(part.strip() for part in wanted.split(",")) if colon else PARTS
+        for part in parts:
+            if part not in PARTS:
+                raise AutoscoutError(
+                    f"--warm-start {text}: '{part}' is not carried over; choose from {', '.join(PARTS)}", 2
+                )
+        return Choice(source or "auto", parts)  # type: ignore[arg-type]
+
+
+class Favourite(msgspec.Struct, frozen=True):
+    configuration: Configuration  # valid here
+    name: str
+    job: str  # where its like was good
+    theirs: str  # its name there
+
+
+class Warm(msgspec.Struct, frozen=True, kw_only=True):
+    past: list[Past] = []
+    orderings: list[list[str]] = []
+    favourites: list[Favourite] = []
+    started: WarmStarted = WarmStarted()
+
+
+def gather(
+    kb: Path,
+    job: Job,
+    space: Space,
+    *,
+    choice: Choice | None = None,
+    environment: dict[str, str] | None = None,
+    context: str = "",
+    up_to: int | None = None,
+) -> Warm:
+    """Everything that the knowledge base has for `job`; `context` and `environment`: of this machine, if known.
+
+    Errors: AutoscoutError (exit 2) when `choice` names a session that nobody knows.
+    """
+    choice = choice or Choice()
+    if choice.source == "off":
+        return Warm()
+    notes: list[str] = []
+    nearest = kb_similar.similar(
+        kb, job, device_memory_gib, environment, count=4 * _JOBS, up_to=up_to, on_note=notes.append
+    )
+    rejected: list[kb_similar.Alike] = []
+    if choice.source != "auto":
+        nearest = [a for a in nearest if choice.source in a.sessions]
+        if not nearest:
+            raise AutoscoutError(
+                f"--warm-start {choice.source}: no session of that name has measurements of a job like {job.name}; "
+                f"`autoscout similar` shows which have",
+                2,
+            )
+    decided = choices.choices(kb, job.id) if choice.source == "auto" else {}
+    if choice.source == "auto":
+        rejected = [a for a in nearest if decided.get(a.job.id) is False]
+        nearest = [a for a in nearest if decided.get(a.job.id, a.distance < kb_similar.FAR)]
+        nearest = sorted(nearest, key=lambda a: not decided.get(a.job.id, False))[:_JOBS]  # a person's choice first
+    past: list[Past] = []
+    favourites: dict[str, Favourite] = {}
+    sources: list[WarmSource] = []
+    notes += [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
+    orderings: list[list[str]] = []
+    for alike in nearest:
+        found = outcomes.outcomes(
+            kb,
+            alike.job.id,
+            _metrics(job),
+            contexts=[alike.context],
+            sessions=[choice.source] if choice.source != "auto" else alike.sessions,
+            up_to=up_to,
+            maximize=bool(job.objective.maximize),
+        )
+        ran = _costs(job, found)
+        failed, excused = _failures(job, alike, found)
+        notes += _notes(job, alike, context, excused)
+        rows: list[tuple[Configuration, float | None]] = []
+        if "configurations" in choice.parts:
+            for there, c in ran[:_FAVOURITES]:
+                if here := projected(space, there):
+                    favourites.setdefault(
+                        here.id, Favourite(here, space.name(here), alike.job.name, _named(found, there))
+                    )
+                    rows.append((here, c))
+        if "rows" in choice.parts:
+            rows += [(moved, c) for there, c in _spread(ran) if (moved := _moved(space, there, choice.parts))]
+        if "failures" in choice.parts:
+            rows += [(moved, None) for there in failed if (moved := _moved(space, there, choice.parts))]
+        won = store.orderings(kb, alike.job.id, sessions=alike.sessions) if "orderings" in choice.parts else []
+        orderings += [o for o in ([k for k in o if k in space.knob] for o in won) if o and o not in orderings]
+        rows = _each_once(rows)
+        if rows or won:
+            past.append(
+                Past(name=f"{alike.job.name}@{alike.cluster}", distance=alike.distance, rows=rows, orderings=won)
+            )
+            sources.append(
+                WarmSource(
+                    job=alike.job.name,
+                    cluster=alike.cluster,
+                    distance=alike.distance,
+                    rows=sum(c is not None for _, c in rows),
+                    failures=sum(c is None for _, c in rows),
+                    orderings=len(won),
+                )
+            )
+    chosen = list(favourites.values())
+    started = WarmStarted(sources=sources, favourites=[f.configuration for f in chosen], notes=notes)
+    return Warm(past=past, orderings=orderings, favourites=chosen, started=started)
+
+
+def training_columns(
+    kb: Path, job: Job, metric: str, environment: dict[str, str] | None = None, jobs: int = _JOBS
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Measured rows of this job and of those like it, for simulators (autoscout/simulate/member.py): every knob and
+    every attribute of job and hardware as a column of n values, and the metric, (n,). Inactive knobs: NaN or ""."""
+    nearest = kb_similar.similar(kb, job, device_memory_gib, environment, count=jobs)
+    table: list[dict[str, object]] = []
+    values: list[float] = []
+    for alike in nearest:
+        attributes = {
+            name: value for name, value in attributes_of(alike.job).items() if isinstance(value, int | float | bool)
+        }
+        for outcome in outcomes.outcomes(kb, alike.job.id, [metric], contexts=[alike.context]):
+            if outcome.status == "ok" and metric in outcome.metrics:
+                table.append({**attributes, **outcome.knobs})
+                values.append(outcome.metrics[metric])
+    names = dict.fromkeys(name for row in table for name in row)
+    return {name: _column([row.get(name) for row in table]) for name in names}, np.array(values)
+
+
+def projected(space: Space, there: Configuration) -> Configuration | None:
+    """The nearest valid configuration here; knobs that do not exist here are left out. None: nothing of it exists."""
+    wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
+    if not wanted:
+        return None
+    if len(wanted) == len(there.knobs) and space.is_valid(there):
+        return there
+    found = space.nearest(wanted)
+    return found if found is not None and space.is_valid(found) else None
+
+
+def _metrics(job: Job) -> list[str]:
+    bounds = [text.replace(">", "<").split("<")[0].strip() for text in job.objective.constraints]
+    return list(dict.fromkeys([job.objective.metric, *bounds]))
+
+
+def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
+    """Those that ran, met the constraints and have our metric, the best first."""
+    measured = [
+        (
+            Configuration(o.knobs),
+            cost(
+                job.objective,
+                Measurement(
+                    configuration=Configuration(o.knobs), name=o.name, context="", status="ok", metrics=o.metrics
+                ),
+            ),
+        )
+        for o in found
+        if o.status == "ok"
+    ]
+    return sorted(((x, c) for x, c in measured if c is not None), key=lambda pair: pair[1])
+
+
+def _failures(job: Job, alike: kb_similar.Alike, found: list[Outcome]) -> tuple[list[Configuration], list[Outcome]]:
+    """Configurations that would fail here too, and those that ran out of memory where there was less of it."""
+    memory_here, memory_there = _memory(job), _memory(alike.job)
+    lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
+    out_of_memory = [o for o in found if o.status == "oom"]
+    firm = [o for o in found if o.status in ("invalid", "wrong")]
+    certain = firm if lighter else firm + out_of_memory
+    return [Configuration(o.knobs) for o in certain][: _ROWS // 4], out_of_memory if lighter else []
+
+
+def _notes(job: Job, alike: kb_similar.Alike, context: str, excused: list[Outcome]) -> list[str]:
+    notes = []
+    if alike.job.id == job.id and context and alike.context != context:
+        versions = next((f for f in alike.features if f.name == "versions"), None)
+        changed = f" ({versions.there} there, {versions.here} here)" if versions else ""
+        notes.append(
+            f"{alike.measurements} measurements of this very job were made on other versions or hardware{changed}: "
+            f"they are hints, not answers"
+        )
+    if excused:
+        names = ", ".join(o.name for o in excused[:3]) + (", …" if len(excused) > 3 else "")
+        notes.append(
+            f"{len(excused)} configurations ran out of memory for {alike.job.name} on {alike.cluster} "
+            f"({_memory(alike.job):g} GiB a device) and may be tried here ({_memory(job):g} GiB): {names}"
+        )
+    return notes
+
+
+def _memory(job: Job) -> float:
+    return min((node.memory_gib or device_memory_gib(node.device) or 0.0 for node in job.cluster.nodes), default=0.0)
+
+
+def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
+    """Its knobs that exist here; a strategy reads values as the nearest of the domain. Without `points`: only what is
+    valid here as it is."""
+    if space.is_valid(there):
+        return there
+    knobs = {name: value for name, value in there.knobs.items() if name in space.knob}
+    return Configuration(knobs) if knobs and "points" in parts else None
+
+
+def _spread(ran: list[tuple[Configuration, float]]) -> list[tuple[Configuration, float]]:
+    """All, or the best half as many as are wanted and the others evenly by rank."""
+    if len(ran) <= _ROWS:
+        return ran
+    best, rest = ran[: _ROWS // 2], ran[_ROWS // 2 :]
+    return best + [rest[i * len(rest) // (_ROWS // 2)] for i in range(_ROWS // 2)]
+
+
+def _each_once(rows: list[tuple[Configuration, float | None]]) -> list[tuple[Configuration, float | None]]:
+    unique: dict[str, tuple[Configuration, float | None]] = {}
+    for x, c in sorted(rows, key=lambda row: (row[1] is None, row[1] or 0.0)):
+        unique.setdefault(x.id, (x, c))
+    return list(unique.values())
+
+
+def _named(found: list[Outcome], there: Configuration) -> str:
+    return next((o.name for o in found if Configuration(o.knobs).id == there.id), "")
+
+
+def _column(values: list[object]) -> np.ndarray:
+    text = any(isinstance(v, str) for v in values)
+    return np.array(
+        [str(v) if v is not None else "" for v in values] if text else [np.nan if v is None else v for v in values]
+    )

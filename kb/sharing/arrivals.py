@@ -1,0 +1,105 @@
+"""What arrives from a lake, checked before any of it is stored: a file comes in whole, or stays outside with a reason.
+
+Names are plain, ids are the hashes of what they name (so that nobody answers for another job or configuration), words
+are of our vocabulary, and nothing holds control characters.
+"""
+
+import typing
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kb import door, rows
+from kb.door import Refused
+from kb.records import AutoscoutError, Fidelity, Job, Model, Status, Traffic, content_hash, job_id
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_AT_ONCE = 10_000  # rows in memory
+_WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
+
+
+def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
+    """Why which files of the temporary table `arrived` (kb/sharing/lake.py) stay outside, by the hash of the file."""
+    found: dict[str, Refused] = {}
+    for check in (_sessions, _jobs, _words, _measurements):
+        for file, error in check(con):
+            found.setdefault(file, error)
+    return found
+
+
+def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
+    """Every name of a session, and the job that each session says it had."""
+    for file, name in con.execute("SELECT DISTINCT hash, session FROM arrived").fetchall():
+        yield from _caught(file, door.name, name or "", "session")
+    sessions = "SELECT hash, job, job_id, job_name FROM arrived WHERE kind = 'session'"
+    for file, stored, id, name in con.execute(sessions).fetchall():
+        yield from _caught(file, _check_job, door.job, stored or "", id, name)
+
+
+def _jobs(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
+    jobs = "SELECT hash, job_id, job_name, job_task, job_target, job_model, job_traffic FROM arrived WHERE kind = 'job'"
+    for file, id, name, task, target, model, traffic in con.execute(jobs).fetchall():
+        yield from _caught(file, _check_workload, id, name, task, target, model or "", traffic or "")
+
+
+def _check_job(read: Any, stored: str, id: str, name: str) -> None:
+    job: Job = read(stored)
+    door.name(name or "", "job")
+    door.name(job.name, "job")
+    if not job.traffic.trace and job.id != id:  # a trace's path is not stored, though it is part of older ids
+        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+
+
+def _check_workload(id: str, name: str, task: str, target: str, model: str, traffic: str) -> None:
+    door.name(name or "", "job")
+    door.name(target or "", "target")
+    door.name(task or "", "task")
+    try:
+        shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
+    if not load.trace and job_id(task, target, shape, load) != id:
+        raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
+
+
+def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
+    for column, known in _WORDS.items():
+        words = f"SELECT DISTINCT hash, {column} FROM arrived WHERE kind = 'measurement'"
+        for file, word in con.execute(words).fetchall():
+            if word not in known:
+                yield file, Refused(f"a measurement has the {column} {door.shown(str(word))}, which is unknown here")
+    texts = ("host", "cluster", "goal", "metric", "strategy", "warm_start", "context", "type", "purpose")
+    for column in texts:
+        for file, word in con.execute(f"SELECT DISTINCT hash, {column} FROM arrived").fetchall():
+            if word is not None and door.plain(str(word)) != str(word):
+                yield file, Refused(f"its {column} {door.shown(str(word))} holds a control character")
+
+
+def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
+    columns = [name for name in rows.INCOMING if name != "session"]
+    cast = ", ".join(f"{name}::{rows.INCOMING[name]} AS {name}" for name in columns)
+    cursor = con.execute(f"SELECT hash, {cast} FROM arrived WHERE kind = 'measurement'")
+    while batch := cursor.fetchmany(_AT_ONCE):
+        for file, *values in batch:
+            yield from _caught(file, _check_row, dict(zip(columns, values, strict=True)))
+
+
+def _check_row(row: dict[str, Any]) -> None:
+    measurement = rows.measurement(row)
+    door.check_measurement(measurement)
+    if content_hash(measurement.configuration.knobs) != row["configuration_id"]:
+        raise Refused(f"the configuration {measurement.name} is not the one that its id names")
+    if int(measurement.id, 16) != row["id"]:
+        raise Refused(f"the measurement {measurement.name} was changed: its id is not the hash of its content")
+
+
+def _caught(file: str, check: Any, *arguments: Any) -> Iterator[tuple[str, Refused]]:
+    try:
+        check(*arguments)
+    except Refused as error:
+        yield file, error
+    except (AutoscoutError, ValueError, TypeError, KeyError, ArithmeticError, msgspec.MsgspecError) as error:
+        yield file, Refused(f"it cannot be read ({error})")

@@ -1,0 +1,134 @@
+"""A team's catalog instead of a folder: DuckLake, with its catalog in Postgres and its data files on shared storage.
+
+The tables of the catalog hold what files of a folder hold (lake.py): `part`, one row per row of a session's file
+with that file's hash, and `forgotten`. It needs two extensions of DuckDB that are not built in.
+"""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from kb.connect import reader, writer
+from kb.records import AutoscoutError
+from kb.sharing import lake
+from kb.sharing.lake import Moved
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckdb-extension-postgres-scanner==1.5.5"
+
+
+def push(kb: Path, catalog: str, data: Path | None) -> Moved:
+    """`data`: the folder for the data files; needed once, the catalog remembers it. Errors: AutoscoutError."""
+    with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
+        with reader(kb, files=True) as con:
+            everything = lake.census(con)
+            forgotten = [name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()]
+            there = _hashes(team)
+            todo = [each for each in everything if not there & set(each.files)]
+            written = [(each, lake.write_session(con, each.session, Path(folder))) for each in todo]
+        team.execute("BEGIN")
+        for i, (_, name) in enumerate(written):
+            source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
+            if i == 0:
+                team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
+            if name not in there:
+                team.execute(f"INSERT INTO team.part BY NAME {source}")
+        team.execute("CREATE TABLE IF NOT EXISTS team.forgotten (session VARCHAR)")
+        for session in forgotten:
+            team.execute("DELETE FROM team.forgotten WHERE session = ?", [session])
+            team.execute("INSERT INTO team.forgotten VALUES (?)", [session])
+            if there:
+                team.execute("DELETE FROM team.part WHERE session = ?", [session])
+        team.execute("COMMIT")
+    with writer(kb) as con:
+        for each, name in written:
+            lake.remember(con, name, each)
+    return Moved(len(written), sum(each.measurements for each, _ in written), [])
+
+
+def pull(kb: Path, catalog: str) -> Moved:
+    with tempfile.TemporaryDirectory() as folder:
+        arrived = Path(folder) / "arrived.parquet"
+        with reader(kb) as con:
+            known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+        with _attached(catalog, None, write=False) as team:
+            new = sorted(_hashes(team) - known)
+            if not new:
+                return Moved(0, 0, [])
+            gone = {session for (session,) in team.execute("SELECT session FROM team.forgotten").fetchall()}
+            names = ", ".join(f"'{name}'" for name in new)
+            team.execute(f"COPY (FROM team.part WHERE hash IN ({names})) TO '{arrived}' (FORMAT parquet)")
+        with writer(kb) as con:
+            con.execute("BEGIN")
+            con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")
+            moved = lake.absorb(con, gone)
+            con.execute("COMMIT")
+    return moved
+
+
+def _hashes(team: "DuckDBPyConnection") -> set[str]:
+    tables = {name for (name,) in team.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if "part" not in tables:
+        return set()
+    return {name for (name,) in team.execute("SELECT DISTINCT hash FROM team.part").fetchall()}
+
+
+@contextlib.contextmanager
+def _attached(catalog: str, data: Path | None, write: bool) -> Iterator["DuckDBPyConnection"]:
+    """A connection of its own with the catalog as `team`."""
+    with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
+        for extension in ("postgres_scanner", "ducklake"):
+            _load(con, extension)
+        options = []
+        if data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+            options.append(f"DATA_PATH '{_escaped(data.resolve())}/'")
+        if not write:
+            options.append("READ_ONLY")
+        attach = f"ATTACH 'ducklake:postgres:{_escaped(catalog)}' AS team"
+        try:
+            con.execute(f"{attach} ({', '.join(options)})" if options else attach)
+            yield con
+        except duckdb.Error as error:
+            said = " ".join(str(error).split()).replace(catalog, _without_password(catalog))
+            if "does not exist" in said or "DATA_PATH" in said.upper():
+                said += "; at the first push name the shared folder for its files with --data"
+            raise AutoscoutError(f"the catalog {_without_password(catalog)} cannot be used ({said})") from error
+
+
+def _load(con: "DuckDBPyConnection", extension: str) -> None:
+    try:
+        con.execute(f"LOAD {extension}")
+        return
+    except duckdb.Error:
+        pass
+    try:
+        from duckdb_extensions import import_extension  # type: ignore[import-not-found]
+
+        import_extension(extension, con=con)
+        con.execute(f"LOAD {extension}")
+    except Exception as error:
+        raise AutoscoutError(
+            f"a catalog in Postgres needs DuckDB's extension {extension}, which is not installed: {_INSTALL}; "
+            f"a folder needs nothing"
+        ) from error
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("'", "''")
+
+
+def _without_password(catalog: str) -> str:
+    catalog = re.sub(r"password=\S+", "password=…", catalog)
+    before, at, after = catalog.rpartition("@")
+    if not at:
+        return catalog
+    scheme, _, login = before.rpartition("//")
+    return f"{scheme}//{login.split(':')[0]}@{after}"

@@ -1,0 +1,275 @@
+"""A lake: a folder (NFS, a USB disk) where knowledge bases meet. A grow-only union, so merging needs no agreement.
+
+    LAKE/family=pretrain-megatron-dense/<sha256 of its bytes>.parquet    one session or import, whole
+    LAKE/forgotten/<name>                                                sessions that nobody shall take any more
+
+A file never changes. It is written under another name and renamed, and taken only if its bytes hash to its name:
+what a full disk or a pulled plug left is passed over. Who pushes or pulls twice changes nothing. One row of a file is
+one row of a table; `kind` says of which.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kb import rows
+from kb.connect import reader, writer
+from kb.records import AutoscoutError
+from kb.sharing import arrivals
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_FILES_AT_ONCE = 200
+_JOB = ("id", "name", "task", "target", "family", "model", "traffic")
+SESSION = (
+    *("source", "job_id", "job_name", "context", "host", "cluster", "devices", "goal", "metric", "constraints"),
+    *("strategy", "seed", "fidelity", "warm_start", "kb_mark", "unix_s", "job", "hyper", "environment"),
+)
+_JSON = ("job", "hyper", "environment", "other_metrics")
+
+
+class Moved(NamedTuple):
+    sessions: int
+    measurements: int
+    passed_over: list[str]  # a sentence each
+
+
+def push(kb: Path, lake: Path) -> Moved:
+    """Adds to the lake every session and import that it lacks. Errors: AutoscoutError when it cannot be written."""
+    _make(lake)
+    with reader(kb, files=True) as con:
+        todo = [
+            each
+            for each in census(con)
+            if not any((lake / f"family={each.family}" / f"{h}.parquet").exists() for h in each.files)
+        ]
+        gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
+        # Written while only reading: others may go on.
+        written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
+        files = con.execute(
+            "SELECT session, list(hash) FROM lake_file WHERE session IN (SELECT session FROM forgotten) GROUP BY ALL"
+        ).fetchall()
+    if written:
+        with writer(kb) as con:
+            for each, name in written:
+                remember(con, name, each)
+    _mark_forgotten(lake, gone, dict(files))
+    return Moved(len(written), sum(each.measurements for each, _ in written), [])
+
+
+def pull(kb: Path, lake: Path) -> Moved:
+    """Takes from the lake what the knowledge base lacks. Errors: AutoscoutError when there is no such folder."""
+    if not lake.is_dir():
+        raise AutoscoutError(f"{lake} is not a folder; give the one that `autoscout kb push` was given", 2)
+    return take(kb, sorted(lake.glob("family=*/*.parquet")), _forgotten(lake))
+
+
+def take(kb: Path, files: list[Path], gone: set[str] | None = None) -> Moved:
+    """Takes in files of a lake, each once; `gone`: sessions that are passed over."""
+    with reader(kb) as con:
+        known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+    new = [path for path in files if path.stem not in known]
+    whole = [path for path in new if hash_of(path) == path.stem]
+    passed_over = [
+        f"{path}: not whole, or changed since it was written; it is passed over" for path in new if path not in whole
+    ]
+    sessions = measurements = 0
+    for i in range(0, len(whole), _FILES_AT_ONCE):
+        with writer(kb) as con:
+            some, many, outside = _take_in(con, whole[i : i + _FILES_AT_ONCE], gone or set())
+        sessions, measurements, passed_over = sessions + some, measurements + many, passed_over + outside
+    return Moved(sessions, measurements, passed_over)
+
+
+def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str]) -> Moved:
+    """All in one transaction; when DuckDB stumbles over one of them, one by one."""
+    import duckdb
+
+    names = ", ".join(_text(path) for path in paths)
+    con.execute("BEGIN")
+    try:
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT * EXCLUDE (filename), parse_filename(filename, true) "
+            f"AS hash FROM read_parquet([{names}], union_by_name = true, filename = true)"
+        )
+        moved = absorb(con, gone)
+        con.execute("COMMIT")
+        return moved
+    except (duckdb.DataError, duckdb.ProgrammingError, duckdb.IntegrityError, duckdb.NotSupportedError) as error:
+        con.execute("ROLLBACK")
+        if len(paths) == 1:
+            said = " ".join(str(error).split())
+            return Moved(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
+    each = [_take_in(con, [path], gone) for path in paths]
+    return Moved(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
+
+
+class Session(NamedTuple):
+    session: str
+    family: str
+    measurements: int
+    decisions: int
+    files: list[str]  # hashes of files that hold just as much of it
+
+
+def census(con: "DuckDBPyConnection") -> list[Session]:
+    found = con.execute(
+        """
+        WITH measured AS (
+            SELECT o.session, any_value(o.job_id) AS job_id, sum(m.n)::BIGINT AS n
+            FROM (SELECT origin, count(*) AS n FROM measurement GROUP BY origin) AS m
+            INNER JOIN origin AS o ON o.key = m.origin GROUP BY o.session
+        ),
+
+        decided AS (SELECT session, count(*) AS n FROM decision GROUP BY session),
+
+        name AS (SELECT id AS session, job_id FROM session UNION SELECT session, job_id FROM measured)
+
+        SELECT n.session, j.family, coalesce(m.n, 0), coalesce(d.n, 0), coalesce(f.files, [])
+        FROM name AS n
+        INNER JOIN job AS j ON j.id = n.job_id
+        LEFT JOIN measured AS m ON m.session = n.session
+        LEFT JOIN decided AS d ON d.session = n.session
+        LEFT JOIN (
+            SELECT session, measurements, decisions, list(hash) AS files FROM lake_file GROUP BY ALL
+        ) AS f ON f.session = n.session AND f.measurements = coalesce(m.n, 0) AND f.decisions = coalesce(d.n, 0)
+        ORDER BY n.session
+        """
+    ).fetchall()
+    return [Session(*row) for row in found]
+
+
+def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
+    """Puts all that is known of a session into a file in `folder`; returns its hash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{os.getpid()}.unfinished"
+    con.execute(
+        f"COPY ({_whole_session()}) TO {_text(unfinished)} (FORMAT parquet, COMPRESSION zstd)", {"session": session}
+    )
+    name = hash_of(unfinished)
+    with open(unfinished, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(unfinished, folder / f"{name}.parquet")
+    return name
+
+
+def _whole_session() -> str:
+    job = ", ".join(f"j.{name}::VARCHAR AS job_{name}" for name in _JOB)
+    session = ", ".join(f"s.{name}::VARCHAR AS {name}" if name in _JSON else f"s.{name}" for name in SESSION)
+    copied = ", ".join(f"m.{name}::VARCHAR AS {name}" if name in _JSON else f"m.{name}" for name in rows.COPIED)
+    series = ", ".join(f"x.{name}::VARCHAR AS {name}" for name in rows.SERIES)
+    return f"""
+        SELECT 'job' AS kind, 0::BIGINT AS place, $session AS session, {job}
+        FROM job AS j
+        WHERE j.id IN (
+            SELECT job_id FROM session WHERE id = $session UNION SELECT job_id FROM origin WHERE session = $session)
+        UNION ALL BY NAME
+        SELECT 'session' AS kind, 0::BIGINT AS place, s.id AS session, {session}
+        FROM session AS s WHERE s.id = $session
+        UNION ALL BY NAME
+        SELECT
+            'measurement' AS kind, row_number() OVER (ORDER BY m.added) AS place,
+            o.session, o.job_id, o.context, o.environment::VARCHAR AS environment, c.id AS configuration_id, c.name,
+            c.knobs::VARCHAR AS knobs, m.id, {copied}, {series}
+        FROM measurement AS m
+        INNER JOIN origin AS o ON o.key = m.origin
+        INNER JOIN configuration AS c ON c.key = m.configuration
+        LEFT JOIN series AS x ON x.id = m.id
+        WHERE o.session = $session
+        UNION ALL BY NAME
+        SELECT 'decision' AS kind, seq AS place, session, type, unix_s, body::VARCHAR AS body
+        FROM decision WHERE session = $session
+        ORDER BY kind, place
+    """
+
+
+def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
+    con.execute(
+        "INSERT INTO lake_file VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [name, each.session, each.measurements, each.decisions],
+    )
+
+
+def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
+    """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
+    transaction; says how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
+    refused = arrivals.refused(con)
+    con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
+    con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")
+    con.execute("INSERT INTO unwanted SELECT session FROM forgotten")
+    for name in sorted(gone):
+        con.execute("INSERT INTO unwanted VALUES (?)", [name])
+    wanted = "session NOT IN (FROM unwanted)"
+    con.execute(
+        f"INSERT INTO job BY NAME SELECT DISTINCT ON (job_id) {', '.join(f'job_{name} AS {name}' for name in _JOB)} "
+        f"FROM arrived WHERE kind = 'job' AND {wanted} ON CONFLICT DO NOTHING"
+    )
+    before = _count(con, "session")
+    con.execute(
+        f"INSERT INTO session BY NAME SELECT DISTINCT ON (session) session AS id, {', '.join(SESSION)} "
+        f"FROM arrived WHERE kind = 'session' AND {wanted} ON CONFLICT DO NOTHING"
+    )
+    con.execute(
+        f"INSERT INTO decision BY NAME SELECT DISTINCT ON (session, place) session, place AS seq, type, unix_s, body "
+        f"FROM arrived WHERE kind = 'decision' AND {wanted} ON CONFLICT DO NOTHING"
+    )
+    shape = ", ".join(f"{name}::{kind} AS {name}" for name, kind in rows.INCOMING.items())
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT {shape} FROM arrived "
+        f"WHERE kind = 'measurement' AND {wanted} ORDER BY session, place"
+    )
+    new = rows.store_incoming(con)
+    con.execute(
+        """
+        INSERT INTO lake_file
+        SELECT
+            hash, any_value(session), count(*) FILTER (WHERE kind = 'measurement'),
+            count(*) FILTER (WHERE kind = 'decision')
+        FROM arrived GROUP BY hash ON CONFLICT DO NOTHING
+        """
+    )
+    said = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
+    return Moved(_count(con, "session") - before, new, said)
+
+
+def _count(con: "DuckDBPyConnection", table: str) -> int:
+    row = con.execute(f"SELECT count(*) FROM {table}").fetchone()
+    assert row
+    return row[0]
+
+
+def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) -> None:
+    """Says so in the lake, and removes what it holds of them as far as we know."""
+    for session in gone:
+        folder = lake / "forgotten"
+        folder.mkdir(exist_ok=True)
+        (folder / session).touch()
+        for name in files.get(session, []):
+            for path in lake.glob(f"family=*/{name}.parquet"):
+                path.unlink()
+
+
+def _forgotten(lake: Path) -> set[str]:
+    folder = lake / "forgotten"
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _make(lake: Path) -> None:
+    try:
+        lake.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AutoscoutError(f"{lake}: cannot be made a lake ({error.strerror}); choose another folder", 2) from error
+
+
+def hash_of(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    except OSError:
+        return ""
+
+
+def _text(value: object) -> str:
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,41 @@
+"""Where `kb push` and `kb pull` go: a folder, or a team's catalog in Postgres."""
+
+from pathlib import Path
+
+from kb.records import AutoscoutError
+from kb.sharing import lake
+from kb.sharing.lake import Moved
+
+
+def push(kb: Path, target: str, data: Path | None = None) -> Moved:
+    """`data`: with Postgres, the shared folder for the data files. Errors: AutoscoutError."""
+    if catalog := _catalog(target):
+        from kb.sharing import ducklake
+
+        return ducklake.push(kb, catalog, data)
+    return lake.push(kb, Path(target))
+
+
+def pull(kb: Path, target: str) -> Moved:
+    if catalog := _catalog(target):
+        from kb.sharing import ducklake
+
+        return ducklake.pull(kb, catalog)
+    return lake.pull(kb, Path(target))
+
+
+def _catalog(target: str) -> str:
+    """How Postgres is reached; "" for a folder."""
+    for prefix in ("ducklake:postgres:", "ducklake:"):
+        if target.startswith(prefix):
+            return target.removeprefix(prefix)
+    scheme, colon, _ = target.partition("://")
+    if not colon:
+        return ""
+    if scheme in ("postgres", "postgresql"):
+        return target
+    raise AutoscoutError(
+        f"{target}: {scheme} is not written directly; push to a folder and copy it there with the store's own tool "
+        f"(such as `aws s3 sync`): its files never change, so copying is merging",
+        2,
+    )

@@ -1,0 +1,160 @@
+"""What `bench` shows: tables for people, one JSON document for scripts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from autoscout.bench.curves import panels
+from autoscout.bench.curves import text as curves_text
+from autoscout.bench.landscape import Landscape
+from autoscout.bench.paper_evaluation import Results
+from autoscout.bench.run import Run, Settings
+from autoscout.bench.summary import ALL, Row, Spread, Summary, summarize
+from tui.printing.text import table
+
+_MOST_TABLES = 6  # more landscapes than this are shown together
+
+
+def document(
+    landscapes: Sequence[Landscape],
+    runs: Sequence[Run],
+    summary: Summary,
+    settings: Settings,
+    seeds: int,
+    notes: list[str],
+    left_out: dict[str, str],
+) -> str:
+    described = [
+        {
+            "name": land.name,
+            "metric": land.metric,
+            "goal": land.goal,
+            "configurations": len(land.truth),
+            "failures": int((land.status != "ok").sum()),
+            "optimum": land.optimum,
+            "within_target": land.within(settings.target),
+            "sparse": [knob.name for knob in land.space.sparse],
+            "dense": [knob.name for knob in land.space.dense],
+            "simulators": list(land.simulators),
+            "group": land.group,
+        }
+        for land in landscapes
+    ]
+    return msgspec.json.encode(
+        {
+            "settings": {**msgspec.structs.asdict(settings), "seeds": seeds},
+            "landscapes": described,
+            "runs": runs,
+            "summary": summary,
+            "left_out": left_out,
+            "notes": notes,
+        }
+    ).decode()
+
+
+def paper_document(results: Results, report: str) -> str:
+    """`bench --paper` as JSON: runs, their summary, the expert's values by job, and the tables as Markdown."""
+    runs = [run for some in results.runs.values() for run in some]
+    return msgspec.json.encode(
+        {
+            "settings": {**msgspec.structs.asdict(results.settings), "seeds": results.seeds},
+            "runs": runs,
+            "summary": summarize(runs, results.settings.budget, results.settings.target),
+            "experts": results.experts,
+            "markdown": report,
+        }
+    ).decode()
+
+
+def tables(
+    landscapes: Sequence[Landscape], runs: Sequence[Run], summary: Summary, settings: Settings, markdown: bool = False
+) -> str:
+    by_name = {land.name: land for land in landscapes}
+    shown = [ALL] if len(landscapes) > _MOST_TABLES else [*by_name, *([ALL] if len(landscapes) > 1 else [])]
+    curves = panels(runs, settings.budget)
+    parts = []
+    for name in shown:
+        parts.append(_title(name, by_name, settings))
+        rows = [row for row in summary.strategies if row.landscape == name]
+        header, cells = _strategies(rows, settings)
+        parts.append(_markdown(cells, header) if markdown else table(cells, header))
+        if (ratios := _ratios(summary, name)) and not markdown:
+            parts.append(ratios)
+        if not markdown and (name in curves or (name == ALL and len(curves) == 1)):
+            parts.append(
+                "median regret after n evaluations\n"
+                + curves_text(curves.get(name) or next(iter(curves.values())), settings.budget)
+            )
+    return "\n\n".join(parts)
+
+
+def _title(name: str, landscapes: dict[str, Landscape], settings: Settings) -> str:
+    if name == ALL:
+        return f"all {len(landscapes)} landscapes together"
+    land = landscapes[name]
+    within = land.within(settings.target)
+    failures = int((land.status != "ok").sum())
+    return (
+        f"{name}: {len(land.truth):,} configurations, {within:,} within {_percent(settings.target)} of the best "
+        f"({land.metric} {land.optimum:,.6g}){f', {failures:,} fail' if failures else ''}"
+    )
+
+
+def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[list[Any]]]:
+    target = _percent(settings.target)
+    marks = [n for n in ("10", "50", "200") if int(n) <= settings.budget]
+    costs = any(row.cost_to_target for row in rows)
+    header = ["strategy", f"to {target}", "[quartiles]", "solved", "to 5 %"]
+    header += [f"regret@{n}" for n in marks] + ["recommended", f"within {target}"]
+    header += [*(["cost to it"] if costs else []), "ms/step"]
+    cells = []
+    for row in rows:
+        at = [_regret(row.regret_at[n]) for n in marks]
+        recommended = [_regret(row.recommended_regret), f"{row.recommended_within_target}/{row.seeds}"]
+        cost = [f"{row.cost_to_target.median:,.4g}" if row.cost_to_target else "–"] if costs else []
+        cells.append(
+            [
+                row.strategy,
+                _count(row.evaluations_to_target.median, settings.budget),
+                _quartiles(row.evaluations_to_target, settings.budget),
+                f"{row.solved}/{row.seeds}",
+                _count(row.evaluations_to_5pct.median, settings.budget),
+                *at,
+                *recommended,
+                *cost,
+                f"{row.engine_ms_per_step:.1f}",
+            ]
+        )
+    return header, cells
+
+
+def _ratios(summary: Summary, name: str) -> str:
+    """The first strategy against the others."""
+    first = summary.strategies[0].strategy
+    pairs = [p for p in summary.pairs if p.landscape == name and p.a == first]
+    if not pairs:
+        return ""
+    said = ", ".join(f"{p.ratio:.2f} of {p.b} [{p.low:.2f}–{p.high:.2f}]" for p in pairs)
+    return f"{first} needs, of another's evaluations (unsolved = {summary.unsolved_as}; 95 % bootstrap): {said}"
+
+
+def _quartiles(spread: Spread, budget: int) -> str:
+    return f"[{_count(spread.q1, budget)}–{_count(spread.q3, budget)}]"
+
+
+def _count(evaluations: float, budget: int) -> str:
+    return f">{budget}" if evaluations > budget else f"{evaluations:.4g}"
+
+
+def _regret(spread: Spread | None) -> str:
+    return "–" if spread is None else _percent(spread.median)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _markdown(rows: list[list[Any]], header: list[str]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

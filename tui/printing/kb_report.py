@@ -1,0 +1,160 @@
+"""What the verbs about the knowledge base print: similar, import, kb."""
+
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from autoscout.importing.bring_in import Done
+from autoscout.tuning.warm_start import Warm
+from kb.care import Finding
+from kb.forget import Forgotten
+from kb.records import Job
+from kb.sharing.lake import Moved
+from kb.similar import FAR, Alike, Number
+from tui.printing.text import number, table
+
+_DECIDED = {True: "accepted", False: "rejected", None: ""}
+
+
+def say(document: Any, text: str, as_json: bool) -> None:
+    click.echo(msgspec.json.encode(document).decode() if as_json else text)
+
+
+def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
+    """`decided`: by job id, what a person said about them."""
+    if as_json:
+        documents = [
+            {
+                "job": a.job.name,
+                "id": a.job.id,
+                "decided": _DECIDED[decided.get(a.job.id)],
+                "cluster": a.cluster,
+                "distance": a.distance,
+                "measurements": a.measurements,
+                "ok": a.ok,
+                "sessions": a.sessions,
+                "features": a.features,
+            }
+            for a in found
+        ]
+        favourites = [{"name": f.name, "job": f.job, "theirs": f.theirs} for f in carried.favourites]
+        started = carried.started
+        say(
+            {
+                "job": job.name,
+                "similar": documents,
+                "carried": {"sources": started.sources, "favourites": favourites, "notes": started.notes},
+            },
+            "",
+            True,
+        )
+        return
+    if not found:
+        click.echo("nothing like it has been measured yet")
+        return
+    click.echo(f"past jobs like {job.name}, nearest first\n")
+    rows = [
+        (a.job.name, a.cluster, f"{a.distance:.2f}", a.measurements, a.measurements - a.ok, _said(a, decided))
+        for a in found
+    ]
+    click.echo(table(rows, ["job", "cluster", "distance", "measurements", "failed", "hands over"]))
+    for a in found:
+        if a.features:
+            click.echo(f"\n{a.job.name} on {a.cluster} differs by")
+            parts = [(f.name, _shown(f.here), _shown(f.there), f"+{f.distance:.2f}", f.why) for f in a.features]
+            click.echo(table(parts, ["feature", "here", "there", "distance", "because"]))
+        else:
+            click.echo(f"\n{a.job.name} on {a.cluster} is this job")
+    if carried.favourites:
+        click.echo("\na new session would take over\n")
+        for s in carried.started.sources:
+            click.echo(
+                f"  {s.job} on {s.cluster}: {s.rows} measured configurations, {s.failures} failures, "
+                f"{s.orderings} orderings"
+            )
+        click.echo()
+        click.echo(
+            table([(f.name, f.job, f.theirs) for f in carried.favourites], ["first to try here", "from", "there"])
+        )
+    for text in carried.started.notes:
+        click.echo(f"  {text}")
+
+
+def _said(a: Alike, decided: dict[str, bool]) -> str:
+    chosen = decided.get(a.job.id)
+    if chosen is None:
+        return "yes, it is near" if a.distance < FAR else "no, it is too far away"
+    return "yes, accepted" if chosen else "no, rejected"
+
+
+def imported(done: Done, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        say(done, "", True)
+        return
+    verb = "would be imported" if dry_run else "imported"
+    click.echo(f"{done.good} of {done.rows} rows {verb} by the reader {done.reader} as {done.id}")
+    if not dry_run:
+        click.echo(f"  new: {done.new}, known already: {done.known}; undo: autoscout kb forget --import {done.id}")
+    click.echo(f"  valid configurations of the job as they are: {done.valid}; the others serve as hints")
+    for name, meaning in done.columns.items():
+        click.echo(f"  {name} → {meaning}")
+    for text in done.notes:
+        click.echo(f"  {text}")
+    if done.bad:
+        click.echo(f"  {done.rows - done.good} rows were left out:")
+        for row in done.bad:
+            click.echo(f"    {row.where}: {row.reason}")
+        if done.rows - done.good > len(done.bad):
+            click.echo(f"    … and {done.rows - done.good - len(done.bad)} more")
+
+
+def info(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say(found, "", True)
+        return
+    newest = found["newest_unix_s"]
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest)) if newest else "–"
+    statuses = ", ".join(f"{n} {status}" for status, n in found["statuses"].items()) or "none"
+    click.echo(f"{found['path']}: {found['bytes'] / 2**20:.1f} MiB, schema {found['schema']}, DuckDB {found['duckdb']}")
+    click.echo(f"  {found['measurements']:,} measurements ({statuses}) of {found['configurations']:,} configurations")
+    click.echo(f"  {found['jobs']} jobs, {found['sessions']} sessions and imports, {found['decisions']:,} decisions")
+    click.echo(f"  newest measurement: {when}; forgotten sessions: {found['forgotten']}")
+    if found["network_filesystem"]:
+        click.echo(
+            f"  warning: it is on {found['network_filesystem']}, where file locks may not hold; keep it on a "
+            f"local disk and share with `autoscout kb push`"
+        )
+
+
+def findings(found: list[Finding], as_json: bool) -> None:
+    if as_json:
+        say(found, "", True)
+        return
+    for finding in found:
+        click.echo(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.found}")
+
+
+def moved(done: Moved, what: str, lake: str, as_json: bool) -> None:
+    for text in done.passed_over:
+        click.echo(f"autoscout: {text}", err=True)
+    document = {"sessions": done.sessions, "measurements": done.measurements, "passed_over": done.passed_over}
+    say(document, f"{done.sessions} sessions with {done.measurements} measurements {what} {lake}", as_json)
+
+
+def forgotten(done: Forgotten, as_json: bool) -> None:
+    if as_json:
+        say(done, "", True)
+        return
+    click.echo(f"{', '.join(done.sessions)}: {done.measurements} measurements removed")
+    for path in done.files:
+        click.echo(f"  removed {path}")
+    for text in done.left:
+        click.echo(f"  left: {text}")
+
+
+def _shown(value: Number) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else number(value)

@@ -1,0 +1,131 @@
+"""`tune` without a screen: one line an event that matters, readable in a log file, 80 columns where it can be."""
+
+import time
+from collections.abc import Callable
+
+from autoscout.job.objective import broken, cost, to_metric
+from kb.journal import (
+    Answered,
+    AnyEvent,
+    Checked,
+    Decided,
+    Event,
+    ExperimentEnded,
+    FidelitySwitched,
+    SearchEnded,
+    SessionStarted,
+    Simulated,
+    TournamentRanked,
+)
+from kb.records import Job, Measurement
+from tui.printing.text import clock, metric, number
+from tui.session.standing import REASONS
+
+
+class Progress:
+    """Folds events into lines. `write` gets each finished line."""
+
+    def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
+        self.job = job
+        self.write = write
+        self.began = self.now = time.time()
+        self.session = session
+        self.arm = ""
+        self.searched = 0
+        self.simulated = 0
+        self.checks = 0
+        self.trusted: bool | None = None
+        self.confirming = False
+        self.default: float | None = None  # cost
+        self.best: float | None = None  # cost
+
+    def replay(self, past: list[AnyEvent]) -> None:
+        """Takes in what a resumed session has behind it, without a line."""
+        write, self.write = self.write, lambda line: None
+        for event in past:
+            self.see(event)
+        self.write = write
+        self.began = time.time()
+
+    def see(self, event: Event) -> None:
+        self.now = event.at or time.time()
+        match event:
+            case SessionStarted():
+                self.session, self.began = event.session, self.now
+                self._line(f"session {event.session}")
+            case Decided():
+                self.arm = event.arm
+            case ExperimentEnded():
+                self._experiment(event)
+            case Answered():
+                self._measured(event.measurement, "known")
+            case Simulated():
+                self.simulated += 1
+                if self.simulated % 50 == 1:
+                    self._line(
+                        f"{'predicted':<14}  {self.arm:<7}  {metric(self.job, event.predicted):<14}  {event.name} "
+                        f"(prediction {self.simulated})"
+                    )
+            case TournamentRanked():
+                kept = [" → ".join(event.orderings[k][:3]) for k in event.kept]
+                self._line(f"tournament round {event.round + 1}: {len(kept)} of {len(event.orderings)} orderings stay")
+                if len(kept) == 1:
+                    self._line(f"the tree branches on {kept[0]} first")
+            case Checked():
+                self._check(event)
+            case FidelitySwitched():
+                self._line(f"from simulating to profiling: {event.why}")
+            case SearchEnded():
+                self.confirming = True
+                self._line(f"search ends: {REASONS.get(event.reason, event.reason)}")
+            case _:
+                pass
+
+    def _check(self, event: Checked) -> None:
+        """Where every experiment is a check, only a change of the verdict is worth a line."""
+        self.checks += 1
+        trusted = event.mape <= event.epsilon
+        if trusted == self.trusted:
+            return
+        self.trusted = trusted
+        measured = "failed" if event.measured is None else metric(self.job, event.measured)
+        self._line(
+            f"check {self.checks} of the simulators: predicted {number(event.predicted)}, measured {measured}; "
+            f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
+        )
+
+    def _experiment(self, event: ExperimentEnded) -> None:
+        if event.purpose in ("search", "check"):
+            self.searched += 1
+            self._measured(event.measurement, f"profiled {self.searched}/{self.job.budget.profiles}")
+        else:
+            self.arm = ""
+            self._measured(event.measurement, "re-measured")
+
+    def _measured(self, m: Measurement, fidelity: str) -> None:
+        c = cost(self.job.objective, m)
+        if self.default is None and self.arm == "DEFAULT":
+            self.default = c
+        if c is not None and (self.best is None or c < self.best) and fidelity != "re-measured":
+            self.best = c
+        if c is not None:
+            shown = metric(self.job, to_metric(self.job.objective, c))
+        else:
+            shown = "over a limit" if m.status == "ok" else m.status
+        self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
+        problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
+        if problem:
+            self.write(f"{'':>36}{problem}")
+
+    def _line(self, text: str) -> None:
+        self.write(f"{clock(self.now - self.began)}  {self._standing():<27}  {text}")
+
+    def _standing(self) -> str:
+        """Best so far and its gain over the default."""
+        if self.confirming:
+            return "re-measuring"
+        if self.best is None:
+            return "best –"
+        value = to_metric(self.job.objective, self.best)
+        gain = f" ({self.default / self.best:.2f}× default)" if self.default else ""
+        return f"best {number(value)}{gain}"

@@ -1,0 +1,145 @@
+"""What `autoscout predict` prints: one configuration's prediction, or the scores of all members on a table."""
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+
+import click
+
+from autoscout.simulate.predict import Memory, Predicted
+from autoscout.simulate.validation.against import Report, Scores
+from kb.records import Job
+from tui.printing.text import metric, number, table
+
+_SHADES = "█▓▒░▞▚▖▘"
+_PLAIN = "#*+=-:o."
+_MOST_GROUPS = 12
+
+
+def predicted(job: Job, found: Predicted) -> None:
+    click.echo(f"{found.name}: predicted, {metric(job, found.value)}")
+    click.echo(f"  90 % interval {number(found.low)} to {number(found.high)}; {_support(found)}")
+    if found.measured is not None:
+        off = found.value / found.measured - 1
+        click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off")
+    click.echo("")
+    rows = [
+        (
+            s.member,
+            number(s.value),
+            f"{s.weight:.0%}" if s.weight >= 0.005 else "",
+            "" if s.error is None else f"±{math.expm1(1.6449 * s.error):.0%}",
+            "" if s.held_out is None else f"{s.held_out:.1%}",
+            s.why,
+        )
+        for s in found.members
+        if s.value is not None
+    ]
+    click.echo(table(rows, ("member", found.metric, "weight", "90 %", "error", "")))
+    silent: dict[str, list[str]] = {}
+    for s in found.members:
+        if s.value is None:
+            silent.setdefault(s.why, []).append(s.member)
+    for why, members in silent.items():
+        click.echo(f"{', '.join(members)}: {why}")
+    if found.parts:
+        click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} s)")
+        click.echo(stacked(found.parts, "s"))
+    if found.memory is not None:
+        click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
+        click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
+
+
+def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:
+    """One bar of all parts, and a legend, largest first. `whole`: what the full width stands for, if it is more."""
+    ordered = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
+    total = sum(v for v, _ in ordered)
+    if not total:
+        return ""
+    width = min(shutil.get_terminal_size((80, 24)).columns, 100) - 4
+    scale = width / max(total, whole or 0.0)
+    shades, empty = (_SHADES, "·") if _speaks_unicode() else (_PLAIN, " ")
+    bar, reached = "", 0.0
+    for i, (value, _) in enumerate(ordered):
+        reached += value * scale
+        bar += shades[i % len(shades)] * max(0, round(reached) - len(bar))
+    legend = [
+        (f"  {shades[i % len(shades)]} {name}", number(value), unit, f"{value / total:.1%}")
+        for i, (value, name) in enumerate(ordered)
+        if value / total >= 0.0005
+    ]
+    lines = table(legend, ("", "", "", "")).splitlines()[2:]
+    return "\n".join([f"  {bar.ljust(width, empty) if whole else bar}", *lines])
+
+
+def scored(report: Report) -> None:
+    click.echo(f"{report.table}: {report.rows} rows")
+    for scores in report.metrics.values():
+        left_out = f"what was learned, learned without {scores.held_out}"
+        click.echo(f"\n{scores.metric}: {scores.rows} rows of {scores.jobs} jobs; {left_out}")
+        click.echo(_members(scores))
+        for group, counts in scores.group_rows.items():
+            if len(counts) > 1:
+                click.echo("")
+                click.echo(_by_group(scores, group, counts))
+    if (memory := report.memory) is not None:
+        click.echo(
+            f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
+            f"{memory.false_fits:.1%} died though predicted to fit"
+        )
+    if report.skipped:
+        click.echo("\nnot scored")
+        click.echo(table([(n, why) for why, n in sorted(report.skipped.items(), key=lambda s: -s[1])], ("rows", "why")))
+    if report.unknown_columns:
+        click.echo(f"\ncolumns that nothing reads: {', '.join(report.unknown_columns)}")
+
+
+def _support(found: Predicted) -> str:
+    if not found.rows:
+        past = "".join(f", {n} rows of {job}" for job, n in found.past.items())
+        return f"no measured row of this job{past}; the members claim an error of {found.expected_error:.1%}"
+    others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
+    rows = "1 measured row" if found.rows == 1 else f"{found.rows} measured rows"
+    return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
+
+
+def _memory(memory: Memory) -> str:
+    text = f"{number(memory.gib)} GiB ({number(memory.low)} to {number(memory.high)})"
+    if memory.device_gib is not None:
+        text += f" of {number(memory.device_gib)}; runs out of memory with {memory.oom_probability:.0%}"
+    return text
+
+
+def _members(scores: Scores) -> str:
+    rows = [
+        (
+            name,
+            accuracy.rows,
+            f"{accuracy.mape:.1%}",
+            "" if accuracy.rank is None else f"{accuracy.rank:.3f}",
+            f"{accuracy.coverage:.0%}",
+        )
+        for name, accuracy in scores.members.items()
+    ]
+    return table(rows, ("member", "rows", "MAPE", "rank correlation", "in 90 % interval"))
+
+
+def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
+    """MAPE of the members that are worth comparing: the best few on the whole."""
+    best = sorted(scores.members, key=lambda name: scores.members[name].mape)[:4]
+    largest = sorted(counts, key=lambda name: -counts[name])[:_MOST_GROUPS]
+    errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}
+    rows = [(name, counts[name], *errors[name]) for name in largest]
+    text = table(rows, (group, "rows", *best))
+    return text if len(counts) <= _MOST_GROUPS else f"{text}\nand {len(counts) - _MOST_GROUPS} more; --json has all"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _speaks_unicode() -> bool:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    return encoding.startswith("utf") and os.environ.get("TERM") != "dumb"

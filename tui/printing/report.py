@@ -1,0 +1,225 @@
+"""What the verbs print when they are done: text for people, or the same as one JSON document."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from autoscout.deploy.recommendation import Best, Measured, best_of_session
+from autoscout.machine.doctor import Finding
+from autoscout.space.explain import Explanation
+from autoscout.space.graph import Space
+from autoscout.targets.expert import expert_default
+from autoscout.tuning.loop import Result
+from kb.records import Job, Measurement, Value
+from tui.printing.text import number, table
+
+
+def _json(value: Any) -> None:
+    click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+
+
+def dry_run(job: Job, as_json: bool) -> None:
+    from autoscout.targets.megatron.profiler import launch_line
+
+    space = Space.of_job(job)
+    default = expert_default(space)
+    command = launch_line(job, default, Path("experiment.json"))
+    if as_json:
+        _json(
+            {
+                "job": job.name,
+                "configurations": space.count,
+                "structures": space.structure_count,
+                "default": default.knobs,
+                "launch": command,
+                "profiles": job.budget.profiles,
+            }
+        )
+        return
+    click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
+    click.echo(f"first experiment, the expert default: {space.name(default)}")
+    click.echo(f"launched as: {command}")
+    click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
+
+
+def tuned(kb: Path, result: Result, as_json: bool) -> None:
+    found = best_of_session(kb, result.session)
+    if as_json:
+        _json({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})
+        return
+    click.echo("")
+    best(found, False)
+    click.echo(
+        f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
+        f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
+    )
+
+
+def best(found: Best, as_json: bool) -> None:
+    if as_json:
+        _json(found)
+        return
+    unit = found.metric
+    click.echo(f"{found.job}: best measured configuration")
+    click.echo(f"  {found.best.name}")
+    click.echo("")
+    click.echo(_standings(found, unit))
+    click.echo("")
+    if found.changes:
+        rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in found.changes]
+        click.echo(table(rows, ("knob", "default", "best", "what it does")))
+    else:
+        click.echo("The expert default is the best configuration found.")
+    click.echo("")
+    click.echo(found.evidence)
+    if found.worst is not None and found.worst.name != found.best.name:
+        worst, value = found.worst, found.best.value
+        factor = worst.value / value if worst.value > value else value / worst.value
+        click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
+    click.echo("measured on " + ", ".join(f"{k} {v}" for k, v in found.environment.items() if v))
+
+
+def _standings(found: Best, unit: str) -> str:
+    rows: list[tuple[str, ...]] = []
+    for title, m in (("best", found.best), ("expert default", found.default), ("worst seen", found.worst)):
+        if m is not None:
+            rows.append((title, number(m.value), _range(m), str(m.measurements), _memory(m)))
+    return table(rows, ("", unit, "lowest–highest", "runs", "GiB/rank"))
+
+
+def _range(m: Measured) -> str:
+    return f"{number(m.lowest)}–{number(m.highest)}"
+
+
+def _memory(m: Measured) -> str:
+    return number(m.metrics["peak_memory_gib"]) if "peak_memory_gib" in m.metrics else ""
+
+
+def _shown(value: Value | None) -> str:
+    if value is None:
+        return "–"
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def measurement(job: Job, m: Measurement, as_json: bool) -> None:
+    if as_json:
+        _json(m)
+        return
+    click.echo(f"{m.name}: {m.status}")
+    if m.evidence:
+        click.echo(f"  {m.evidence}")
+    for name, value in m.metrics.items():
+        click.echo(f"  {name:<18} {number(value)}")
+    if m.iterations_s:
+        click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
+    if m.losses and job.task != "serve":  # there they are the answers that the guard compares
+        click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in m.losses)}")
+        click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
+    click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")
+
+
+def explanation(space: Space, found: Explanation, as_json: bool) -> None:
+    if as_json:
+        _json({**msgspec.to_builtins(found), "valid": found.configuration is not None})
+        return
+    if found.configuration is not None:
+        click.echo(f"valid: {found.name}")
+        click.echo("  " + " ".join(f"{k}={_shown(v)}" for k, v in found.configuration.knobs.items()))
+    else:
+        click.echo(f"not valid: {found.name or 'the expert default'}")
+        for violation in found.violations:
+            source = f"  ({violation.rule}, {violation.source})" if violation.source else ""
+            click.echo(f"  ✗ {violation.sentence}{source}")
+        if found.nearest is not None:
+            changed = [
+                f"{k}={_shown(v)}" for k, v in found.nearest.knobs.items() if k in found.given and found.given[k] != v
+            ]
+            click.echo(f"nearest valid: {found.nearest_name}{'  changing ' + ' '.join(changed) if changed else ''}")
+    for sentence in found.inactive:
+        click.echo(f"  – {sentence}")
+
+
+def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | None, as_json: bool) -> None:
+    import itertools
+
+    names = [s.name(c) for c in itertools.islice(s.configurations(), listed or 0)]
+    if as_json:
+        _json(
+            {
+                "job": job.name,
+                "configurations": s.count,
+                "exact": s.count_is_exact,
+                "structures": s.structure_count,
+                "graph": str(graph or ""),
+                "knobs": [
+                    {
+                        "name": k.name,
+                        "kind": k.kind,
+                        "layer": k.layer,
+                        "values": k.values,
+                        "unit": k.unit,
+                        "default": k.default,
+                        "when": k.when.text if k.when else "",
+                        "sets": k.sets,
+                        "meaning": k.meaning,
+                    }
+                    for k in s.knobs
+                ],
+                "edges": [{"from": a, "to": b, **d} for a, b, d in s.graph.edges(data=True)],
+                "rules": [{"id": r.id, "holds": r.holds.text, "source": r.source} for r in s.rules],
+                "list": names,
+            }
+        )
+        return
+    if count:
+        click.echo(s.count)
+        return
+    if listed is not None:
+        click.echo("\n".join(names))
+        return
+    if graph is not None:
+        click.echo(f"{graph}: the knobs of {job.name} as a picture")
+        return
+    acts = s.active()
+    acting = [k for k in s.knobs if acts[k.name] is not False]
+    rows = [
+        (k.name, k.kind, ", ".join(_shown(v) for v in k.values), k.when.text if k.when else "always", k.meaning)
+        for k in acting
+    ]
+    click.echo(table(rows, ("knob", "kind", "values", "acts when", "meaning")))
+    never = [k.name for k in s.knobs if k not in acting]
+    if never:
+        click.echo(f"\nnever act in this job: {', '.join(never)}")
+    about = "" if s.count_is_exact else "about "
+    click.echo(f"\n{about}{s.count:,} valid configurations in {s.structure_count:,} structures, {len(s.rules)} rules")
+
+
+def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        _json(rows)
+    elif not rows:
+        click.echo("no sessions yet; autoscout tune JOB.toml starts one")
+    else:
+        header = ["session", "state", "experiments", "best", "value", "gain", "started"]
+        click.echo(table([[_cell(r[h]) for h in header] for r in rows], header))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return "" if value is None else str(value)
+
+
+def doctor(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        _json(findings)
+    else:
+        for f in findings:
+            click.echo(f"{'✓' if f.ok else '✗'} {f.subject:<16} {f.found}")
+            if f.remedy:
+                click.echo(f"  {'':<16} → {f.remedy}")
+    if any(f.needed and not f.ok for f in findings):
+        raise SystemExit(1)

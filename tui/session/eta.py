@@ -1,0 +1,94 @@
+"""How long it will still take, from how long it took so far. Seconds."""
+
+import itertools
+import math
+import statistics
+
+import msgspec
+
+from autoscout.job.load import seconds
+from tui.session.state import SEARCH_PURPOSES, Run, State
+
+_RECENT = 20  # experiments: later ones resemble each other more than the first
+_FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
+_SIGMAS = 1.96
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Until the end of the session; `low` and `high` a 95 % interval from the spread of the experiments so far."""
+
+    search_s: float
+    confirm_s: float
+    low: float
+    high: float
+
+    @property
+    def total(self) -> float:
+        return self.search_s + self.confirm_s
+
+
+def expected_s(state: State, run: Run) -> float | None:
+    """How long this experiment is likely to take: like the last ones of its configuration, else like the last ones."""
+    same = [r.ended - r.began for r in state.runs[-200:] if r.ended and r.configuration == run.configuration]
+    durations = same or _durations(state)
+    return statistics.median(durations) if durations else None
+
+
+def remaining(state: State) -> Left | None:
+    """None before the first experiment ended and after the session did."""
+    durations = _durations(state)
+    if state.job is None or state.phase == "ended" or not durations:
+        return None
+    mean, spread = statistics.mean(durations), statistics.stdev(durations) if len(durations) > 1 else durations[0] / 2
+    cycle = mean + _gap(state)
+    begun = sum(min(state.now - run.began, mean) for run in state.running.values())
+    confirming = state.phase == "confirm"
+    searches = 0 if confirming else _to_search(state)
+    search = max(0.0, searches * cycle - (0.0 if confirming else begun))
+    if state.job.budget.wall and not confirming:
+        search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
+    done = sum(r.purpose == "confirm" and r.ended > 0 for r in state.runs) if confirming else 0
+    finalists = _to_confirm(state)
+    repeats = state.job.launch.repeats * finalists - done
+    if repeats < 0:  # undecided so far: to the end of this round
+        repeats %= finalists or 1
+    confirm = max(0.0, repeats * cycle - (begun if confirming else 0.0))
+    n = searches + repeats
+    error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
+    total = search + confirm
+    return Left(search, confirm, max(0.0, total - error), total + error)
+
+
+def _to_search(state: State) -> int:
+    """Experiments until the budget is spent, or the search gives up because nothing better was found."""
+    assert state.job is not None
+    left = state.job.budget.profiles - state.searched
+    if state.patience and state.milestone is not None:
+        left = min(left, state.patience - (state.searched - state.milestone.experiments))
+    return max(0, left)
+
+
+def _durations(state: State) -> list[float]:
+    measured = (r for r in reversed(state.runs) if r.ended and r.began and r.purpose != "answered")
+    return [r.ended - r.began for r, _ in zip(measured, range(_RECENT), strict=False)]
+
+
+def _gap(state: State) -> float:
+    """What the engine itself takes between two experiments."""
+    runs = [r for r in state.runs[-_RECENT:] if r.began and r.ended]
+    gaps = [after.began - before.ended for before, after in itertools.pairwise(runs)]
+    return max(0.0, statistics.median(gaps)) if gaps else 0.0
+
+
+def _to_confirm(state: State) -> int:
+    """Configurations that would be re-measured if the search ended now."""
+    best = state.best.value if state.best else None
+    minimized = state.job is None or bool(state.job.objective.minimize)
+    near = {
+        r.configuration.id
+        for r in state.runs
+        if best and r.value and r.purpose in (*SEARCH_PURPOSES, "answered")
+        and (r.value / best if minimized else best / r.value) <= _WITHIN
+    }  # fmt: skip
+    default = state.default.id if state.default else ""
+    return min(_FINALISTS, len(near - {default})) + (state.default_value is not None)

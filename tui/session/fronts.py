@@ -1,0 +1,80 @@
+"""The front of a session: what was measured of each configuration in two metrics, and which nothing beats."""
+
+import math
+import statistics
+from typing import Literal
+
+import msgspec
+
+from autoscout.job.objective import others
+from kb.records import Objective
+from tui.session.state import State
+
+_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # where the job wants only one
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    x: float
+    y: float
+    kind: Literal["front", "knee", "beaten"]
+
+
+class Front(msgspec.Struct, frozen=True, kw_only=True):
+    x_name: str
+    y_name: str
+    wanted: bool  # the job asks for both
+    points: list[Point]  # along the front, the beaten ones last
+
+
+def front(state: State) -> Front | None:
+    """None before two configurations ran within the constraints."""
+    if state.job is None:
+        return None
+    objective = state.job.objective
+    first, least = objective.metric, bool(objective.minimize)
+    groups: dict[str, tuple[str, list[dict[str, float]]]] = {}
+    for run in state.runs:
+        if run.measurement is not None and run.value is not None:
+            groups.setdefault(run.configuration.id, (run.name, []))[1].append(run.measurement.metrics)
+    there = {name for _, rows in groups.values() for row in rows for name in row}
+    beside = [
+        Objective(maximize=m) if "per_s" in m else Objective(minimize=m) for m in _BESIDE if m in there and m != first
+    ]
+    goals = [other for other in others(objective) or beside[:1] if other.metric in there]
+    if not goals:
+        return None
+    second, low = goals[0].metric, bool(goals[0].minimize)
+    rows = []
+    for key, (name, metrics) in groups.items():
+        xs, ys = [m[first] for m in metrics if first in m], [m[second] for m in metrics if second in m]
+        if xs and ys:
+            rows.append((key, name, statistics.median(xs), statistics.median(ys)))
+    costs = [(x if least else -x, y if low else -y) for _, _, x, y in rows]
+    best = [i for i, a in enumerate(costs) if not any(_beats(b, a) for b in costs)]
+    best.sort(key=lambda i: costs[i])
+    knee = _knee([costs[i] for i in best])
+    points = [
+        Point(id=key, name=name, x=x, y=y, kind="knee" if at == knee else "front")
+        for at, (key, name, x, y) in enumerate(rows[i] for i in best)
+    ]
+    points += [
+        Point(id=key, name=name, x=x, y=y, kind="beaten")
+        for i, (key, name, x, y) in enumerate(rows)
+        if i not in set(best)
+    ]
+    return Front(x_name=first, y_name=second, wanted=bool(objective.also), points=points) if len(rows) > 1 else None
+
+
+def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a != b and a[0] <= b[0] and a[1] <= b[1]
+
+
+def _knee(line: list[tuple[float, float]]) -> int | None:
+    """The point of the front farthest from the straight line between its ends (both scaled to 1); None: two or less."""
+    if len(line) < 3:
+        return None
+    (x0, y0), (x1, y1) = line[0], line[-1]
+    away = [(x - x0) / (x1 - x0) + (y - y1) / (y0 - y1) if x1 > x0 and y0 > y1 else math.inf for x, y in line]
+    return min(range(len(line)), key=away.__getitem__)

@@ -1,0 +1,73 @@
+"""What else runs on this machine: who holds the devices, which sessions run beside the same knowledge base, and which
+of them wait."""
+
+from pathlib import Path
+
+import msgspec
+
+from autoscout.cluster.slots import Holder, holder
+from kb import journal as journals
+from kb import lock
+from kb.orders import given
+from kb.records import AutoscoutError
+from kb.store import is_running, sessions_folder
+
+_TAIL = 20_000  # bytes at the end of a journal, enough for its last events
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """One running session; `waits_since` unix time, 0: it does not wait."""
+
+    session: str
+    pid: int
+    doing: str
+    waits_since: float = 0.0
+    waits_for: int = 0  # pid
+
+
+class Neighbours(msgspec.Struct, frozen=True):
+    holder: Holder | None = None
+    sessions: list[Neighbour] = []
+
+
+def look(kb: Path) -> Neighbours:
+    folder = sessions_folder(kb)
+    running = [f for f in sorted(folder.iterdir()) if is_running(f)] if folder.is_dir() else []
+    return Neighbours(holder(), [_neighbour(f) for f in running])
+
+
+def waiting_orders(folder: Path, taken: int) -> list[str]:
+    """Orders in the file that the engine has not taken in yet."""
+    try:
+        orders = given(folder)[taken:]
+    except OSError:
+        return []
+    return [" ".join([order.what, *(f"{n}={v}" for n, v in order.values.items())]) for order in orders]
+
+
+def _neighbour(folder: Path) -> Neighbour:
+    pid = lock.holder(folder / "owner.lock") or 0
+    last = _last(folder / "journal.jsonl")
+    if isinstance(last, journals.Waiting) and not last.over:
+        return Neighbour(folder.name, pid, "waits for the devices", last.at, last.pid)
+    if isinstance(last, journals.ExperimentStarted | journals.Waiting):
+        name = f"#{last.number} {last.name}" if isinstance(last, journals.ExperimentStarted) else "an experiment"
+        return Neighbour(folder.name, pid, f"runs {name}")
+    return Neighbour(folder.name, pid, "thinks between two experiments")
+
+
+def _last(journal: Path) -> journals.AnyEvent | None:
+    try:
+        size = journal.stat().st_size
+        with open(journal, "rb") as file:
+            file.seek(max(0, size - _TAIL))
+            content = file.read()
+        whole = content.rfind(b"\n")
+        start = content.rfind(b"\n", 0, whole) + 1
+        begin = size - len(content) + start
+        found = None
+        for event, _ in journals.read(journal, begin):
+            found = event
+        return found
+    except (OSError, AutoscoutError):
+        return None

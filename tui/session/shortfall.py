@@ -1,0 +1,71 @@
+"""Why nothing is feasible: how near the runs came to each constraint, and what failed how."""
+
+import math
+
+import msgspec
+
+from autoscout.job.objective import constraint
+from tui.session.state import Run, State
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """One constraint and the run that came nearest to it; `factor` ≥ 1: by how much it is missed (1: it is met)."""
+
+    text: str
+    bound: float
+    value: float
+    factor: float
+    run: Run
+
+
+class Failed(msgspec.Struct, frozen=True):
+    status: str
+    count: int
+    example: Run
+
+
+def misses(state: State) -> list[Miss]:
+    """Each constraint, the one that is missed by most first."""
+    if state.job is None:
+        return []
+    found = []
+    for text in state.job.objective.constraints:
+        metric, compare, bound = constraint(text)
+        near: list[Miss] = []
+        for run in state.runs:
+            value = run.measurement.metrics.get(metric) if run.measurement and run.measurement.status == "ok" else None
+            if value is not None:
+                over, under = (value, bound) if compare == "<=" else (bound, value)
+                factor = max(1.0, over / under) if under > 0 else math.inf if over > 0 else 1.0
+                near.append(Miss(text, bound, value, factor, run))
+        if near:
+            found.append(min(near, key=lambda m: m.factor))
+    return sorted(found, key=lambda m: -m.factor)
+
+
+def nearest(state: State) -> Run | None:
+    """The run that comes nearest to keeping all constraints at once."""
+    limits = [run for run in state.runs if run.status == "limit" and run.measurement]
+    return min(limits, key=lambda run: _excess(state, run), default=None)
+
+
+def failures(state: State) -> list[Failed]:
+    found = []
+    for status, count in sorted(state.failures.items(), key=lambda item: -item[1]):
+        example = next(run for run in reversed(state.runs) if run.status == status)
+        found.append(Failed(status, count, example))
+    return found
+
+
+def _excess(state: State, run: Run) -> float:
+    assert state.job is not None
+    assert run.measurement is not None
+    factors = [1.0]
+    for text in state.job.objective.constraints:
+        metric, compare, bound = constraint(text)
+        value = run.measurement.metrics.get(metric)
+        if value is None:
+            return math.inf
+        over, under = (value, bound) if compare == "<=" else (bound, value)
+        factors.append(over / under if under > 0 else math.inf if over > 0 else 1.0)
+    return max(factors)

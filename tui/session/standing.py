@@ -1,0 +1,130 @@
+"""How a session stands, in words: each state that an operator meets, what it means and what to do about it."""
+
+import shlex
+import time
+from typing import Literal
+
+import msgspec
+
+from autoscout.job.load import seconds
+from tui.printing.text import clock
+from tui.session.state import State
+
+SILENT_S = 30.0  # without an event, and no experiment that would explain it
+Kind = Literal[
+    "empty", "loading", "starting", "running", "waiting", "paused", "silent", "crashed",
+    "infeasible", "failed", "interrupted", "ended",
+]  # fmt: skip
+_PHASES = {
+    "starting": "starting",
+    "default": "measuring the default",
+    "opening": "looking around",
+    "tournament": "tournament",
+    "search": "searching",
+    "repeat": "measuring front-runners again",
+    "confirm": "re-measuring the finalists",
+    "ended": "ended",
+}
+REASONS = {
+    "budget": "the budget of experiments is spent",
+    "wall": "the wall-clock budget is spent",
+    "converged": "no improvement for a long time",
+    "exhausted": "every configuration of the space was tried",
+    "interrupted": "interrupted",
+    "failed": "failed",
+    "profiled": "one experiment, profiled",
+    "stopped": "a person stopped it",
+}
+MARKS = {
+    "waiting": ("◌", "~"),
+    "paused": ("‖", "="),
+    "silent": ("!", "!"),
+    "crashed": ("✗", "x"),
+    "infeasible": ("✗", "x"),
+    "failed": ("✗", "x"),
+    "interrupted": ("✗", "x"),
+    "ended": ("■", "#"),
+}
+
+
+class Standing(msgspec.Struct, frozen=True):
+    kind: Kind
+    words: str
+    advice: str = ""  # what to know or do; "" where everything is as it should be
+
+
+def standing(state: State, alive: bool | None, read: float = 1.0, said: str = "", kb: str = "") -> Standing:
+    """`alive`: whether the session's process runs, None for a recording; `read`: the share of the journal that was
+    read; `said`: what the engine said last; `kb`: the knowledge base, if it is not the usual one."""
+    resume = shlex.join(["autoscout", "tune", "--resume", state.session, *(["--kb", kb] if kb else [])])
+    if state.job is None:
+        if read < 1.0:
+            return Standing("loading", "reading the journal …")
+        return Standing("empty", "waiting for the session to begin …", "the journal holds no event yet")
+    if read < 1.0:
+        return Standing("loading", f"reading the journal: {read:.0%}")
+    if state.ended is not None:
+        return _ended(state, said, resume)
+    phase = _PHASES.get(state.phase, state.phase)
+    if alive is False:
+        lost = " The experiment that ran is lost." if state.running else ""
+        told = f" It said: {said}" if said else ""
+        return Standing(
+            "crashed",
+            "its process is gone",
+            f"{state.searched} experiments are kept.{lost}{told}\ngo on with it:  {resume}",
+        )
+    if state.waiting is not None:
+        return _waiting(state)
+    if state.paused and not state.running:
+        return Standing("paused", "paused; p goes on")
+    if alive and (silent := _silent(state)):
+        return silent
+    if state.phase == "starting" and not state.runs:
+        return Standing("starting", "starting: builds the space, fits the simulators, checks the machine")
+    return Standing("running", f"pausing after this experiment: {phase}" if state.paused else phase)
+
+
+def _ended(state: State, said: str, resume: str) -> Standing:
+    assert state.ended is not None
+    over, why = state.ended, state.ended.problem or said
+    if over.reason == "failed" and (over.exit_code == 3 or (state.failures and state.best is None)):
+        advice = "loosen the constraint that is missed, allow more of the space, or raise the budget"
+        return Standing("infeasible", "ended: nothing feasible", advice if state.failures else why)
+    if over.reason == "failed":
+        return Standing("failed", "ended: failed", f"{why}\ntry again:  {resume}".strip())
+    if over.reason == "interrupted":
+        return Standing("interrupted", "ended: interrupted", f"everything measured is kept; go on with it:  {resume}")
+    reason = state.search_end or over.reason
+    return Standing("ended", f"ended: {REASONS.get(reason, reason)}")
+
+
+def _waiting(state: State) -> Standing:
+    assert state.waiting is not None
+    holder = state.waiting
+    who = f"session {holder.holder}" if holder.holder else "another AutoScout"
+    process = f" (process {holder.pid})" if holder.pid else ""
+    since = time.strftime("%H:%M:%S", time.localtime(holder.at))
+    return Standing(
+        "waiting",
+        f"waiting for the devices for {clock(max(0.0, state.now - holder.at))}",
+        f"{who}{process} measures on this machine; this session has waited since {since} and goes on by itself",
+    )
+
+
+def _silent(state: State) -> Standing | None:
+    """No event for longer than anything explains: an experiment must end within the job's timeout."""
+    assert state.job is not None
+    silence = state.now - state.last
+    allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)
+    wall = seconds(state.job.budget.wall) if state.job.budget.wall else 0.0
+    if silence <= allowed or (state.phase == "starting" and not state.running and silence <= max(120.0, wall / 10)):
+        return None
+    ran = f"the experiment should have ended after {state.job.launch.timeout_s:g} s" if state.running else (
+        "no experiment runs; it may be fitting a model of a large space, or hang"
+    )  # fmt: skip
+    return Standing(
+        "silent",
+        f"engine silent for {clock(silence)}",
+        f"{ran}.  autoscout stop {state.session} --now  ends it, and what was measured is kept",
+    )

@@ -1,0 +1,336 @@
+"""A session as it stands: its journal folded, event by event, into plain data. No Textual, no clock, no files.
+
+`apply` takes events in the order of the journal. Live view, attaching later and replaying are the same fold over more
+or fewer events.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from autoscout.job.objective import broken, cost, to_metric
+from kb.journal import (
+    Answered,
+    AnyEvent,
+    BestFound,
+    Checked,
+    Confirmed,
+    Decided,
+    ExperimentEnded,
+    ExperimentStarted,
+    FidelitySwitched,
+    Rewarded,
+    SearchEnded,
+    SessionEnded,
+    SessionResumed,
+    SessionStarted,
+    Simulated,
+    Steered,
+    TournamentRanked,
+    Waiting,
+    WarmStarted,
+    WarmStartWorth,
+)
+from kb.records import Configuration, Job, Measurement
+
+SEARCH_PURPOSES = ("search", "check", "top_k")
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """One experiment, or an answer that the knowledge base gave in its place (`number` None)."""
+
+    number: int | None
+    name: str
+    configuration: Configuration
+    purpose: str
+    arm: str = ""
+    why: str = ""
+    status: str = "running"  # then the measurement's, or `limit`: ran, but breaks a constraint
+    value: float | None = None  # the objective's metric, of runs that qualify
+    predicted: float | None = None
+    began: float = 0.0
+    ended: float = 0.0
+    folder: str = ""
+    note: str = ""
+    measurement: Measurement | None = None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One evaluation of the curve; `at` counts evaluations from 1. `value` None: it failed."""
+
+    at: int
+    value: float | None
+    kind: Literal["profiled", "simulated", "known"]
+
+
+class Arm(msgspec.Struct, kw_only=True):
+    pulls: float = 0.0
+    mean: float = 0.0
+    last: float | None = None
+    ucb: list[float] = msgspec.field(default_factory=list)
+
+
+class Grid(msgspec.Struct, kw_only=True):
+    """A 2×2 grid: rows the base and candidate structure, columns the base and candidate point."""
+
+    names: list[str]
+    arm: str
+    costs: list[float | None]
+    delta_sparse: float
+    delta_dense: float
+    interaction: float | None
+    errors: list[float] = msgspec.field(default_factory=list)  # of the log of each cost that was predicted, else 0
+
+
+class State(msgspec.Struct, kw_only=True):
+    job: Job | None = None
+    session: str = ""
+    strategy: str = ""
+    seed: int = 0
+    context: str = ""
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    default: Configuration | None = None
+    fidelity_asked: str = "adaptive"
+    fidelity: str = "profiled"
+    fidelity_why: str = ""
+    switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
+    began: float = 0.0
+    now: float = 0.0  # unix time of the last event; of the screen's clock while the session runs
+    last: float = 0.0  # of the last event
+    resumed: int = 0
+    phase: str = "starting"  # starting · tournament · search · confirm · ended
+    step: int = 0
+    arm: str = ""
+    decision: Decided | None = None
+    runs: list[Run] = msgspec.field(default_factory=list)
+    running: dict[int, Run] = msgspec.field(default_factory=dict)
+    waiting: Waiting | None = None  # for the devices
+    coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
+    curve: list[Point] = msgspec.field(default_factory=list)
+    simulated: int = 0
+    known: int = 0
+    searched: int = 0  # experiments that count towards the budget
+    device_s: float = 0.0
+    default_value: float | None = None
+    best: BestFound | None = None
+    milestone: BestFound | None = None  # the last one that was better by 1 %: the search gives up `patience` after it
+    patience: int = 0
+    arms: dict[str, Arm] = msgspec.field(default_factory=dict)
+    grid: Grid | None = None
+    checks: list[Checked] = msgspec.field(default_factory=list)
+    rounds: list[TournamentRanked] = msgspec.field(default_factory=list)
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    confirmed: Confirmed | None = None
+    ended: SessionEnded | None = None
+    search_end: str = ""
+    paused: bool = False
+    orders: list[Steered] = msgspec.field(default_factory=list)
+    predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
+    warm: WarmStarted | None = None
+    worth: WarmStartWorth | None = None
+
+    @property
+    def best_value(self) -> float | None:
+        """Re-measured where that was done."""
+        if self.confirmed is not None:
+            return self.confirmed.value
+        return self.best.value if self.best else None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times better than the expert default; re-measured where that was done."""
+        if self.confirmed is not None:
+            return self.confirmed.gain
+        if self.job is None or self.best is None or not self.default_value:
+            return None
+        minimized = bool(self.job.objective.minimize)
+        return self.default_value / self.best.value if minimized else self.best.value / self.default_value
+
+    def apply(self, event: AnyEvent) -> None:
+        self.last = max(self.last, event.at)
+        self.now = self.last
+        match event:
+            case SessionStarted():
+                self._start(event)
+            case SessionResumed():
+                self.resumed += 1
+                self.ended, self.phase, self.paused = None, "search", False
+                for run in self.running.values():
+                    run.status, run.note = "killed", "the session was interrupted while it ran"
+                self.running.clear()
+                self.waiting = None
+            case Decided():
+                self.decision, self.step, self.arm = event, event.step, event.arm
+                self.phase = event.phase
+                self.coordinates = event.coordinates
+                for key, value in event.values.items():
+                    if key.startswith("ucb_"):
+                        self.arms.setdefault(key.removeprefix("ucb_"), Arm()).ucb.append(value)
+            case Rewarded():
+                self._reward(event)
+            case TournamentRanked():
+                self.rounds.append(event)
+            case ExperimentStarted():
+                self._begin(event)
+            case ExperimentEnded():
+                self._finish(event)
+            case Waiting():
+                self._wait(event)
+            case Answered():
+                self.known += 1
+                run = self._run(None, "answered", event.measurement.configuration, event.measurement.name)
+                run.note = f"known from session {event.measured_by}"
+                self._measured(run, event.measurement, "known")
+            case Simulated():
+                self.simulated += 1
+                self.fidelity = "simulated" if not self.switches else self.fidelity
+                self.predictions[event.configuration.id] = event.predicted
+                self.curve.append(Point(len(self.curve) + 1, event.predicted, "simulated"))
+            case Checked():
+                self.checks.append(event)
+                self._predicted(event)
+            case FidelitySwitched():
+                self.switches.append(event)
+                self.fidelity, self.fidelity_why = event.to, event.why
+            case Steered():
+                self._steer(event)
+            case BestFound():
+                self.best = event
+                if self.milestone is None or _better(self.job, event.value, self.milestone.value):
+                    self.milestone = event
+            case SearchEnded():
+                self.search_end, self.phase = event.reason, "confirm"
+            case Confirmed():
+                self.confirmed = event
+            case SessionEnded():
+                self.ended, self.phase, self.waiting = event, "ended", None
+            case WarmStarted():
+                self.warm = event
+            case WarmStartWorth():
+                self.worth = event
+            case _:
+                pass
+
+    def _start(self, event: SessionStarted) -> None:
+        self.job, self.session, self.strategy, self.seed = event.job, event.session, event.strategy, event.seed
+        self.context, self.environment, self.default = event.context, event.environment, event.default
+        self.fidelity_asked = event.fidelity
+        self.fidelity = "simulated" if event.fidelity == "simulate" else "profiled"
+        self.began = event.at
+        self.patience = int(event.hyper.get("patience", 0))
+
+    def _steer(self, event: Steered) -> None:
+        self.orders.append(event)
+        if event.refused:
+            return
+        if event.what in ("pause", "go"):
+            self.paused = event.what == "pause"
+        elif event.what == "budget" and self.job is not None:
+            profiles = int(event.values["profiles"])
+            budget = msgspec.structs.replace(self.job.budget, profiles=profiles)
+            self.job = msgspec.structs.replace(self.job, budget=budget)
+
+    def _reward(self, event: Rewarded) -> None:
+        for name, (pulls, mean) in event.arms.items():
+            arm = self.arms.setdefault(name, Arm())
+            arm.pulls, arm.mean = pulls, mean
+        earned = {"SPARSE": event.delta_sparse, "DENSE": event.delta_dense}
+        if len(event.costs) == 4 and event.costs[0] and event.costs[3]:
+            earned["MODEL"] = 1 - event.costs[3] / event.costs[0]
+        if self.arm in self.arms and self.arm in earned:
+            self.arms[self.arm].last = earned[self.arm]
+        self.grid = Grid(
+            names=self.decision.names if self.decision else [],
+            arm=self.arm,
+            costs=event.costs,
+            delta_sparse=event.delta_sparse,
+            delta_dense=event.delta_dense,
+            interaction=event.interaction,
+            errors=event.errors,
+        )
+
+    def _begin(self, event: ExperimentStarted) -> None:
+        run = self._run(event.number, event.purpose, event.configuration, event.name)
+        run.began, run.folder = event.at, event.folder
+        self.running[event.number] = run
+
+    def _wait(self, event: Waiting) -> None:
+        """Of an experiment that had to wait, only what follows is the experiment."""
+        self.waiting = None if event.over else event
+        if event.over:
+            for run in self.running.values():
+                run.began = event.at
+
+    def _predicted(self, event: Checked) -> None:
+        """The newest run of that name: a check comes right after its experiment."""
+        run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
+        if run is not None:
+            run.predicted = event.predicted
+
+    def _finish(self, event: ExperimentEnded) -> None:
+        run = self.running.pop(event.number, None)
+        self.waiting = None
+        m = event.measurement
+        if run is None:
+            run = self._run(event.number, event.purpose, m.configuration, m.name)
+            run.began = event.at - m.cost_s
+        run.ended = event.at
+        self.device_s += m.device_s
+        if event.purpose in SEARCH_PURPOSES:
+            self.searched += 1
+        self._measured(run, m, "profiled")
+
+    def _run(self, number: int | None, purpose: str, configuration: Configuration, name: str) -> Run:
+        searching = purpose not in ("confirm", "profile")
+        run = Run(
+            number=number,
+            name=name,
+            configuration=configuration,
+            purpose=purpose,
+            arm=self.arm if searching else "",
+            why=self.decision.why if searching and self.decision else "",
+            predicted=self.predictions.get(configuration.id),
+        )
+        self.runs.append(run)
+        return run
+
+    def _measured(self, run: Run, m: Measurement, kind: Literal["profiled", "known"]) -> None:
+        assert self.job is not None
+        objective = self.job.objective
+        c = cost(objective, m)
+        run.measurement, run.status = m, m.status
+        run.value = None if c is None else to_metric(objective, c)
+        run.note = m.evidence or run.note
+        if c is None and m.status == "ok":
+            run.status, run.note = "limit", broken(objective, m)
+        if run.status != "ok":
+            self.failures[run.status] = self.failures.get(run.status, 0) + 1
+        if self.default is not None and m.configuration == self.default and self.default_value is None:
+            self.default_value = run.value
+        if run.purpose not in ("confirm", "profile"):
+            self.curve.append(Point(len(self.curve) + 1, run.value, kind))
+
+
+def _better(job: Job | None, value: float, before: float) -> bool:
+    """By more than 1 %."""
+    minimized = job is None or bool(job.objective.minimize)
+    return value < 0.99 * before if minimized else value > before / 0.99
+
+
+def fold(events: list[AnyEvent]) -> State:
+    state = State()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def best_so_far(state: State) -> list[tuple[int, float]]:
+    """(evaluation, best measured value up to it), one entry each time that it improves."""
+    minimized = state.job is None or bool(state.job.objective.minimize)
+    steps: list[tuple[int, float]] = []
+    for point in state.curve:
+        if point.value is None or point.kind == "simulated":
+            continue
+        if not steps or (point.value < steps[-1][1] if minimized else point.value > steps[-1][1]):
+            steps.append((point.at, point.value))
+    return steps

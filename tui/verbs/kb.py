@@ -1,0 +1,246 @@
+"""Verbs about the knowledge base: sql, kb, similar, import."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from kb.records import AutoscoutError
+from tui.options import common, existing_kb, kb_path, load_job, note
+
+
+@click.command()
+@click.argument("query", metavar="[SELECT …]", required=False)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]), default="table")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write to a file instead of stdout.")
+@common
+def sql(
+    query: str | None, form: str, limit: int, offset: int, out: Path | None, kb: Path | None, as_json: bool
+) -> None:
+    """Ask the knowledge base in SQL, read-only; without a query a console opens.
+
+    Views: runs, best, results, failures, knob_effects, sessions, imports, decisions, grids, arms, checks,
+    simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters, versions, objectives.
+    """
+    from kb import query as queries
+    from tui.printing import sql_console
+
+    path = existing_kb(kb)
+    if query is None:
+        if not sys.stdin.isatty():
+            raise click.UsageError("give a query, or open the console on a terminal")
+        sql_console.run(path, limit, form)
+        return
+    began = time.perf_counter()
+    table = queries.run(path, query, limit, offset)
+    rendered = queries.render(table, "json" if as_json else form)
+    if out is not None:
+        out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
+    elif isinstance(rendered, bytes):
+        sys.stdout.buffer.write(rendered)
+    else:
+        click.echo(rendered)
+    note(sql_console.timing(len(table.rows), table.truncated, time.perf_counter() - began))
+
+
+@click.command()
+@click.argument("what", metavar="JOB.toml|SESSION")
+@click.option("--accept", metavar="JOB", help="That past job hands over from now on, however far away it is.")
+@click.option("--reject", metavar="JOB", help="That one does not, however near it is.")
+@click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Past jobs at most.")
+@common
+def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
+    """Show the nearest past jobs, what sets them apart, and what a new session would take over; accept or reject one
+    by its name or id."""
+    from autoscout.job.presets import device_memory_gib
+    from autoscout.space.graph import Space
+    from autoscout.tuning import warm_start
+    from kb import choices
+    from kb import similar as similarity
+    from tui.printing import kb_report
+    from tui.session.follow import job_of
+
+    path = existing_kb(kb)
+    job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+    found = similarity.similar(path, job, device_memory_gib, count=count, on_note=note)
+    for name in (accept, reject):
+        if name is not None:
+            there = [a.job.id for a in found if name in (a.job.name, a.job.id)]
+            if not there:
+                raise AutoscoutError(f"'{name}' is not among the {len(found)} nearest jobs; --count shows more", 2)
+            choices.choose(path, job.id, there[0], name is accept, f"verb, pid {os.getpid()}")
+    carried = warm_start.gather(path, job, Space.of_job(job))
+    kb_report.similar(job, found, carried, choices.choices(path, job.id), as_json)
+
+
+@click.command("import")
+@click.argument("source", metavar="TABLE", type=click.Path(path_type=Path))
+@click.option("--job", "job_file", required=True, metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--map", "maps", metavar="COLUMN=NAME", multiple=True, help="What a column is: a knob, a metric, status, cost_s …"
+)
+@click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
+@click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")
+@click.option("--reader", help="How to read it; found out by itself otherwise.")
+@click.option("--dry-run", is_flag=True, help="Say what would be imported, and store nothing.")
+@common
+def import_(
+    source: Path,
+    job_file: Path,
+    maps: tuple[str, ...],
+    sets: tuple[str, ...],
+    units: tuple[str, ...],
+    reader: str | None,
+    dry_run: bool,
+    kb: Path | None,
+    as_json: bool,
+) -> None:
+    """Bring in measurements made elsewhere: CSV, Parquet, vLLM bench results, DeepSpeed autotuning folders, Optuna
+    studies, Megatron-LM logs, aiconfigurator tables. `kb forget --import ID` undoes it."""
+    from autoscout.importing import bring_in
+    from tui.printing import kb_report
+
+    job = load_job(job_file)
+    done = bring_in.bring_in(kb_path(kb), source, job, maps, sets, units, reader or "", dry_run)
+    kb_report.imported(done, dry_run, as_json)
+
+
+@click.group("kb")
+def kb_() -> None:
+    """Look after the knowledge base: size, integrity, sharing, copies, forgetting."""
+
+
+@kb_.command()
+@common
+def info(kb: Path | None, as_json: bool) -> None:
+    """Show what is in it: sizes, counts and versions."""
+    from kb import care
+    from tui.printing import kb_report
+
+    kb_report.info(care.info(existing_kb(kb)), as_json)
+
+
+@kb_.command()
+@common
+def check(kb: Path | None, as_json: bool) -> None:
+    """Read everything: integrity, references, hashes, journals, imports. Exit code 1 if something is wrong."""
+    from kb import care
+    from tui.printing import kb_report
+
+    findings = care.check(existing_kb(kb))
+    kb_report.findings(findings, as_json)
+    if not all(finding.ok for finding in findings):
+        raise SystemExit(1)
+
+
+@kb_.command()
+@click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=click.Path(path_type=Path))
+@common
+def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
+    """Bring in journals (default: all of this knowledge base) and imports; what is there already changes nothing."""
+    from kb import store
+    from tui.printing import kb_report
+
+    path = kb_path(kb)
+    problems: list[str] = []
+    new = sum(store.ingest(path, journal) for journal in journals)
+    if not journals:
+        new, problems = store.ingest_all(path)
+    for problem in problems:
+        note(problem)
+    kb_report.say({"new": new, "problems": problems}, f"{new} new measurements", as_json)
+
+
+@kb_.command()
+@click.argument("lake", metavar="FOLDER|postgres://…")
+@click.option("--data", type=click.Path(path_type=Path), help="With postgres: the shared folder for the data files.")
+@common
+def push(lake: str, data: Path | None, kb: Path | None, as_json: bool) -> None:
+    """Add to a lake what it lacks. Twice gives the same; nothing in it ever changes."""
+    from kb.sharing import places
+    from tui.printing import kb_report
+
+    kb_report.moved(places.push(existing_kb(kb), lake, data), "put into", lake, as_json)
+
+
+@kb_.command()
+@click.argument("lake", metavar="FOLDER|postgres://…")
+@common
+def pull(lake: str, kb: Path | None, as_json: bool) -> None:
+    """Take from a lake what is not here yet; half-copied files are passed over."""
+    from kb.sharing import places
+    from tui.printing import kb_report
+
+    kb_report.moved(places.pull(kb_path(kb), lake), "taken from", lake, as_json)
+
+
+@kb_.command()
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@common
+def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
+    """Write a whole, compact copy, also while sessions run."""
+    from kb import care
+    from tui.printing import kb_report
+
+    size = care.back_up(existing_kb(kb), copy)
+    kb_report.say({"copy": str(copy), "bytes": size}, f"{copy}: {size / 2**20:.1f} MiB", as_json)
+
+
+@kb_.command()
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@common
+def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
+    """Put a backup in its place, then bring in what journals and imports have beyond it. The old file is kept."""
+    from kb import care
+    from tui.printing import kb_report
+
+    new, aside = care.restore(kb_path(kb), copy)
+    kept = f"; the file that was there is {aside}" if aside else ""
+    document = {"new": new, "aside": str(aside) if aside else None}
+    kb_report.say(document, f"restored; {new} measurements came from journals and imports{kept}", as_json)
+
+
+@kb_.command()
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1)
+@click.option("--host", help="Every session that ran on this host.")
+@click.option("--import", "imported", metavar="ID", help="An import; `autoscout sql 'FROM imports'` lists them.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def forget(
+    sessions: tuple[str, ...], host: str | None, imported: str | None, yes: bool, kb: Path | None, as_json: bool
+) -> None:
+    """Remove sessions, an import or all of a host: rows, journals, experiment folders and files."""
+    from kb import forget as forgetting
+    from tui.printing import kb_report
+
+    path = existing_kb(kb)
+    chosen = [*sessions, *([imported] if imported else [])]
+    if host:
+        chosen += forgetting.sessions_of_host(path, host)
+    if not chosen:
+        raise click.UsageError("give a session, --host NAME or --import ID")
+    if not yes and sys.stdin.isatty() and not as_json:
+        click.confirm(f"Move {', '.join(chosen)} to the trash?", abort=True)
+    kb_report.forgotten(forgetting.forget(path, list(dict.fromkeys(chosen))), as_json)
+
+
+@kb_.command()
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1)
+@common
+def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """Take forgotten sessions and imports out of the trash again; without a name, list what is in it."""
+    from kb import forget as forgetting
+    from tui.printing import kb_report
+
+    path = existing_kb(kb)
+    if not sessions:
+        there = forgetting.deleted(path)
+        kb_report.say({"deleted": there}, "\n".join(there) or "the trash is empty", as_json)
+        return
+    done = forgetting.undelete(path, list(dict.fromkeys(sessions)))
+    document = {"sessions": done.sessions, "measurements": done.measurements}
+    kb_report.say(document, f"{', '.join(done.sessions)}: {done.measurements} measurements are back", as_json)
