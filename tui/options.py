@@ -39,7 +39,8 @@ def note(text: str) -> None:
 
 
 def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -> Any:
-    from autoscout.job.load import load_job, with_budget
+    from autoscout.job.load import with_budget
+    from autoscout.targets.jobs import load_job
 
     job = load_job(path)
     return with_budget(job, profiles, wall) if profiles is not None or wall is not None else job

@@ -26,20 +26,20 @@ import msgspec
 import numpy as np
 
 from autoscout.bench.landscape import Landscape
-from autoscout.job.load import load_job
 from autoscout.job.objective import constraint
 from autoscout.job.words import nearest_name
 from autoscout.simulate.encode import length, of_job
+from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import ERROR, Memory, ranks_gib
 from autoscout.simulate.training.step import Training
-from autoscout.space.attributes import attributes_of, capacities, device_counts
+from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb.records import AutoscoutError, Job
 
 PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
@@ -67,7 +67,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     # What strategies hear of them is the peaks, where there are any.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
-    space = Space.of_job(msgspec.structs.replace(job, objective=objective))
+    space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.feasible.columns()}
     if len(device_counts(job)) > 1:
         columns.pop("memory_gib", None)  # of the smallest kind; here each kind's own counts

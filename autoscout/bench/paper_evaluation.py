@@ -20,9 +20,8 @@ from autoscout.bench.every import run_all
 from autoscout.bench.job_landscape import landscape
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
-from autoscout.targets.expert import advised
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.megatron.expert import advised
 from kb.records import Job, Node, SpaceLimits, Value
 
 Scope = Literal["3dp", "5dp", "full"]
@@ -143,7 +142,7 @@ def job_of(name: str, scope: Scope) -> Job:
 
 def _limits(job: Job, scope: Scope) -> SpaceLimits:
     free = {"3dp": _OF_3DP, "5dp": _OF_5DP, "full": _OF_TABLE_1}[scope]
-    knobs = Space.of_job(msgspec.structs.replace(job, space=SpaceLimits())).knob
+    knobs = JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits())).knob
     return SpaceLimits(
         fix={name: _FIXED.get(name, knob.values[0]) for name, knob in knobs.items() if name not in free},
         limit={name: values for name, values in _LIMITED.items() if name in knobs and name in free},

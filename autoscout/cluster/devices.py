@@ -7,9 +7,22 @@ import re
 from collections import Counter
 
 from autoscout.job import presets
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, Node
 
 SEPARATOR = ", "  # between the names in the environment's `gpus`
+
+
+def device_kind(job: Job) -> str:
+    """ "cpu" or "cuda". Errors: AutoscoutError when the cluster mixes CPUs and GPUs."""
+    kinds = {"cpu" if node.device == "cpu" else "cuda" for node in job.cluster.nodes}
+    if len(kinds) != 1:
+        raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
+    return kinds.pop()
+
+
+def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
+    """Without those of a kind of device that the configuration leaves out."""
+    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
 
 
 def gpus_of(environment: dict[str, str]) -> list[str]:

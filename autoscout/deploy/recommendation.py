@@ -8,7 +8,8 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.running import equivalence
 from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
@@ -56,19 +57,19 @@ def best_of_session(kb: Path, session: str) -> Best:
     started = session_started(kb, session)
     past = journals.events(session_folder(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in _measurements(past)]
-    return _best(started.job, Space.of_job(started.job), started.default, rows, _confirmed(past))
+    return _best(started.job, JobSpace.of_job(started.job), started.default, rows, _confirmed(past))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
     """Over all that was measured of the job on the hardware and versions that measured it last, as far as this
     job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
     rows = [(session, m) for session, m in store.measurements(kb, job=job.id) if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
     rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
-    reference = equivalence.Reference(equivalence.kind_of(job), default.id)
+    reference = equivalence.Reference(target_of(job).equivalence(job), default.id)
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)

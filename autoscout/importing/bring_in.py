@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 
 from autoscout.importing import aiconfigurator, columnar, optuna
-from autoscout.importing.found import Cell, Row, Source
+from autoscout.importing.found import Cell, Reader, Row, Source
 from autoscout.importing.mapping import Use, knob_value, uses
 from autoscout.importing.units import quantity, unit_of
+from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
-from autoscout.targets.deepspeed import importer
-from autoscout.targets.megatron import importer as megatron
-from autoscout.targets.vllm import importer as vllm
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.target import names, target
 from kb import door
 from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
@@ -64,7 +64,7 @@ def bring_in(
     """Errors: AutoscoutError (exit 2) for what no reader can read, and when not one row can be used."""
     if not path.exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     source = open_source(path, job, space, reader)
     meant = uses(source.columns, space, source.meaning, maps, units)
     fixed = parse(space, sets)
@@ -87,46 +87,24 @@ def bring_in(
 
 
 def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
-    """By `reader`, or by what the file looks like."""
+    """By `reader`, or by what the file looks like. Errors: AutoscoutError (exit 2)."""
+    known = readers()
     name, _, part = reader.partition(":")
-    name = name or _reader_of(path)
-    match name:
-        case "vllm":
-            return vllm.read(path, job)
-        case "deepspeed":
-            return importer.read(path, job)
-        case "optuna":
-            return optuna.read(path, part)
-        case "megatron":
-            return megatron.read(path, job, {knob.sets for knob in space.knobs})
-        case "aiconfigurator":
-            return aiconfigurator.read(path)
-        case "csv":
-            return columnar.read_csv(path)
-        case "parquet":
-            return columnar.read_parquet(path)
-    raise AutoscoutError(
-        f"--reader {reader}: choose csv, parquet, vllm, deepspeed, optuna, megatron or aiconfigurator", 2
-    )
+    name = name or next((n for n, r in sorted(known.items(), key=lambda i: i[1].rank) if r.recognizes(path)), "")
+    if not name:
+        raise AutoscoutError(f"{path}: no reader recognizes it; there are {', '.join(sorted(known))}", 2)
+    if name not in known:
+        raise AutoscoutError(f"--reader '{name}'{nearest_name(name, known)}", 2)
+    return known[name].read(path, job, space, part)
 
 
-def _reader_of(path: Path) -> str:
-    if path.suffix == ".parquet":
-        return "parquet"
-    for name, kind in (("aiconfigurator", aiconfigurator), ("vllm", vllm), ("deepspeed", importer)):
-        if kind.recognizes(path):
-            return name
-    if path.is_file() and optuna.recognizes(path):
-        return "optuna"
-    if path.name.endswith((".csv", ".csv.gz", ".tsv")):
-        return "csv"
-    if megatron.recognizes(path):
-        return "megatron"
-    raise AutoscoutError(
-        f"{path}: no reader recognizes it; AutoScout reads CSV, Parquet, vLLM bench results, DeepSpeed autotuning "
-        f"folders, Optuna studies, Megatron-LM logs and aiconfigurator tables",
-        2,
-    )
+def readers() -> dict[str, Reader]:
+    """Those of general formats, and those that targets bring."""
+    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET, "optuna": optuna.READER}
+    found["aiconfigurator"] = aiconfigurator.READER
+    for name in names():
+        found |= target(name).readers()
+    return found
 
 
 class _Converting:

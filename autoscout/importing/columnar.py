@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from autoscout.importing.found import Row, Source
+from autoscout.importing.found import Reader, Row, Source
 from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
@@ -109,3 +109,13 @@ def _first_undecodable(path: Path, line: int) -> int:
             except UnicodeDecodeError:
                 return number
     return line
+
+
+CSV = Reader(
+    recognizes=lambda path: path.name.endswith((".csv", ".csv.gz", ".tsv")),
+    read=lambda path, job, space, part: read_csv(path),
+    rank=5,
+)
+PARQUET = Reader(
+    recognizes=lambda path: path.suffix == ".parquet", read=lambda path, job, space, part: read_parquet(path), rank=0
+)

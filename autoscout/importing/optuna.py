@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.importing.found import Row, Source
+from autoscout.importing.found import Reader, Row, Source
 from kb.records import AutoscoutError
 from kb.sources import sqlite_tables
 
@@ -119,3 +119,10 @@ def _external(internal: float, distribution: dict[str, Any]) -> Any:
     if "choices" in attributes:
         return attributes["choices"][int(internal)]
     return int(internal) if distribution["name"].startswith("Int") else internal
+
+
+READER = Reader(
+    recognizes=lambda path: path.is_file() and recognizes(path),
+    read=lambda path, job, space, part: read(path, part),
+    rank=4,
+)

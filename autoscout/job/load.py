@@ -8,39 +8,19 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job.objective import constraint, others
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job
 
-_LATENCIES = [
-    f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
-]
-SERVING_METRICS = (
-    *_LATENCIES,
-    "requests_per_s",
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "goodput_rps",
-    "max_rate_rps",
-    "output_tokens_per_s_per_gpu",
-    "usd_per_million_output_tokens",
-    "kv_cache_tokens",
-    "kv_needed_tokens",
-    "peak_memory_gib",
-    "cpu_s",
-)
-TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
-
-_MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
-
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
 
-def load_job(path: str | Path) -> Job:
-    """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+def read_job(path: str | Path) -> Job:
+    """What holds for every target is checked here, the rest by targets/jobs.py.
+
+    Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
     path = Path(path)
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
@@ -122,8 +102,6 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield f"rotary positions need an even size of a head; here it is {head_dim}"
     if model.experts and model.topk > model.experts:
         yield f"model.topk {model.topk} is more than model.experts {model.experts}"
-    if model.experts and model.bias:
-        yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     for i, node in enumerate(job.cluster.nodes):
@@ -137,45 +115,10 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
-    known_metrics = SERVING_METRICS if job.task == "serve" else TRAINING_METRICS
-    further = others(objective)
-    if len({objective.metric, *(o.metric for o in further)}) <= len(further):
-        yield "objective names one metric twice"
-    for metric in [objective.metric, *(o.metric for o in further), *(constraint(t)[0] for t in objective.constraints)]:
-        if metric not in known_metrics:
-            yield f"objective speaks of '{metric}'{nearest_name(metric, known_metrics)}"
-    for one in (objective, *further):
-        if one.maximize in known_metrics and not one.maximize.endswith(_MORE_IS_BETTER):
-            yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
-        if one.minimize in known_metrics and one.minimize.endswith(_MORE_IS_BETTER):
-            yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
-    yield from _serving_objective_problems(job)
-    if job.target != "command" and (job.task == "serve") != (job.target == "vllm"):
-        yield f"task = '{job.task}' does not go with target = '{job.target}': vllm serves, megatron and deepspeed train"
-    if job.target == "command" and not job.space.catalog:
-        yield "target = 'command' has no knobs of its own; name a catalog that declares them in space.catalog"
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
-
-
-def _serving_objective_problems(job: Job) -> typing.Iterator[str]:
-    objective, traffic = job.objective, job.traffic
-    limited = [constraint(text)[0] for text in objective.constraints]
-    further = [other.metric for other in others(objective)]
-    if any("usd_" in metric for metric in (objective.metric, *further, *limited)):
-        unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
-        if unpriced:
-            yield (
-                f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each "
-                f"of cluster.nodes its price_per_hour"
-            )
-    if objective.metric == "max_rate_rps":
-        if traffic.concurrency:
-            yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
-        if not any(metric in _LATENCIES for metric in limited):
-            yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
 
 
 def _traffic_problems(job: Job) -> typing.Iterator[str]:

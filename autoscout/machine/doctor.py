@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import profiler_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
@@ -53,7 +53,7 @@ def _target(job: Job | None) -> list[Finding]:
     """torch and the target of the interpreter that would run the job."""
     probe = job or _any_job()
     try:
-        environment = profiler_for(probe).environment()
+        environment = profiler_of(probe).environment()
     except AutoscoutError as error:
         return [
             Finding(

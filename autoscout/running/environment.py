@@ -5,10 +5,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 
-from autoscout.cluster import devices
 from autoscout.running import processes, results
-from autoscout.targets.megatron import arguments
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
@@ -18,37 +18,6 @@ _NOT_COMPARED = {"launcher"}
 def target_python(job: Job) -> list[str]:
     """The command that starts the target's interpreter."""
     return [*job.launch.command_prefix, job.launch.python or sys.executable]
-
-
-def describe(job: Job) -> dict[str, str]:
-    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker and launcher.
-
-    Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
-    machine lacks GPUs of the job's cluster.
-    """
-    kind = arguments.device_kind(job)
-    interpreter = " ".join(target_python(job))
-    found = probe([*target_python(job), str(processes.WORKER / "probe.py"), kind], interpreter)
-    for package in ("torch", "megatron-core"):
-        if package not in found:
-            raise AutoscoutError(
-                f"{interpreter}: has no {package}; install it there (`pip install torch megatron-core==0.16.1`) "
-                f"or name an interpreter that has it in launch.python",
-                2,
-            )
-    if found["devices"] == "0":
-        raise AutoscoutError(
-            f"{interpreter}: the job needs {_wanted(job)}, and torch sees no GPU; check the driver or the container's "
-            f"flags, and that torch is not a build for CPUs",
-            2,
-        )
-    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
-        raise AutoscoutError(problem, 2)
-    return {**found, "worker": _worker_hash(), "launcher": arguments.launcher(job)}
-
-
-def _wanted(job: Job) -> str:
-    return " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:
@@ -61,6 +30,7 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
 
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
+    """What the last line of a command says, as JSON. Errors: AutoscoutError (exit 2) naming the interpreter."""
     with results.writing("temporary files"):
         output = tempfile.TemporaryFile()  # noqa: SIM115 - what fails below has other causes
     with output:
@@ -93,8 +63,9 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
     return found
 
 
-def _worker_hash() -> str:
+def hash_of(files: Iterable[Path]) -> str:
+    """Of the code that measures: what another version of it measured does not compare."""
     digest = hashlib.sha256()
-    for path in sorted(processes.WORKER.glob("*.py")):
+    for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:8]

@@ -8,10 +8,11 @@ worker/batches.py), so their first losses and gradient norms may differ by round
 
 import itertools
 import math
+from typing import Protocol
 
 import msgspec
 
-from kb.records import Job, Measurement
+from kb.records import Measurement
 
 # Largest relative deviations (losses, gradient norms). About 100 correct layouts of dense and MoE models on
 # CPUs stay within 6e-6 and 1.2e-4 in fp32, and 3e-5 and 5e-3 in bf16. Interleaving that mixes up messages is
@@ -21,34 +22,54 @@ TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
 # Of greedy answers: the least share of their tokens up to the first that differs. Engines of one number format gave
 # equal answers here, whatever their batches, blocks and guesses; an 8-bit KV cache turned the answers of random weights
 # after a tenth to a fifth of their tokens, and an engine that computes something else starts with another token.
-ANSWERS = "answers"
 GUARDED = 4  # prompts, targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
 _COMPARED = 3  # values of a complete run: worker/train.py keeps so many, and trains at least so long
 
 
-def kind_of(job: Job) -> str:
-    """What runs of the job are compared by: its dtype's tolerances for training, ANSWERS for serving."""
-    return ANSWERS if job.task == "serve" else job.model.dtype
+class Check(Protocol):
+    """How two runs are told to have computed the same."""
+
+    def flaw(self, measured: Measurement) -> str:
+        """ "" or why a run's own numbers cannot be right, whatever others computed."""
+        ...
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
+        """ "" when the two agree, else how they do not."""
+        ...
 
 
-def compare(reference: Measurement, measured: Measurement, dtype: str) -> str:
-    """ "" when the first losses and gradient norms (or greedy answers) agree within the tolerance of `dtype`, as
-    kind_of() has it, else why not."""
-    if dtype == ANSWERS:
+class Losses:
+    """Of training: the first losses and gradient norms, within the tolerance of a number format."""
+
+    def __init__(self, dtype: str) -> None:
+        self._losses, self._norms = TOLERANCES[dtype]
+
+    def flaw(self, measured: Measurement) -> str:
+        return _flaw("losses", measured.losses) or _flaw("gradient norms", measured.grad_norms)
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
+        return _compare("losses", reference.losses, measured.losses, self._losses) or _compare(
+            "gradient norms", reference.grad_norms, measured.grad_norms, self._norms
+        )
+
+
+class Answers:
+    """Of serving: greedy answers to a fixed set of prompts."""
+
+    def flaw(self, measured: Measurement) -> str:
+        return _flaw("greedy answers", measured.losses)
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
         return _compare_answers(reference, measured)
-    losses, norms = TOLERANCES[dtype]
-    return _compare("losses", reference.losses, measured.losses, losses) or _compare(
-        "gradient norms", reference.grad_norms, measured.grad_norms, norms
-    )
 
 
-def judge(reference: Measurement, measured: Measurement, dtype: str) -> Measurement:
+def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
     """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
     if measured.status != "ok":
         return measured
-    evidence = compare(reference, measured, dtype)
+    evidence = check.compare(reference, measured)
     return msgspec.structs.replace(measured, status="wrong", evidence=evidence) if evidence else measured
 
 
@@ -61,10 +82,10 @@ class Reference:
     itself, also when both are wrong.
     """
 
-    def __init__(self, dtype: str, default_id: str) -> None:
+    def __init__(self, check: Check, default_id: str) -> None:
         """`default_id`: the id of the expert default's configuration."""
         self.measurement: Measurement | None = None
-        self._dtype = dtype
+        self._check = check
         self._default_id = default_id
         self._supporters = 0
         self._challengers: list[Measurement] = []
@@ -74,15 +95,12 @@ class Reference:
         if measurement.status != "ok":
             return measurement
         reference = self.measurement
-        problem = _flaw("greedy answers" if self._dtype == ANSWERS else "losses", measurement.losses)
-        if self._dtype != ANSWERS:
-            problem = problem or _flaw("gradient norms", measurement.grad_norms)
-        if problem:
+        if problem := self._check.flaw(measurement):
             return msgspec.structs.replace(measurement, status="wrong", evidence=problem)
         if reference is None:
             self.measurement = measurement
             return measurement
-        judged = judge(reference, measurement, self._dtype)
+        judged = judge(self._check, reference, measurement)
         if judged.status == "ok":
             self._supporters += _differ(reference, measurement)
             return judged
@@ -93,7 +111,7 @@ class Reference:
         if default_is_reference or self._supporters:
             return judged
         for challenger in self._challengers:
-            if _differ(challenger, measurement) and not compare(challenger, measurement, self._dtype):
+            if _differ(challenger, measurement) and not self._check.compare(challenger, measurement):
                 self.measurement, self._supporters = challenger, 1
                 return measurement
         self._challengers.append(measurement)

@@ -1,23 +1,18 @@
 """The files of one experiment's folder: what the ranks are told and what they leave behind.
 
 experiment.json is written before the ranks start; each leaves rank-R.log and either rank-R.json (the
-measurement) or rank-R.error.json. Together they are enough to rebuild the Measurement.
+measurement) or rank-R.error.json. Together they are enough for the target to rebuild the Measurement.
 """
 
 import contextlib
-import itertools
-import json
-import math
 import os
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from autoscout.targets.vllm import measurement
-from kb.records import AutoscoutError, Configuration, Measurement
+from kb.records import AutoscoutError, Configuration
 
 _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # by an earlier attempt
 
@@ -69,56 +64,6 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
         part.write_bytes(msgspec.json.encode({"about": about, **worker}))
         os.replace(part, experiment)
     return experiment
-
-
-def collect(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment from its folder alone; None when it is not complete.
-
-    Complete means that every rank's result is there, whoever was killed afterwards.
-    """
-    try:
-        experiment = json.loads((folder / "experiment.json").read_bytes())
-        about = msgspec.convert(experiment["about"], About)
-        ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
-    except (OSError, KeyError, ValueError, msgspec.ValidationError):
-        return None
-    if "plan" in experiment:
-        return measurement.measurement(folder, about, ranks[0], collect)
-    step = statistics.median(ranks[0]["iterations_s"])
-    memory = [rank["peak_memory_gib"] for rank in ranks]
-    at = max(rank["time"] for rank in ranks)
-    cost = max(0.0, at - about.started)
-    losses, grad_norms = _finite(ranks[0]["losses"]), _finite(ranks[0]["grad_norms"])
-    diverged = len(losses) < len(ranks[0]["losses"]) or len(grad_norms) < len(ranks[0]["grad_norms"])
-    return Measurement(
-        configuration=about.configuration,
-        name=about.name,
-        context=about.context,
-        status="wrong" if diverged else "ok",
-        evidence=f"not a number: losses {ranks[0]['losses']}, gradient norms {ranks[0]['grad_norms']}"
-        if diverged
-        else "",
-        metrics={
-            "step_time_s": step,
-            "step_time_min_s": min(ranks[0]["iterations_s"]),
-            "tokens_per_s": experiment["global_batch"] * experiment["seq_len"] / step,
-            "peak_memory_gib": max(memory),
-            "cpu_s": sum(rank["cpu_s"] for rank in ranks),
-        },
-        iterations_s=ranks[0]["iterations_s"],
-        losses=losses,
-        grad_norms=grad_norms,
-        rank_memory_gib=memory,
-        cost_s=cost,
-        device_s=cost * about.ranks,
-        environment=about.environment,
-        at=at,
-    )
-
-
-def _finite(values: list[float]) -> list[float]:
-    """The values before the first NaN or infinity, which JSON has no words for."""
-    return list(itertools.takewhile(math.isfinite, values))
 
 
 def errors(folder: Path) -> list[RankError]:

@@ -17,13 +17,13 @@ _GRACE_S = 5.0
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
-def torchrun_command(python: list[str], experiment: Path, ranks: int) -> list[str]:
-    """What starts an experiment's ranks; a person can run it too, with any experiment.json."""
+def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: int) -> list[str]:
+    """What starts an experiment's ranks, each the script `worker`; a person can run it too."""
     return [
         *python,
         *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
-        *(str(processes.WORKER / "train.py"), str(experiment)),
+        *(str(worker), str(experiment)),
     ]
 
 
@@ -34,8 +34,9 @@ class Torchrun:
     does not reach, the ranks end because their stdin, a pipe that we hold, closes.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._python = environment.target_python(job)
+    def __init__(self, job: Job, worker: Path) -> None:
+        """`worker`: the script that is a rank."""
+        self._python, self._worker = environment.target_python(job), worker
 
     def start(self, stopping: Callable[[], bool]) -> None:
         """Nothing has to be got ready."""
@@ -46,7 +47,7 @@ class Torchrun:
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
         """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
         written."""
-        command = [*torchrun_command(self._python, experiment.resolve(), ranks), "--leash"]
+        command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
             output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes

@@ -1,4 +1,4 @@
-"""The warm launcher: a process that has imported Megatron (or vLLM) once forks the ranks of every experiment."""
+"""The warm launcher: a process that has imported the target once forks the ranks of every experiment."""
 
 import contextlib
 import json
@@ -13,10 +13,8 @@ from typing import Any
 
 from autoscout.running import environment, processes, results
 from autoscout.running.failures import Outcome
-from autoscout.targets.megatron import arguments
-from kb.records import Configuration, Job
+from kb.records import Job
 
-MEGATRON = processes.WORKER / "train.py"
 _TICK_S = 0.05
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _STOP_LIMIT_S = 5.0
@@ -29,10 +27,8 @@ class Warm:
     It ends when its stdin closes, so also when this process is killed; its ranks die with it.
     """
 
-    def __init__(self, job: Job, worker: Path = MEGATRON, variables: dict[str, str] | None = None) -> None:
+    def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
         """`worker`: the script that is a rank; `variables`: the environment of its imports."""
-        if variables is None:
-            variables = arguments.environment_variables(job, Configuration({}), [])
         zygote = str(processes.WORKER / "zygote.py")
         self._command = [*environment.target_python(job), zygote, str(worker), json.dumps(variables)]
         self._process: subprocess.Popen[bytes] | None = None

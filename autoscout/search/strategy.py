@@ -54,10 +54,7 @@ def strategy(
     from autoscout.search.autoscout import AutoScout
     from autoscout.search.paper.published import Paper
     from autoscout.search.rivals.registry import RIVALS, rival
-    from autoscout.targets.expert import expert_default
 
-    if default is None and space.attributes:  # of a table nobody knows what an expert would choose
-        default = expert_default(space)
     if name == "autoscout":
         return AutoScout(
             space, default, seed, hyper or Hyper(), simulators, past or (), seeded or (), budget=budget, batch=batch

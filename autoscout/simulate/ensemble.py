@@ -33,18 +33,21 @@ class Simulators:
         rows: Iterable[Measurement],
         published: bool = False,
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
+        bases: Callable[[], list[Member]] | None = None,
     ) -> None:
-        """`published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
+        """`bases()`: the simulators that need no row, made anew; those that we have for the job's task by default.
+        `published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
         same target measured."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
         rows = list(rows)
         self._published, self.memory = published, memory_of(job, space, rows)
-        metric, task = job.objective.metric, job.task
+        metric = job.objective.metric
+        self.bases = bases or (lambda: analytic(metric, job.task))
         earlier = [(other, *medians(measured, metric)) for other, measured in past if other.id != job.id]
-        learned = past_jobs(space, earlier, lambda: members_of(metric, task))
-        members = table_2() if published else members_of(metric, task, [learned] if learned else [])
+        learned = past_jobs(space, earlier, lambda: members_of(metric, job.task, bases=self.bases))
+        members = table_2() if published else members_of(metric, job.task, [learned] if learned else [], self.bases)
         self.ensemble = Ensemble(members, rule)
         self.any_row = self.columns([next(space.configurations())])
         configurations, values = medians(rows, metric)
@@ -96,7 +99,7 @@ class Simulators:
 
             return predict
 
-        bases = [] if self._published else analytic(self.job.objective.metric, self.job.task)
+        bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
 

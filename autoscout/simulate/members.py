@@ -1,7 +1,7 @@
 """Which simulators there are for a job's objective: analytic ones that need no rows, and learned ones beside and on top
 of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -66,10 +66,17 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
     return []
 
 
-def members_of(metric: str, task: Task = "pretrain", more: Sequence[Member] = ()) -> list[Member]:
-    """All members for a metric, analytic ones first; `more`: others to learn on top of."""
-    as_they_are: list[Member] = [AsItIs(member) for member in analytic(metric, task)]
-    return [*with_learned([*analytic(metric, task), *more]), *as_they_are]
+def members_of(
+    metric: str,
+    task: Task = "pretrain",
+    more: Sequence[Member] = (),
+    bases: Callable[[], list[Member]] | None = None,
+) -> list[Member]:
+    """All members for a metric, those that need no row first. `more`: others to learn on top of; `bases()`: those that
+    need no row, made anew, in place of ours for the task."""
+    made = bases or (lambda: analytic(metric, task))
+    as_they_are: list[Member] = [AsItIs(member) for member in made()]
+    return [*with_learned([*made(), *more]), *as_they_are]
 
 
 def with_learned(bases: list[Member]) -> list[Member]:

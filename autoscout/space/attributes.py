@@ -1,12 +1,10 @@
 """What a job tells its space: the attributes that expressions may read, and knobs for its kinds of device."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 from autoscout.job.presets import device_memory_gib
-from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.serving.requests import read_trace
+from autoscout.job.trace import lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.expression import divisors
 from kb.records import Job, Model, Node, shape
@@ -45,20 +43,6 @@ def device_counts(job: Job) -> dict[str, int]:
     return counts
 
 
-def capacities(job: Job) -> dict[str, float]:
-    """GiB of one device by kind, as the driver reports them where that is known, of training on devices with a memory
-    of their own: serving engines take a share that they are told, whatever they need. Kinds in the order of ranks."""
-    if job.task == "serve":
-        return {}
-    found: dict[str, float] = {}
-    for node in job.cluster.nodes:
-        known = hardware(node.device)
-        gib = node.memory_gib or (known.memory_gib if known else _memory_gib(node))
-        kind = node.device.replace("-", "_")
-        found[kind] = min(gib, found.get(kind, gib))
-    return {} if "cpu" in found or not all(found.values()) else found
-
-
 def attributes_of(job: Job) -> dict[str, Any]:
     """What expressions may read. Sizes in elements and GiB, lengths in tokens."""
     m = shape(job.model)
@@ -83,7 +67,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "params": parameters(m),
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,
-        "memory_gib": min(_memory_gib(node) for node in job.cluster.nodes),
+        "memory_gib": min(memory_gib(node) for node in job.cluster.nodes),
         **(_serving(job) if job.task == "serve" else _training(job)),
     }
     if len(counts) == 1:
@@ -113,7 +97,7 @@ def _serving(job: Job) -> dict[str, Any]:
     longest = max(inputs) + max(outputs)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
     kv_mib = model_len * token_bytes / 2**20
-    most = min(_memory_gib(node) for node in job.cluster.nodes) * 1024 / 2
+    most = min(memory_gib(node) for node in job.cluster.nodes) * 1024 / 2
     return {
         "longest": longest,
         "longest_input": max(inputs),
@@ -130,23 +114,7 @@ def _serving(job: Job) -> dict[str, Any]:
     }
 
 
-def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Input and output tokens of the job's requests: of every row of its trace, else the quantiles it gives.
-
-    Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
-    """
-    traffic = job.traffic
-    if not traffic.trace:
-        return _listed(traffic.input_len), _listed(traffic.output_len)
-    _, inputs, outputs = read_trace(Path(traffic.trace))
-    return inputs.tolist(), outputs.tolist()
-
-
-def _listed(length: int | list[int]) -> list[int]:
-    return length if isinstance(length, list) else [length]
-
-
-def _memory_gib(node: Node) -> float:
+def memory_gib(node: Node) -> float:
     return node.memory_gib or device_memory_gib(node.device) or 0.0
 
 
@@ -171,35 +139,18 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
     derived = {"gpus": " + ".join(counts)}
     if job.task == "serve":
         used = [
-            f"({_memory_gib(node)} if {node.device.replace('-', '_')} > 0 else {10**6})" for node in job.cluster.nodes
+            f"({memory_gib(node)} if {node.device.replace('-', '_')} > 0 else {10**6})" for node in job.cluster.nodes
         ]
         derived["device_gib"] = f"min({', '.join(used)})"
     return derived, knobs
 
 
-def device_rules(job: Job) -> list[RuleEntry]:
-    counts = device_counts(job)
-    if len(counts) == 1:
-        return []
-    whole = RuleEntry(
+def whole_devices() -> RuleEntry:
+    """On a mixed cluster: something must be used."""
+    return RuleEntry(
         id="H1",
         holds="gpus > 0",
         reason="no device is used",
         source="a job needs a device",
         checked="ours",
     )
-    alone = RuleEntry(
-        id="H3",
-        holds=" or ".join(f"gpus == {kind}" for kind in counts),
-        reason="an engine of vLLM would span two kinds of device: each step waits for the slower one",
-        source="an engine's ranks run in step; serve each kind with engines of its own",
-        checked="ours",
-    )
-    groups = RuleEntry(
-        id="H2",
-        holds=" and ".join(f"{kind} % tp == 0" for kind in counts),
-        reason="a tensor parallel group of {tp} would span two kinds of device",
-        source="one step of a group waits for its slowest rank after every layer",
-        checked="ours",
-    )
-    return {"vllm": [whole, alone], "megatron": [whole, groups]}.get(job.target, [whole])

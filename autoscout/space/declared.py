@@ -5,48 +5,38 @@ declares some anew, with `replace = true`); with `target = "anything"` it is the
 "command".
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
 from autoscout.job.words import nearest_name
 from autoscout.space.attributes import attributes_of, device_knobs
-from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, expressions, load_catalog, read_catalog
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, expressions, read_catalog
 from autoscout.space.language.expression import Expression
-from autoscout.targets.vllm import installed
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Job, Value
 
 Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 
-_SETS = {  # what a person's knob for a target may set: where the target's profiler puts it
-    "megatron": ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig."),
-}
-
-
-def catalog_of(job: Job) -> Catalog:
-    """Errors: AutoscoutError (exit 2) naming the file and the key."""
-    return installed.adapted(_declared(job), installed.version_of(job))
-
-
-def notes(job: Job) -> list[str]:
-    """What a person should know about how the job's catalog and the installed version differ."""
-    return installed.notes(_declared(job), job) if job.target == "vllm" else []
-
-
-def own_knobs(job: Job) -> dict[str, str]:
-    """The new knobs of the person's files, by name: the field that each one sets."""
+def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
+    """The new knobs of the person's files, by name: the field that each one sets, and its default."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
-    return {knob.name: knob.sets for knob in knobs if not knob.replace}
+    return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
-def _declared(job: Job) -> Catalog:
-    catalog = Catalog(target="command") if job.target == "command" else load_catalog(job.target)
+def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) -> Catalog:
+    """A target's catalog with the person's files; `refuses`: "" or why the target cannot be told of a knob of theirs.
+
+    Errors: AutoscoutError (exit 2) naming the file and the key."""
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
     for file in job.space.catalog:
         path = Path(file)
-        catalog = _extended(catalog, path, _own(path, job), names)
+        own = _own(path, job)
+        for knob in own.knob:
+            if not knob.replace and (why := refuses(knob)):
+                raise AutoscoutError(f"{path}: knob '{knob.name}': {why}", 2)
+        catalog = _merged(catalog, path, own, names)
     if not catalog.knob:
         raise AutoscoutError(f"{', '.join(job.space.catalog)}: declares no knob", 2)
     return catalog
@@ -60,17 +50,10 @@ def _own(path: Path, job: Job) -> Catalog:
         raise AutoscoutError(f"{path}: extends = '{own.extends}', but the job's target is '{job.target}'", 2)
     if own.target and job.target != "command":
         raise AutoscoutError(f'{path}: declares a target of its own; such a job says target = "command"', 2)
-    for knob in own.knob:
-        if not knob.replace and not knob.sets.startswith(_SETS.get(job.target, ("",))):
-            raise AutoscoutError(
-                f"{path}: knob '{knob.name}': sets = '{knob.sets}', but {job.target} is told of a person's knobs "
-                f"through {', '.join(prefix + '…' for prefix in _SETS[job.target])} only",
-                2,
-            )
     return own
 
 
-def _extended(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) -> Catalog:
+def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) -> Catalog:
     knobs = {k.name: k for k in catalog.knob}
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:

@@ -10,10 +10,8 @@ rejected, in a space of ten configurations as in one of 10²⁰. Where they are 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from autoscout.job.words import nearest_name
@@ -25,7 +23,7 @@ from autoscout.space.compiled.entangled import sampled
 from autoscout.space.compiled.feasible import Feasible, Index, structures_of, table_of
 from autoscout.space.compiled.merge import from_rows
 from autoscout.space.compiled.prefixes import LazyTree, SortedTable
-from autoscout.space.knob import Knob, Rule, instantiate
+from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
 from autoscout.space.moves import neighbours
 from autoscout.space.nearness import Nearness, step
@@ -76,32 +74,6 @@ class Space:
         self._diagram = self._compiled(measured)
         self._nearness = Nearness()
         self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}
-
-    @staticmethod
-    def load(path: str | Path) -> "Space":
-        """The space of a job file."""
-        from autoscout.job.load import load_job
-
-        return Space.of_job(load_job(path))
-
-    @staticmethod
-    def of_job(job: Any) -> "Space":
-        from autoscout.space.attributes import attributes_of, capacities, device_knobs, device_rules
-        from autoscout.space.declared import catalog_of
-
-        attributes = attributes_of(job)
-        derived, knobs_of_devices = device_knobs(job)
-        catalog = catalog_of(job)
-        catalog = msgspec.structs.replace(
-            catalog,
-            knob=[*knobs_of_devices, *catalog.knob],
-            rule=[*device_rules(job), *catalog.rule],
-            derived={**catalog.derived, **derived},
-        )
-        knobs, rules = instantiate(catalog, attributes)
-        space = Space(knobs, rules, attributes, job.space, job.objective, catalog.derived)
-        space.capacities = capacities(job)
-        return space
 
     @staticmethod
     def from_table(

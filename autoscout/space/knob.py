@@ -2,7 +2,6 @@
 
 import keyword
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,11 +86,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self, env: Mapping[str, Any]) -> str:
         return self.reason.format_map(env)
-
-
-def load_catalog(target: str) -> Catalog:
-    """The catalog that we ship for a target."""
-    return read_catalog(Path(str(files("autoscout.targets").joinpath(f"{target}/catalog.toml"))))
 
 
 def read_catalog(path: Path) -> Catalog:

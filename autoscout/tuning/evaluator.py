@@ -10,6 +10,7 @@ each experiment is a check, and the switch says that the simulators lost the ben
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
+from autoscout.targets.target import target_of
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
@@ -241,7 +243,8 @@ class Evaluator:
         """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
-        simulators = Simulators(self.job, self.space, self._training, past=self._past)
+        bases = partial(target_of(self.job).simulators, self.job)
+        simulators = Simulators(self.job, self.space, self._training, past=self._past, bases=bases)
         return simulators if simulators.weights else None
 
 

@@ -13,14 +13,14 @@ import msgspec
 from autoscout.cluster import slots
 from autoscout.job.load import seconds
 from autoscout.job.objective import broken, cost, nearest_miss, to_metric
-from autoscout.running import equivalence, results
+from autoscout.running import equivalence
+from autoscout.running.profiler import Profiler
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
-from autoscout.targets.megatron.profiler import Profiler
-from autoscout.targets.vllm.reuse import in_turn
+from autoscout.targets.target import target_of
 from autoscout.tuning import confirm
 from autoscout.tuning.evaluator import Evaluator, FidelityMode
 from autoscout.tuning.steer import Steering
@@ -90,7 +90,7 @@ class Loop:
         self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
         self.past = past or []
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference = equivalence.Reference(equivalence.kind_of(self.job), started.default.id)
+        self.reference = equivalence.Reference(target_of(self.job).equivalence(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were run
@@ -178,7 +178,7 @@ class Loop:
             if not batch:
                 return self._search_ended("exhausted")
             step += 1
-            ordered = in_turn(self.job, batch)
+            ordered = target_of(self.job).in_turn(self.job, batch)
             measurements, switched = self.evaluator.evaluate(ordered, step)
             if switched:
                 if simulating:  # nothing is recommended that was not profiled
@@ -275,7 +275,7 @@ class Loop:
 
     def _run_or_adopt(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
-        adopted = results.collect(folder)
+        adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == configuration.id:
             return adopted
         began = time.perf_counter()

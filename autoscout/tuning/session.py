@@ -19,11 +19,9 @@ import msgspec
 
 from autoscout.running.environment import context_of
 from autoscout.search.earlier import Past
-from autoscout.search.paper.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.space.explain import completed, parse
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.evaluator import FidelityMode
 from autoscout.tuning.loop import Loop, Result, Stop
@@ -66,7 +64,7 @@ def tune(
 ) -> Result:
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     _repair(kb, on_note)
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     with _begun(name or new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
         result = loop.run()
     _note_worth(kb, job, loop.folder, on_event, on_note)
@@ -78,7 +76,7 @@ def _begun(
     session: str,
     job: Job,
     kb: Path,
-    space: Space,
+    space: JobSpace,
     options: Options,
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
@@ -86,7 +84,7 @@ def _begun(
 ) -> Iterator[Loop]:
     """A new session's folder, journal and loop; everything is given back at the end."""
     choice = warm.Choice.parse(options.warm_start)
-    with contextlib.closing(profiler_for(job)) as profiler:
+    with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         context = context_of(job, environment)
         mark = store.mark(kb) if choice.source != "off" else 0
@@ -133,7 +131,7 @@ def resume(
     folder = session_folder(kb, session)
     path = folder / "journal.jsonl"
     started = session_started(kb, session)
-    profiler = profiler_for(started.job)
+    profiler = profiler_of(started.job)
     with contextlib.closing(profiler), _owned(folder), contextlib.closing(Journal(path)) as journal:
         past = journals.events(path)  # only now nobody else appends
         environment = profiler.environment()
@@ -148,7 +146,7 @@ def resume(
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
         tape.recorded(WarmStarted)
-        space = Space.of_job(started.job)
+        space = JobSpace.of_job(started.job)
         carried = _carried(folder)
         result = Loop(
             started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past), past=carried
@@ -205,7 +203,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
     """
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
     configuration = completed(space, parse(space, assignments), default)
     _repair(kb, on_note)

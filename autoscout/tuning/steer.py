@@ -8,6 +8,7 @@ import msgspec
 
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace
 from autoscout.tuning.tape import Tape
 from kb.journal import Steered
 from kb.orders import Order, given
@@ -58,7 +59,7 @@ class Steering:
     def narrow(self, order: Order) -> Space:
         """What pinning or excluding leaves."""
         self.job = self._limited(order)
-        self.allowed = Space.of_job(self.job)
+        self.allowed = JobSpace.of_job(self.job)
         return self.allowed
 
     def _new(self) -> list[tuple[Order, bool]]:
@@ -75,7 +76,7 @@ class Steering:
             elif order.what == "validate" and self.favourite() is None:
                 return "this session has no simulators that predict anything that was not measured"
             elif order.what in ("pin", "exclude"):
-                Space.of_job(self._limited(order))
+                JobSpace.of_job(self._limited(order))
         except AutoscoutError as error:
             return str(error)
         return ""

@@ -3,8 +3,7 @@
 import msgspec
 import numpy as np
 
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Configuration, Job, Measurement, SpaceLimits
 
 
@@ -12,8 +11,8 @@ def job_of(name: str) -> Job:
     return load_job(f"fixtures/jobs/{name}.toml")
 
 
-def space_of(name: str, **limits) -> Space:
-    return Space.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**limits)))
+def space_of(name: str, **limits) -> JobSpace:
+    return JobSpace.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**limits)))
 
 
 def step_time(configuration: Configuration, global_batch: int = 16) -> float:
@@ -33,7 +32,7 @@ def step_time(configuration: Configuration, global_batch: int = 16) -> float:
     return seconds
 
 
-def measured(space: Space, configuration: Configuration, noise: float = 0.0, seed: int = 0) -> Measurement:
+def measured(space: JobSpace, configuration: Configuration, noise: float = 0.0, seed: int = 0) -> Measurement:
     factor = float(np.exp(np.random.default_rng(seed).normal(0, noise))) if noise else 1.0
     return Measurement(
         configuration=configuration,
@@ -44,7 +43,7 @@ def measured(space: Space, configuration: Configuration, noise: float = 0.0, see
     )
 
 
-def failed(space: Space, configuration: Configuration, status: str = "oom") -> Measurement:
+def failed(space: JobSpace, configuration: Configuration, status: str = "oom") -> Measurement:
     return Measurement(
         configuration=configuration,
         name=space.name(configuration),

@@ -20,9 +20,9 @@ from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.summary import summarize
 from autoscout.bench.variants import usable, variant
-from autoscout.job.load import load_job
 from autoscout.job.objective import cost
 from autoscout.space.graph import Space
+from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Objective, SpaceLimits
 
 

@@ -3,7 +3,7 @@
 from autoscout.bench.paper_evaluation import comparisons, evaluate, job_of
 from autoscout.bench.paper_report import markdown
 from autoscout.bench.run import Settings
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace
 
 
 def test_every_figure_of_the_evaluation_is_run():
@@ -14,7 +14,7 @@ def test_every_figure_of_the_evaluation_is_run():
 
 
 def test_spaces_grow_from_three_degrees_to_all_of_table_1():
-    spaces = [Space.of_job(job_of("qwen3-30b-a3b", scope)) for scope in ("3dp", "5dp", "full")]
+    spaces = [JobSpace.of_job(job_of("qwen3-30b-a3b", scope)) for scope in ("3dp", "5dp", "full")]
     assert spaces[0].count < spaces[1].count < spaces[2].count
     assert {"ar", "distopt", "ddp_bucket", "tp_comm"} <= {k.name for k in spaces[2].knobs if len(k.values) > 1}
 

@@ -6,13 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.job.load import load_job
-from autoscout.space.declared import notes
 from autoscout.space.explain import explain
-from autoscout.space.graph import Space
-from autoscout.space.knob import load_catalog
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron.arguments import worker_config
+from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
+from autoscout.targets.megatron.arguments import flags
+from autoscout.targets.target import shipped
 from autoscout.targets.vllm import installed
 from autoscout.targets.vllm.arguments import engine_arguments
 from autoscout.targets.vllm.installed import Installed, adapted
@@ -23,19 +20,18 @@ OWN = Path("fixtures/spaces/own-knob.toml")
 
 def test_a_knob_of_ones_own_acts_where_it_says_and_reaches_the_profiler():
     job = load_job(OWN)
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     knobs = {"pp": 2, "vpp": 2, "overlap_p2p": True, "warmup_flush": True, "mbs": 1}
     found = explain(space, knobs, expert_default(space)).configuration
     assert found is not None
-    transformer = worker_config(job, found, [])["transformer"]
-    assert transformer["overlap_p2p_comm_warmup_flush"] is True
+    assert flags(job, found)["--overlap-p2p-comm-warmup-flush"] is True
     without = Configuration({**found.knobs, "warmup_flush": False})
-    assert worker_config(job, without, [])["transformer"]["overlap_p2p_comm_warmup_flush"] is False
+    assert "--overlap-p2p-comm-warmup-flush" not in flags(job, without)
     assert all(("warmup_flush" in c.knobs) == bool(c.knobs.get("overlap_p2p")) for c in space.configurations())
 
 
 def test_a_rule_of_ones_own_explains_itself():
-    space = Space.load(OWN)
+    space = JobSpace.load(OWN)
     given = {"pp": 2, "vpp": 2, "overlap_p2p": True, "warmup_flush": True, "mbs": 4}
     explanation = explain(space, given, expert_default(space))
     assert [v.rule for v in explanation.violations] == ["mine"]
@@ -49,13 +45,13 @@ def test_a_declared_knob_with_other_values(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(OWN.read_text().replace("warmup-flush.toml", "mine.toml").replace("= 8", "= 6"))
     job = load_job(path)
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     assert {c.knobs["mbs"] for c in space.configurations()} == {1, 3}
-    assert worker_config(job, expert_default(space), [])["micro_batch"] == 3
+    assert flags(job, expert_default(space))["--micro-batch-size"] == 3
 
 
 def test_a_whole_target_of_ones_own():
-    space = Space.load("fixtures/spaces/own-target.toml")
+    space = JobSpace.load("fixtures/spaces/own-target.toml")
     assert space.knob.keys() == {"compiled", "workers", "prefetch", "batch"}
     assert {int(c.knobs["batch"]) for c in space.configurations()} == {1, 2, 4, 8}
     assert expert_default(space).knobs["workers"] == 2
@@ -103,7 +99,7 @@ def test_every_mistake_names_the_file_and_the_key(tmp_path, text, sentence):
     job = tmp_path / "job.toml"
     job.write_text(OWN.read_text().replace("warmup-flush.toml", "mine.toml"))
     with pytest.raises(AutoscoutError) as refused:
-        Space.load(job)
+        JobSpace.load(job)
     assert sentence in str(refused.value)
     assert str(tmp_path / "mine.toml") in str(refused.value)
     assert refused.value.exit_code == 2
@@ -113,7 +109,7 @@ def test_a_catalog_that_is_not_there(tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(OWN.read_text())
     with pytest.raises(AutoscoutError, match=r"warmup-flush.toml: cannot read this catalog \(No such file"):
-        Space.load(job)
+        JobSpace.load(job)
 
 
 def test_a_target_of_ones_own_needs_a_catalog(tmp_path):
@@ -127,7 +123,7 @@ def test_a_target_of_ones_own_needs_a_catalog(tmp_path):
 
 
 def test_knobs_that_the_installed_version_lacks_disappear_and_defaults_follow_it():
-    catalog = load_catalog("vllm")
+    catalog = shipped("vllm")
     arguments = {knob.sets.split(".")[0]: None for knob in catalog.knob}
     del arguments["long_prefill_token_threshold"]
     here = adapted(catalog, Installed("0.99", {**arguments, "gpu_memory_utilization": 0.9}))
@@ -166,14 +162,17 @@ def test_the_interpreter_of_the_job_is_asked_and_the_answer_is_kept(tmp_path, mo
     asked = installed.version_of(job)
     assert asked is not None
     assert asked.arguments == {"max_num_seqs": None, "max_num_batched_tokens": None, "speculative_config": "x"}
-    assert Space.of_job(job).knob.keys() == {"max_num_seqs", "max_num_batched_tokens", "spec", "spec_tokens"}
+    assert JobSpace.of_job(job).knob.keys() == {"max_num_seqs", "max_num_batched_tokens", "spec", "spec_tokens"}
     assert "eager is left out: vllm 0.99 has no enforce_eager" in notes(job)
     assert [p.suffix for p in (tmp_path / "cache" / "autoscout" / "installed").iterdir()] == [".json"]
 
 
 def test_a_version_that_lacks_what_the_catalog_cannot_do_without(tmp_path):
     with pytest.raises(AutoscoutError, match=r"vllm 0\.1 has no max_num_seqs, which our catalog cannot do without"):
-        adapted(load_catalog("vllm"), Installed("0.1", {"max_num_batched_tokens": None}))
+        adapted(
+            shipped("vllm"),
+            Installed("0.1", {"max_num_batched_tokens": None}),
+        )
 
 
 def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
@@ -181,12 +180,12 @@ def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python="/nonexistent/python"))
     assert installed.version_of(job) is None
     assert "/nonexistent/python has no vllm: names and defaults are those of vllm 0.32.0" in notes(job)
-    assert Space.of_job(job).knob.keys() >= {k.name for k in load_catalog("vllm").knob}
+    assert JobSpace.of_job(job).knob.keys() >= {k.name for k in shipped("vllm").knob}
 
 
 def test_the_arguments_of_an_engine():
     job = load_job("fixtures/jobs/tiny-llama-serve-cpu.toml")
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     plain = engine_arguments(job, expert_default(space))
     assert plain["kv_cache_memory_bytes"] == 2048 * 2**20
     assert plain["max_model_len"] == 128

@@ -10,12 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.job.load import load_job
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain, parse
-from autoscout.space.graph import Space
-from autoscout.space.knob import load_catalog
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.target import shipped
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
 sys.path.insert(0, "tests/tools")
@@ -30,14 +28,14 @@ def job_of(name: str):
     return load_job(Path("fixtures/jobs") / f"{name}.toml")
 
 
-def space_of(name: str, **limits) -> Space:
+def space_of(name: str, **limits) -> JobSpace:
     job = job_of(name)
-    return Space.of_job(msgspec.structs.replace(job, space=SpaceLimits(**limits)) if limits else job)
+    return JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(**limits)) if limits else job)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_entry_says_what_it_is(target):
-    catalog = load_catalog(target)
+    catalog = shipped(target)
     assert catalog.target == target
     assert catalog.version
     for knob in catalog.knob:
@@ -52,8 +50,14 @@ def test_every_entry_says_what_it_is(target):
 @pytest.mark.parametrize("name", [*PAPER, SERVE, DEEPSPEED, "tiny-moe-cpu"])
 def test_every_reason_can_be_said(name):
     job = job_of(name)
-    space = Space.of_job(job)
-    known = {*space.knob, *space.attributes, *load_catalog(job.target).derived, "gpus", "device_gib"}
+    space = JobSpace.of_job(job)
+    known = {
+        *space.knob,
+        *space.attributes,
+        *shipped(job.target).derived,
+        "gpus",
+        "device_gib",
+    }
     for rule in space.rules:
         assert {field for _, field, _, _ in string.Formatter().parse(rule.reason) if field} <= known
 
@@ -82,7 +86,7 @@ def test_transformer_engine_brings_what_only_it_can_do():
         launch=msgspec.structs.replace(job.launch, transformer_engine=True),
         space=SpaceLimits(fix={"a40": 0, "dp": 1, "ar": "selective", "mbs": 1}),
     )
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     drawn = [space.sample(np.random.default_rng(i)).knobs for i in range(300)]
     assert {"ar_modules", "cp_comm", "permute_fusion", "ce_fusion"} <= {knob for knobs in drawn for knob in knobs}
     assert {k["ar_modules"] for k in drawn} == {"core_attn", "moe", "layernorm", "core_attn+layernorm"}
@@ -91,7 +95,7 @@ def test_transformer_engine_brings_what_only_it_can_do():
 
 
 def test_each_of_megatrons_97_rules_is_in_the_catalog_or_on_the_page():
-    catalog = load_catalog("megatron")
+    catalog = shipped("megatron")
     counts = {"W": 13, "T": 12, "P": 17, "B": 3, "C": 5, "M": 17, "R": 13, "D": 13, "I": 4}
     collected = {f"{letter}{i}" for letter, count in counts.items() for i in range(1, count + 1)}
     assert len(collected) == 97
@@ -168,7 +172,7 @@ def test_the_kv_cache_must_hold_one_request_and_a_block():
     job = job_of(SERVE)
     attributes = attributes_of(job)
     assert attributes["model_len"] == 128
-    rule = next(r for r in Space.of_job(job).rules if r.id == "VK2")
+    rule = next(r for r in JobSpace.of_job(job).rules if r.id == "VK2")
     base = {**attributes, "tp": 1, "pp": 1, "block_size": 32}
     for dtype, enough in (("auto", 327_680), ("fp8", 163_840)):
         assert rule.holds({**base, "kv_cache_dtype": dtype, "kv_cache_mib": enough / 2**20})
@@ -178,11 +182,11 @@ def test_the_kv_cache_must_hold_one_request_and_a_block():
 def test_weights_that_do_not_fit_need_more_devices():
     job = job_of("llama-3.1-8b-serve-azure")
     small = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="a40", count=4, memory_gib=12)]))
-    space = Space.of_job(small)
+    space = JobSpace.of_job(small)
     shapes = {(k["tp"], k["pp"]) for k in (space.sample(np.random.default_rng(i)).knobs for i in range(200))}
     assert (1, 1) not in shapes
     assert expert_default(space).knobs["tp"] == 2
-    assert expert_default(Space.of_job(job)).knobs["tp"] == 1
+    assert expert_default(JobSpace.of_job(job)).knobs["tp"] == 1
 
 
 def test_lengths_come_from_the_trace(tmp_path):
@@ -203,7 +207,7 @@ def test_lengths_come_from_the_trace(tmp_path):
 def test_deepspeed_on_gpus_offloads_and_on_cpus_does_not():
     assert not any("offload_optimizer" in c.knobs for c in space_of(DEEPSPEED).configurations())
     job = job_of(DEEPSPEED)
-    on_gpus = Space.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="a100", count=2)])))
+    on_gpus = JobSpace.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="a100", count=2)])))
     offloading = [c.knobs for c in on_gpus.configurations() if c.knobs.get("offload_optimizer") == "cpu"]
     assert offloading
     assert all(int(knobs["stage"]) >= 1 for knobs in offloading)
@@ -211,7 +215,7 @@ def test_deepspeed_on_gpus_offloads_and_on_cpus_does_not():
 
 def test_in_bf16_stage_0_trains_something_else():
     job = job_of(DEEPSPEED)
-    space = Space.of_job(msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, dtype="bf16")))
+    space = JobSpace.of_job(msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, dtype="bf16")))
     assert not space.is_valid(Configuration({"stage": 0, "ckpt": "none", "mbs": 8}))
     assert expert_default(space).knobs["stage"] == 1
 

@@ -5,7 +5,7 @@ import pytest
 from landscape import failed, job_of, measured, space_of
 
 from autoscout.space.explain import completed
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import expert_default
 from autoscout.tuning.confirm import finalists, round_of, undecided, verdict
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")

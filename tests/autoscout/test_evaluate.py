@@ -6,7 +6,7 @@ from landscape import job_of, measured, space_of, step_time
 
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import expert_default
 from autoscout.tuning.evaluator import Evaluator, FidelityMode
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated

@@ -10,10 +10,10 @@ import pytest
 from autoscout.importing import mapping
 from autoscout.importing.bring_in import Done, bring_in, open_source
 from autoscout.importing.mapping import Use
-from autoscout.job.load import load_job
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.deepspeed import importer
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import importer as megatron
 from autoscout.targets.vllm import importer as vllm
 from kb import forget, query, store
@@ -358,7 +358,7 @@ def test_an_optuna_study_in_a_journal(tmp_path):
         {"op_code": 4, "study_id": 0},
     ]
     path.write_text("".join(json.dumps({**line, "worker_id": "w"}) + "\n" for line in lines) + '{"op_code": 6, "tri')
-    rows = list(open_source(path, JOB, Space.of_job(JOB)).rows)
+    rows = list(open_source(path, JOB, JobSpace.of_job(JOB)).rows)
     assert [(row.cells, row.problem) for row in rows] == [
         ({"mbs": 2, "value": 0.5}, ""),
         ({}, "is running, not complete"),
@@ -418,7 +418,7 @@ def test_aiconfigurator_tables_are_estimates(tmp_path):
         "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,4,1\n",
         "pareto.csv",
     )
-    source = open_source(path, SERVING, SPACE)
+    source = open_source(path, JOB, SPACE)
     assert (source.reader, source.simulated) == ("aiconfigurator", True)
     meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
     assert meant["bs"] == Use("knob", "max_num_seqs")
@@ -433,5 +433,5 @@ def test_what_no_reader_knows(kb, tmp_path):
         brought(kb, path)
     with pytest.raises(AutoscoutError, match="there is no such file"):
         brought(kb, tmp_path / "none.csv")
-    with pytest.raises(AutoscoutError, match="--reader yaml: choose csv"):
+    with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, csv"):
         bring_in(kb, path, JOB, [], [], [], "yaml")

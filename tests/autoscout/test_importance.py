@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from autoscout.deploy.importance import importance
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb import journal as journals
 from kb.journal import ExperimentEnded
 from kb.records import Configuration, Measurement
 
 JOB = load_job("fixtures/jobs/smallest-cpu.toml")
-SPACE = Space.of_job(JOB)
+SPACE = JobSpace.of_job(JOB)
 DEFAULT = expert_default(SPACE)
 ROWS = [
     e.measurement

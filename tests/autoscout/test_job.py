@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.job.load import load_job, seconds, with_budget
+from autoscout.job.load import seconds, with_budget
+from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError
 
 JOBS = sorted(Path("fixtures/jobs").glob("*.toml"))

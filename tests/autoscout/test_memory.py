@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.job.load import load_job
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, PARTS, Memory, estimate_gib
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
@@ -155,7 +153,7 @@ def test_without_the_batch_or_the_device_it_still_says_a_size():
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "tiny-gpt-cpu"])
 def test_one_configuration_is_the_model_on_the_spaces_attributes(name: str):
     job = load_job(Path(f"fixtures/jobs/{name}.toml"))
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
     columns = {k: v for k, v in space.attributes.items() if k != "degrees"} | default.knobs
     assert estimate_gib(space.attributes, default) == pytest.approx(Memory.of_job(job).predict(columns).value[0])

@@ -14,7 +14,7 @@ from autoscout.search.paper.orchestrator import Algorithm1, Told, _mean_improvem
 from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Point
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import expert_default
 from kb.journal import Decided, Rewarded, TournamentRanked
 
 

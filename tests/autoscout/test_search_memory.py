@@ -10,7 +10,6 @@ from scipy.stats import truncnorm
 
 from autoscout.bench.job_landscape import landscape
 from autoscout.bench.run import Settings, run
-from autoscout.job.load import load_job
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief import peaks as memory_of_search
 from autoscout.search.belief.encoding import Encoding
@@ -20,6 +19,7 @@ from autoscout.simulate.training.memory import Memory as Analytic
 from autoscout.simulate.training.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop
 from kb.journal import ExperimentEnded
@@ -45,7 +45,7 @@ def measured(knobs: dict, peak: float, ranks: tuple[float, ...] = (), status: St
 
 def test_the_fullest_device_counts_by_its_own_memory_and_a_constraint_by_its_bound():
     objective = Objective(minimize="step_time_s")
-    space = Space.of_job(msgspec.structs.replace(MIXED, objective=objective))  # A100: 79.15 GiB, A40: 44.4 GiB
+    space = JobSpace.of_job(msgspec.structs.replace(MIXED, objective=objective))  # A100: 79.15 GiB, A40: 44.4 GiB
     both, large = {"a100": 8, "a40": 4}, {"a100": 8, "a40": 0}
     room = 0.03
     on_the_small = fullness(space, measured(both, 50.0, (50.0,) * 8 + (40.0,) * 4))
@@ -57,15 +57,15 @@ def test_the_fullest_device_counts_by_its_own_memory_and_a_constraint_by_its_bou
     assert fullness(space, measured(both, 50.0)) == pytest.approx(math.log(50.0 / 79.15) + room)
     assert fullness(space, measured(both, 0.0, status="oom")) == math.inf
     assert math.isnan(fullness(space, measured(both, 0.0, status="timeout")))
-    strict = Space.of_job(MIXED)  # at most 76 GiB, a little less than an A100 has room for
+    strict = JobSpace.of_job(MIXED)  # at most 76 GiB, a little less than an A100 has room for
     assert fullness(strict, measured(large, 77.0)) == pytest.approx(math.log(77.0 / 76.0))
     assert fullness(strict, measured({"a100": 0, "a40": 4}, 40.0)) == on_the_small
 
 
 def test_where_no_limit_is_known_memory_is_not_known_either():
     table = Space.from_table([{"x": 1, "y": 2}, {"x": 2, "y": 2}])
-    serving = Space.of_job(load_job("fixtures/jobs/llama-3-8b-serve.toml"))
-    on_cpu = Space.of_job(load_job("fixtures/jobs/tiny-gpt-cpu.toml"))
+    serving = JobSpace.of_job(load_job("fixtures/jobs/llama-3-8b-serve.toml"))
+    on_cpu = JobSpace.of_job(load_job("fixtures/jobs/tiny-gpt-cpu.toml"))
     for space in (table, serving, on_cpu):
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0)))
         assert math.isnan(fullness(space, measured({"x": 1}, 3.0, status="oom")))
@@ -75,19 +75,21 @@ def test_a_bound_alone_does_not_make_an_engine_that_did_not_start_too_full():
     """vLLM is out of memory where its share is too small for one request."""
     job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
     objective = msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 20"])
-    space = Space.of_job(msgspec.structs.replace(job, objective=objective))
+    space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     failed = measured({}, 0.0, status="oom")
     assert math.isnan(fullness(space, failed))
     assert not failed_for_memory(space, failed, fullness(space, failed))
     broke = measured({}, 21.0)
     assert fullness(space, broke) == pytest.approx(math.log(21 / 20))
     assert failed_for_memory(space, broke, fullness(space, broke))
-    nothing = Space.of_job(msgspec.structs.replace(job, objective=msgspec.structs.replace(objective, constraints=[])))
+    nothing = JobSpace.of_job(
+        msgspec.structs.replace(job, objective=msgspec.structs.replace(objective, constraints=[]))
+    )
     assert not failed_for_memory(nothing, measured({}, 21.0), fullness(nothing, measured({}, 21.0)))
 
 
 def test_a_wrong_run_that_nearly_filled_its_memory_is_not_a_failure_for_memory():
-    space = Space.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
+    space = JobSpace.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
     diverged = msgspec.structs.replace(measured({"a100": 8, "a40": 0}, 78.0), status="wrong")
     assert fullness(space, diverged) > 0
     assert not failed_for_memory(space, diverged, fullness(space, diverged))
@@ -133,7 +135,7 @@ def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended
 
 
 def test_failures_alone_bring_the_memory_model_up_to_date(monkeypatch):
-    space = Space.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
+    space = JobSpace.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
     search = AutoScout(space, None, 0, Hyper())
     fits, fit = [], Memory.fit
     monkeypatch.setattr(Memory, "fit", lambda self: (fits.append(1), fit(self))[1])
@@ -205,7 +207,7 @@ def test_the_boundary_is_learned_from_few_peaks_and_failures():
 
 
 def test_ranks_fill_as_the_analytic_model_says():
-    space, attributes = Space.of_job(MIXED), attributes_of(MIXED)
+    space, attributes = JobSpace.of_job(MIXED), attributes_of(MIXED)
     for row in range(0, len(space.feasible), 9973):
         configuration = space.feasible.configuration(row)
         columns = {n: np.array([v]) for n, v in {**attributes, **configuration.knobs}.items() if n != "degrees"}

@@ -17,9 +17,10 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from autoscout.job.load import load_job, with_budget
+from autoscout.job.load import with_budget
 from autoscout.job.objective import cost
 from autoscout.search.paper.orchestrator import Hyper
+from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals

@@ -13,7 +13,7 @@ from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.explain import completed
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import expert_default
 
 JOB = job_of("tiny-gpt-cpu")
 SPACE = space_of("tiny-gpt-cpu")

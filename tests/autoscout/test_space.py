@@ -8,12 +8,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from autoscout.job.load import load_job
 from autoscout.space.explain import completed, explain, parse
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
 
@@ -28,8 +27,8 @@ def job_of(name: str):
     return load_job(Path("fixtures/jobs") / f"{name}.toml")
 
 
-def space_of(name: str, **limits) -> Space:
-    return Space.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**limits)))
+def space_of(name: str, **limits) -> JobSpace:
+    return JobSpace.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**limits)))
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -91,8 +90,8 @@ def test_what_megatron_does_not_check_is_forbidden_here():
 
 def test_transformer_engine_activates_what_needs_it():
     job = job_of("llama-3.2-3b")
-    without = Space.of_job(job)
-    with_te = Space.of_job(
+    without = JobSpace.of_job(job)
+    with_te = JobSpace.of_job(
         msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, transformer_engine=True))
     )
     assert not any("tp_comm" in without.mask(without.structure(i)) for i in range(len(without.structures)))
@@ -139,7 +138,7 @@ def test_limits_that_cannot_be(limits, sentence):
 def test_three_devices_cannot_hold_tp_2_by_pp_2():
     job = msgspec.structs.replace(job_of("tiny-gpt-cpu"), cluster=Cluster(nodes=[Node(device="cpu", count=3)]))
     with pytest.raises(AutoscoutError, match="is one of 1, 3"):
-        Space.of_job(msgspec.structs.replace(job, space=SpaceLimits(fix={"tp": 2, "pp": 2})))
+        JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(fix={"tp": 2, "pp": 2})))
 
 
 def test_nothing_feasible_names_the_rule_in_the_way():

@@ -14,6 +14,7 @@ from autoscout.space.compiled.prefixes import LazyTree
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
+from autoscout.targets.jobs import JobSpace
 from kb.records import AutoscoutError, Cluster, Measurement, Node, Traffic
 
 RNG = np.random.default_rng(0)
@@ -29,7 +30,7 @@ def rule(name, holds):
 
 
 @pytest.fixture(scope="module")
-def sums() -> Space:
+def sums() -> JobSpace:
     """Thirty digits with a sum of at most 100: a rule that couples everything."""
     names = [f"d{i}" for i in range(30)]
     knobs = [knob(name, range(10), sparse=i < 15) for i, name in enumerate(names)]
@@ -129,7 +130,7 @@ def test_a_thousand_gpus():
         traffic=Traffic(seq_len=4096, global_batch=2048),
         launch=msgspec.structs.replace(job.launch, transformer_engine=True),
     )
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     assert space.count > 10**8
     assert space.count_is_exact
     for row in space.sample_many(200, RNG).tolist():

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from test_session import replay_job
 
-from autoscout.job.load import load_job
+from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals

@@ -5,7 +5,7 @@ from landscape import failed, measured, space_of
 
 from autoscout.job.objective import cost
 from autoscout.search.strategy import strategy
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import expert_default
 from kb.journal import Decided
 from kb.records import AutoscoutError
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.job.load import load_job
 from autoscout.simulate.hardware.device import all_hardware, folder, hardware, kinds
 from autoscout.simulate.training.inputs import complete, distinct
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.step import PARTS, Training
 from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -176,7 +175,7 @@ def test_replicas_between_nodes_cost_more_than_inside_one():
 
 
 def test_a_mixed_cluster_is_as_fast_as_its_slowest_stage():
-    space = Space.of_job(load_job(Path("fixtures/jobs/llama-3.2-3b.toml")))
+    space = JobSpace.of_job(load_job(Path("fixtures/jobs/llama-3.2-3b.toml")))
     common = {k: v for k, v in space.attributes.items() if k != "degrees"} | {"pp": 3, "tp": 4, "mbs": 1}
     both, fast, slow = (
         Training().predict({**common, "a100": a, "a40": b, "gpus": a + b, "pp": (a + b) // 4})
@@ -188,7 +187,7 @@ def test_a_mixed_cluster_is_as_fast_as_its_slowest_stage():
 
 
 def test_the_whole_space_of_a_mixed_cluster_is_predicted_at_once():
-    space = Space.of_job(load_job(Path("fixtures/jobs/llama-3.2-3b.toml")))
+    space = JobSpace.of_job(load_job(Path("fixtures/jobs/llama-3.2-3b.toml")))
     columns = {**{k: v for k, v in space.attributes.items() if k != "degrees"}, **space.feasible.columns()}
     model = Training.of_job(load_job(Path("fixtures/jobs/llama-3.2-3b.toml")))
     assert model.applies(columns) == ""

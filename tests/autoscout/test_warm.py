@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.job.load import load_job
 from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.loop import Stop
@@ -17,7 +17,7 @@ from kb.journal import Answered, ExperimentEnded, SessionStarted, WarmStarted
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node
 
 JOB = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
-SPACE = Space.of_job(JOB)
+SPACE = JobSpace.of_job(JOB)
 RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl").resolve()
 
 
@@ -101,7 +101,7 @@ def test_the_best_of_a_similar_job_come_over_in_order_with_orderings_and_failure
 
 
 def test_configurations_of_another_cluster_are_projected_and_valid_here(kb):
-    two = Space.of_job(with_nodes(JOB, count=2))
+    two = JobSpace.of_job(with_nodes(JOB, count=2))
     there = some(6, two)
     events = ended(*(measured(c, 1.0 + i) for i, c in enumerate(there)))
     remember(kb, "s", with_nodes(JOB, count=2), *events)

@@ -52,7 +52,7 @@ def test_every_documented_view_and_only_those(kb: Path):
 
 def test_the_best_is_the_one_that_autoscout_best_says(kb: Path):
     from autoscout.deploy.recommendation import best_of_job
-    from autoscout.job.load import load_job
+    from autoscout.targets.jobs import load_job
 
     found = best_of_job(kb, load_job("fixtures/jobs/smallest-cpu-replay.toml"))
     [row] = query.run(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Job, SpaceLimits
 
 PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3-8b-serve")
@@ -36,10 +35,10 @@ def main() -> None:
     print("| job | as shipped | with Transformer Engine | the knobs of Table 1 |\n|---|---|---|---|")
     for path in sorted(Path("fixtures/jobs").glob("*.toml"), key=lambda path: path.stem not in PAPER):
         job = load_job(path)
-        cells = [Space.of_job(job).count]
+        cells = [JobSpace.of_job(job).count]
         if job.name in PAPER and job.target == "megatron":
             te = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, transformer_engine=True))
-            cells += [Space.of_job(te).count, Space.of_job(_limited(te)).count]
+            cells += [JobSpace.of_job(te).count, JobSpace.of_job(_limited(te)).count]
         shown = [f"{count:,}" for count in cells] + [""] * (3 - len(cells))
         print(f"| {job.name} | {' | '.join(shown)} |")
 

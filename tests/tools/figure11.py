@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.load import load_job
 from autoscout.job.objective import constraint
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
@@ -28,7 +27,7 @@ from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.space.compiled.feasible import INACTIVE
 from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from autoscout.tuning.evaluator import Evaluator
 from autoscout.tuning.tape import Tape
 from kb.journal import Checked, FidelitySwitched, Journal
@@ -47,7 +46,7 @@ class Landscape:
 
     def __init__(self) -> None:
         self.job = load_job(Path(f"fixtures/jobs/{NAME}.toml"))
-        self.space = Space.of_job(msgspec.structs.replace(self.job, space=SpaceLimits(fix=FIXED)))
+        self.space = JobSpace.of_job(msgspec.structs.replace(self.job, space=SpaceLimits(fix=FIXED)))
         columns = {**encode.of_job(self.job), **self.space.feasible.columns()}
         self.seconds, self.gib = Training().predict(columns).value, Memory().predict(columns).value
         metric, _, most = constraint(self.job.objective.constraints[0])

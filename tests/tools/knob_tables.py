@@ -6,7 +6,8 @@ PYTHONPATH=. python tests/tools/knob_tables.py
 import re
 from pathlib import Path
 
-from autoscout.space.knob import Catalog, KnobEntry, load_catalog
+from autoscout.space.knob import Catalog, KnobEntry
+from autoscout.targets.target import shipped
 
 PAGE = Path("docs/knobs.md")
 TARGETS = ("megatron", "vllm", "deepspeed")
@@ -26,7 +27,7 @@ def rules(catalog: Catalog) -> str:
 def page(text: str) -> str:
     """The page with every table as the catalogs are now."""
     for target in TARGETS:
-        catalog = load_catalog(target)
+        catalog = shipped(target)
         text = _between(text, f"{target} knobs", knobs(catalog))
         text = _between(text, f"{target} rules", rules(catalog))
     return text

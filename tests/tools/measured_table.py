@@ -8,12 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.job.load import load_job
 from autoscout.job.objective import cost
 from autoscout.space.explain import completed
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import Options, tune
 from kb import store
@@ -40,7 +37,7 @@ def _contestants(job: Job, folder: Path) -> dict[str, Configuration]:
     kb = folder / "kb.duckdb"
     result = tune(job, kb, Options(), lambda event: None, lambda text: print(text, file=sys.stderr), Stop())
     assert result.confirmed is not None
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
     rows = [m for _, m in store.measurements(kb)]
     slowest = max(rows, key=lambda m: cost(job.objective, m) or 0.0).configuration
@@ -53,8 +50,8 @@ def _contestants(job: Job, folder: Path) -> dict[str, Configuration]:
 
 
 def _in_turns(job: Job, contestants: dict[str, Configuration], folder: Path) -> dict[str, list[Measurement]]:
-    space = Space.of_job(job)
-    profiler = profiler_for(job)
+    space = JobSpace.of_job(job)
+    profiler = profiler_of(job)
     measured: dict[str, list[Measurement]] = {title: [] for title in contestants}
     for i in range(REPEATS):
         for title, configuration in contestants.items():

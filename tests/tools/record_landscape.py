@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.job.load import load_job, with_budget
+from autoscout.job.load import with_budget
 from autoscout.search.paper.orchestrator import Hyper
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import Options, tune
 from kb import store
@@ -20,7 +20,7 @@ from kb import store
 
 def main(job_file: str, out: str) -> None:
     job = load_job(job_file)
-    count = Space.of_job(job).count
+    count = JobSpace.of_job(job).count
     with tempfile.TemporaryDirectory() as folder:
         kb = Path(folder) / "kb.duckdb"
         options = Options(strategy="random", fidelity="profile", warm_start="off", hyper=Hyper(patience=count))

@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.job.load import load_job
 from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb.records import Configuration, Objective, SpaceLimits, Value
 
 TABLES = Path("../shared/data/landscapes")
@@ -146,7 +145,7 @@ def job(name: str, changed: dict[str, Any] | None = None, **limit: list[Any]) ->
         traffic=msgspec.structs.replace(loaded.traffic, **traffic),
         space=SpaceLimits(limit=limit),
     )
-    space = Space.of_job(loaded)
+    space = JobSpace.of_job(loaded)
     columns = space.feasible.columns()
     quirk = np.random.default_rng(7).normal(0, 0.02, len(space.feasible))  # rows have a fixed order
     cost = step_time(space.attributes, columns, TRUTH) * np.exp(quirk)

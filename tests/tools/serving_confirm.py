@@ -24,7 +24,7 @@ _SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
 def main() -> None:
     kb, session, file = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     started = session_started(kb, session)
-    winner = export.of_session(kb, session, [])
+    _, winner = export.of_session(kb, session, [])
     default = export.launch(started.job, started.default, "default", "the expert default")
     done = json.loads(file.read_text()) if file.exists() else []
     turns = [("winner", winner), ("default", default)]

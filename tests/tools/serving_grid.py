@@ -18,10 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
 from autoscout.tuning import session
 from kb import journal as journals
 from kb.records import Job, SpaceLimits
@@ -46,7 +43,7 @@ def main() -> None:
 def _job() -> Job:
     """Everything but the two knobs is as by default."""
     job = load_job(JOB)
-    default = expert_default(Space.of_job(job))
+    default = expert_default(JobSpace.of_job(job))
     fixed = {name: value for name, value in default.knobs.items() if name not in SWEPT}
     return msgspec.structs.replace(job, space=SpaceLimits(fix=fixed))
 
@@ -54,8 +51,8 @@ def _job() -> Job:
 def _grid(root: Path, launcher: str) -> None:
     job = _job()
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, launcher=launcher))
-    points = list(Space.of_job(job).configurations())
-    profiler = profiler_for(job)
+    points = list(JobSpace.of_job(job).configurations())
+    profiler = profiler_of(job)
     for i, configuration in enumerate(points):
         m = profiler.run(configuration, "x", root / "grid" / f"{i:04d}-{time.time_ns()}")
         value = m.metrics.get(job.objective.metric)

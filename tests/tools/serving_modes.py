@@ -20,12 +20,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.job.load import load_job
 from autoscout.running import processes
 from autoscout.space.explain import completed, parse
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm import profiler as serving_profiler
@@ -66,7 +63,7 @@ def main() -> None:
 
 
 def _chosen(job: Job) -> list[Configuration]:
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
     return [completed(space, parse(space, text.split()), default) for text in CONFIGURATIONS]
 
@@ -74,7 +71,7 @@ def _chosen(job: Job) -> list[Configuration]:
 def _round(job: Job, root: Path, launchers: list[str]) -> None:
     number = time.time_ns()
     for launcher in launchers:
-        profiler = profiler_for(_launched(job, launcher))
+        profiler = profiler_of(_launched(job, launcher))
         for i, configuration in enumerate(_chosen(job)):
             began = time.monotonic()
             m = profiler.run(configuration, "x", root / f"{number}-{launcher}" / f"{i:04d}")
@@ -138,7 +135,7 @@ def _ratio(base: list[dict[str, Any]], runs: list[dict[str, Any]]) -> str:
 
 
 def _repeats(job: Job, root: Path, count: int) -> None:
-    profiler = profiler_for(_launched(job, "warm"))
+    profiler = profiler_of(_launched(job, "warm"))
     began = time.monotonic()
     default = _chosen(job)[0]
     found = [profiler.run(default, "x", root / f"repeats-{time.time_ns()}" / f"{i:04d}") for i in range(count)]

@@ -144,7 +144,8 @@ def ours_megatron() -> dict[str, Any]:
     from autoscout.job.presets import models
     from autoscout.space.attributes import attributes_of
     from autoscout.space.graph import Space
-    from autoscout.space.knob import KnobEntry, instantiate, load_catalog
+    from autoscout.space.knob import KnobEntry, instantiate
+    from autoscout.targets.target import shipped
     from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
 
     job = Job(
@@ -156,7 +157,7 @@ def ours_megatron() -> dict[str, Any]:
         objective=Objective(minimize="step_time_s"),
         launch=Launch(transformer_engine=True),
     )
-    catalog = load_catalog("megatron")
+    catalog = shipped("megatron")
     extra = [
         KnobEntry(name=f"switch{i}", kind="sparse", layer="more", values=[False, True], off=False, meaning="", sets="")
         for i in range(25 - len(catalog.knob))

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from autoscout.deploy.export import launch, render
+from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
@@ -96,7 +96,7 @@ def _command(state: State, run: Run) -> str:
     if state.job is None:
         return ""
     try:
-        return render(launch(state.job, run.configuration, run.name, run.status), "command")
+        return written(state.job, launch(state.job, run.configuration, run.name, run.status), "command")
     except AutoscoutError as error:
         return str(error)
 

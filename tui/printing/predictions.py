@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
-from autoscout.simulate.predict import Memory, Predicted
 from autoscout.simulate.validation.against import Report, Scores
+from autoscout.tuning.predict import Memory, Predicted
 from kb.records import Job
 from tui.printing.text import metric, number, table
 

@@ -11,7 +11,7 @@ from autoscout.deploy.recommendation import Best, Measured, best_of_session
 from autoscout.machine.doctor import Finding
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.tuning.loop import Result
 from kb.records import Job, Measurement, Value
 from tui.printing.text import number, table
@@ -22,11 +22,11 @@ def _json(value: Any) -> None:
 
 
 def dry_run(job: Job, as_json: bool) -> None:
-    from autoscout.targets.megatron.profiler import launch_line
+    from autoscout.targets.target import target_of
 
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     default = expert_default(space)
-    command = launch_line(job, default, Path("experiment.json"))
+    command = target_of(job).probe_line(job, default, Path("experiment.json"))
     if as_json:
         _json(
             {

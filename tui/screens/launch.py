@@ -3,7 +3,7 @@
 from rich.text import Text
 from textual.app import ComposeResult
 
-from autoscout.deploy.export import launch, render
+from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw import panels
 from tui.screens.pane import Pane
@@ -40,6 +40,6 @@ def command(state: State) -> str:
         return ""
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     try:
-        return render(launch(state.job, winner, name, panels.gain(state)), "command")
+        return written(state.job, launch(state.job, winner, name, panels.gain(state)), "command")
     except AutoscoutError as error:
         return str(error)

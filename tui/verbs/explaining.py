@@ -17,7 +17,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     import msgspec
 
     from autoscout.deploy.importance import importance
-    from autoscout.space.graph import Space
+    from autoscout.targets.jobs import JobSpace
     from kb import journal as journals
     from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
     from kb.records import AutoscoutError
@@ -31,7 +31,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     rows = [e.measurement for e in events if isinstance(e, Answered | ExperimentEnded)]
     confirmed = [e.winner for e in events if isinstance(e, Confirmed) and e.winner != started.default]
     winner = confirmed[-1] if confirmed else None
-    found = importance(started.job, Space.of_job(started.job), rows, started.default, winner)
+    found = importance(started.job, JobSpace.of_job(started.job), rows, started.default, winner)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
         return

@@ -57,7 +57,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     """Show the nearest past jobs, what sets them apart, and what a new session would take over; accept or reject one
     by its name or id."""
     from autoscout.job.presets import device_memory_gib
-    from autoscout.space.graph import Space
+    from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import warm_start
     from kb import choices
     from kb import similar as similarity
@@ -73,7 +73,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
             if not there:
                 raise AutoscoutError(f"'{name}' is not among the {len(found)} nearest jobs; --count shows more", 2)
             choices.choose(path, job.id, there[0], name is accept, f"verb, pid {os.getpid()}")
-    carried = warm_start.gather(path, job, Space.of_job(job))
+    carried = warm_start.gather(path, job, JobSpace.of_job(job))
     kb_report.similar(job, found, carried, choices.choices(path, job.id), as_json)
 
 

@@ -29,13 +29,13 @@ def predict(
         return
     if job_file is None:
         raise click.UsageError("give a job file, or --against TABLE")
-    from autoscout.simulate import predict as predicting
     from autoscout.space.explain import parse
-    from autoscout.space.graph import Space
+    from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning import predict as predicting
     from tui.printing import predictions
 
     job = load_job(job_file)
-    found = predicting.predict(job, parse(Space.of_job(job), assignments), existing_kb(kb))
+    found = predicting.predict(job, parse(JobSpace.of_job(job), assignments), existing_kb(kb))
     if as_json:
         _json(found)
     else:

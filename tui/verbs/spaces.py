@@ -15,14 +15,13 @@ from tui.options import common, load_job, note
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
-    from autoscout.space.declared import notes
-    from autoscout.space.graph import Space
+    from autoscout.targets.jobs import JobSpace, notes
     from tui.printing import report
 
     job = load_job(job_file)
     for said in notes(job):
         note(said)
-    found = Space.of_job(job)
+    found = JobSpace.of_job(job)
     if graph is not None:
         from autoscout.space.picture import svg
 
@@ -37,10 +36,9 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """Say whether a configuration is valid, by which rule it is not, and the nearest one that is."""
     from autoscout.space import explain as explaining
-    from autoscout.space.graph import Space
-    from autoscout.targets.expert import expert_default
+    from autoscout.targets.jobs import JobSpace, expert_default
     from tui.printing import report
 
-    space = Space.of_job(load_job(job_file))
+    space = JobSpace.of_job(load_job(job_file))
     explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
     report.explanation(space, explanation, as_json)

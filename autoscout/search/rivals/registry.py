@@ -10,9 +10,9 @@ from kb.records import AutoscoutError, Configuration
 
 _SEARCHES = {
     "random": "random:uniform",
-    "expert": "expert:only_the_default",
+    "expert": "reference:only_the_reference",
     "grid": "grid:grid",
-    "deepspeed": "deepspeed:deepspeed",
+    "deepspeed": "deepspeed_tuner:deepspeed",
     "udo": "udo:udo",
     "cherrypick": "cherrypick:cherrypick",
     "gp-ei": "gp_pool:gp_pool",

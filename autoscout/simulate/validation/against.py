@@ -117,7 +117,10 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
         if not rest.any():
             continue
         asked, known = take(rows.columns, here), take(rows.columns, rest)
-        ensembles = {"ensemble": Ensemble(members_of(rows.metric, rows.task)), PAPER: Ensemble(table_2(), "published")}
+        ensembles = {
+            "ensemble": Ensemble(members_of(rows.metric, rows.task)),
+            PAPER: Ensemble(table_2(), "published"),
+        }
         for name, ensemble in ensembles.items():
             ensemble.fit(known, rows.values[rest], rows.groups["model"][rest])
             keep(name, here, ensemble.predict(asked))

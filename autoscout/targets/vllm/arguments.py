@@ -5,10 +5,11 @@ import math
 import sys
 from typing import Any
 
+from autoscout.cluster import devices
+from autoscout.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
-from autoscout.space.declared import catalog_of
-from autoscout.targets.megatron import arguments as megatron
-from kb.records import AutoscoutError, Configuration, Job, Node, Value, shape
+from autoscout.targets.jobs import catalog_of
+from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
@@ -74,11 +75,6 @@ def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) ->
     return words
 
 
-def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
-    """Without those of a kind of device that the configuration leaves out."""
-    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
-
-
 def world_size(configuration: Configuration) -> int:
     return engine_size(configuration) * int(configuration.knobs.get("dp", 1))
 
@@ -90,7 +86,7 @@ def engine_size(configuration: Configuration) -> int:
 
 def environment_variables(job: Job) -> dict[str, str]:
     """What a person has to set too for the same run."""
-    if megatron.device_kind(job) == "cuda":
+    if devices.device_kind(job) == "cuda":
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
     variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -104,7 +100,7 @@ def launcher(job: Job) -> str:
     Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
     """
     chosen = job.launch.launcher
-    alone = megatron.device_kind(job) == "cpu" and job.devices == 1
+    alone = devices.device_kind(job) == "cpu" and job.devices == 1
     if chosen == "torchrun":
         raise AutoscoutError('launch.launcher: "torchrun" trains; serving is "warm", "serve" or "auto"', 2)
     if chosen in ("warm", "reuse") and not alone:

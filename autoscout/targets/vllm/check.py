@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscout.deploy.export import Format, Launch, render
+from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper, profiler
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.failures import cause_in_log
+from autoscout.targets.vllm.launching import MODEL
 from kb.records import AutoscoutError, Job
 
 _TICK_S = 0.2
@@ -22,7 +23,7 @@ _END_LIMIT_S = 60.0
 _ASK_S = 60.0
 
 
-def check(job: Job, found: Launch, form: Format) -> float:
+def check(job: Job, found: Launch, form: str) -> float:
     """Seconds until the server that `form` describes was ready; then it has answered a request. Errors: AutoscoutError
     (exit 1) with the cause when it does not."""
     with serving(job, found, form) as (port, seconds):
@@ -31,7 +32,7 @@ def check(job: Job, found: Launch, form: Format) -> float:
 
 
 @contextlib.contextmanager
-def serving(job: Job, found: Launch, form: Format) -> Iterator[tuple[int, float]]:
+def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
     """(port, seconds until it was ready) of a server on this machine, started by what is exported: the command that a
     shell, a Slurm script or a container runs, or `vllm serve --config` with the YAML file. A job with random weights
     gets the model that its experiments were served. Nothing of it stays."""
@@ -60,14 +61,14 @@ def serving(job: Job, found: Launch, form: Format) -> Iterator[tuple[int, float]
             serving_server.end(server, _END_LIMIT_S)
 
 
-def _line(found: Launch, form: Format, model: str, port: int, folder: Path) -> str:
+def _line(found: Launch, form: str, model: str, port: int, folder: Path) -> str:
     here = f"--host 127.0.0.1 --port {port}"
     if form == "yaml":
         path = folder / "vllm.yaml"
-        path.write_text(render(found, "yaml").replace(json.dumps(formats.MODEL), json.dumps(model)))
+        path.write_text(formats.yaml(found).replace(json.dumps(MODEL), json.dumps(model)))
         return f"exec vllm serve --config {path} {here}"
-    words = [word for pair in formats.pairs(found) for word in pair]
-    return f"exec vllm serve {shlex.quote(model)} {shlex.join(words)} {here}"
+    flags = [word for pair in words(found) for word in pair]
+    return f"exec vllm serve {shlex.quote(model)} {shlex.join(flags)} {here}"
 
 
 def _why(log: Path, late: bool, limit_s: float) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscout.importing.found import Row, Source
+from autoscout.importing.found import Reader, Row, Source
 from kb.records import AutoscoutError, Job
 
 _AT = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -86,3 +86,6 @@ def _load(path: Path) -> object:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job), rank=2)

@@ -49,12 +49,10 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def version_of(job: Job) -> Installed | None:
-    """None where the catalog's own version counts: another target, or nothing installed where the job says.
+    """None where the catalog's own version counts: nothing installed where the job says.
 
     An interpreter inside a container (`launch.command_prefix`) is asked there.
     """
-    if job.target != "vllm":
-        return None
     return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
 
 

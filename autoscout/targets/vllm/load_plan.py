@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.cluster.devices import used_nodes
 from autoscout.job.objective import constraint
-from autoscout.simulate.serving.requests import of_traffic, read_trace
-from autoscout.targets.vllm.arguments import used_nodes
+from autoscout.job.trace import read_trace
+from autoscout.simulate.serving.requests import of_traffic
 from kb.records import Configuration, Job
 
 _SEED = 0

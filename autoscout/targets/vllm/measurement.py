@@ -1,25 +1,25 @@
 """From what an experiment of a serving job left in its folder to its measurement."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from autoscout.running.results import About
 from autoscout.targets.vllm import load_plan
 from kb.records import Configuration, Job, Measurement
 
-if TYPE_CHECKING:
-    from autoscout.running.results import About
 
-
-def measurement(
-    folder: Path, about: "About", measured: dict[str, Any], earlier: Callable[[Path], Measurement | None]
-) -> Measurement | None:
-    """`measured`: what worker/driving.py left; `earlier(folder)`: the measurement of another experiment. None when
-    it is the same engine as an experiment that is gone."""
-    experiment = json.loads((folder / "experiment.json").read_bytes())
+def measurement(folder: Path) -> Measurement | None:
+    """The measurement of a finished experiment from its folder alone; None when it is not complete, or when it is the
+    same engine as an experiment that is gone."""
+    try:
+        experiment = json.loads((folder / "experiment.json").read_bytes())
+        about = msgspec.convert(experiment["about"], About)
+        measured = json.loads((folder / "rank-0.json").read_bytes())
+    except (OSError, KeyError, ValueError, msgspec.ValidationError):
+        return None
     cost = max(0.0, measured["time"] - about.started)
     own = {
         "configuration": about.configuration,
@@ -31,7 +31,7 @@ def measurement(
         "at": measured["time"],
     }
     if same := measured.get("same_as"):
-        found = earlier(folder.parent / same)
+        found = measurement(folder.parent / same)
         evidence = f"the same engine as {found.name} in vLLM's own words, so not run again" if found else ""
         return msgspec.structs.replace(found, **own, evidence=evidence) if found else None
     job = msgspec.convert(experiment["job"], Job)

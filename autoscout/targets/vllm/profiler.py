@@ -15,7 +15,6 @@ from autoscout.cluster import devices
 from autoscout.running import environment, failures, results
 from autoscout.running.failures import Outcome
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
 from autoscout.targets.vllm import load_plan, reuse
@@ -74,6 +73,10 @@ class VllmProfiler:
         finally:
             self._stopping = False
 
+    def adopt(self, folder: Path) -> Measurement | None:
+        """The measurement of an experiment that finished while nobody was left to write it down."""
+        return serving.measurement(folder)
+
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
         self._stopping = True
@@ -129,7 +132,7 @@ class VllmProfiler:
         if not self._stopping:
             outcome = self._outcome(experiment, reuse.key(self._job, configuration, ceiling) if ceiling else "")
         cost = time.time() - started
-        measurement = results.collect(folder)
+        measurement = serving.measurement(folder)
         if measurement is None:
             kills = failures.oom_kills() - kills
             status, evidence = serving_failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
@@ -152,7 +155,7 @@ class VllmProfiler:
         return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping)
 
     def _described(self) -> dict[str, str]:
-        job, kind = self._job, arguments.device_kind(self._job)
+        job, kind = self._job, devices.device_kind(self._job)
         python = environment.target_python(job)
         interpreter = " ".join(python)
         found = environment.probe(
@@ -167,7 +170,7 @@ class VllmProfiler:
             "model": model_of(job),
             "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
             "clock": "wall" if self._kind == "serve" else "processor",
-            "worker": _worker_hash(),
+            "worker": environment.hash_of([*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]),
             "launcher": self._kind,
         }
 
@@ -224,11 +227,3 @@ def model_of(job: Job) -> str:
         for file in sorted(path.glob("*.safetensors")):
             digest.update(f"{file.name} {file.stat().st_size}".encode())
     return f"{path.name} {digest.hexdigest()[:8]}"
-
-
-def _worker_hash() -> str:
-    """Of what drives an experiment and what its metrics are made by."""
-    digest = hashlib.sha256()
-    for path in [*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:8]

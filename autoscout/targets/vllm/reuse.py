@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from autoscout.running import equivalence
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
@@ -22,7 +22,7 @@ _TOLERANCE = 0.15  # of the objective's metric: repeats of one configuration on 
 class Reuse:
     def __init__(self, job: Job) -> None:
         self._job = job
-        space = Space.of_job(job)
+        space = JobSpace.of_job(job)
         self._largest = {
             name: max(int(v) for v in space.knob[name].values if not isinstance(v, str))
             for name, argument in LIVE.items()
@@ -77,7 +77,7 @@ class Reuse:
             return "" if one == other else f"{metric}: {one} on a reused engine, {other} on a fresh one"
         if abs(one / other - 1) > _TOLERANCE:
             return f"{metric} was {one:.4g} on a reused engine and {other:.4g} on a fresh one"
-        answers = equivalence.compare(fresh, reused, equivalence.ANSWERS)
+        answers = equivalence.Answers().compare(fresh, reused)
         return f"on a reused engine {answers}" if answers else ""
 
 

@@ -21,20 +21,22 @@ WORKER = Path(__file__).parents[3] / "autoscout" / "targets" / "megatron" / "wor
 
 def answer(question: dict[str, Any]) -> dict[str, str]:
     import building
+    import configs
     import torch
     from megatron.core import parallel_state, tensor_parallel
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    config, phase = question["config"], "groups"
+    phase = "groups"
     try:
+        config = configs.read(question["config"])
         torch.distributed.init_process_group(
             "fake", store=FakeStore(), rank=question["rank"], world_size=question["world"]
         )
-        parallel_state.initialize_model_parallel(**config["groups"])
+        parallel_state.initialize_model_parallel(**configs.groups(config["given"]))
         phase = "config"
         shape = building.transformer_config(config)
-        building.DistributedDataParallelConfig(**config["ddp"])
-        building.OptimizerConfig(**config["optimizer"], bf16=shape.bf16)
+        configs.ddp(config["given"])
+        configs.optimizer(config["given"], 1e-3)
         if question["deep"]:
             phase = "build"
             tensor_parallel.model_parallel_cuda_manual_seed(1234)

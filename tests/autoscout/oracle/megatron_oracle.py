@@ -7,8 +7,9 @@ import sys
 import numpy as np
 from agreement import Answers, Verdict, assignments, one_rule_broken
 
-from autoscout.space.graph import Space
-from autoscout.targets.megatron.arguments import environment_variables, worker_config
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.megatron.arguments import variables
+from autoscout.targets.megatron.profiler import worker_config
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic, Value
 
 BEYOND: dict[str, list[Value]] = {
@@ -50,10 +51,10 @@ EARLY = {**DEEP, **dict.fromkeys(LATER, _EARLY)}
 def verdicts(early: int = 3000, deep: int = 120, each: int = 1, seed: int = 0) -> tuple[list[Verdict], list[Verdict]]:
     """(of the groups and configuration classes, of a whole first step on the first and the last rank). `early` and
     `deep` assignments; the second also of `each` that break one rule alone, a rule and job."""
-    spaces: dict[str, Space] = {}
+    spaces: dict[str, JobSpace] = {}
     jobs = [job for i in range(24) if (job := _feasible_job(i, seed, spaces))][:12]
     first = spaces[jobs[0].name]
-    environment = {**os.environ, **environment_variables(jobs[0], first.sample(np.random.default_rng(0)), [])}
+    environment = {**os.environ, **variables(jobs[0], first.sample(np.random.default_rng(0)))}
     found: dict[bool, list[Verdict]] = {False: [], True: []}
     with Answers(sys.executable, "megatron_answers.py", environment) as oracle:
         for i, job in enumerate(jobs):
@@ -74,11 +75,11 @@ def verdicts(early: int = 3000, deep: int = 120, each: int = 1, seed: int = 0) -
     return found[False], found[True]
 
 
-def _feasible_job(number: int, seed: int, spaces: dict[str, Space]) -> Job | None:
+def _feasible_job(number: int, seed: int, spaces: dict[str, JobSpace]) -> Job | None:
     """A job of random shape, its space put into `spaces`; None where nothing is feasible for it."""
     job = _job(number, np.random.default_rng([seed, number]))
     try:
-        spaces[job.name] = Space.of_job(job)
+        spaces[job.name] = JobSpace.of_job(job)
     except AutoscoutError:
         return None
     return job

@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 from agreement import Answers, Verdict, assignments, one_rule_broken
 
-from autoscout.job.load import load_job
-from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm.arguments import engine_arguments, model_config
 from kb.records import Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic, Value
 
@@ -60,7 +59,7 @@ def verdicts(count: int = 400, seed: int = 0) -> list[Verdict]:
         Answers(str(PYTHON), "vllm_answers.py", environment) as oracle,
     ):
         for i, job in enumerate(jobs):
-            space = Space.of_job(job)
+            space = JobSpace.of_job(job)
             model = Path(folder) / job.name
             model.mkdir()
             (model / "config.json").write_text(json.dumps(model_config(job)))
@@ -80,7 +79,7 @@ def gpu_refusals(count: int) -> list[str]:
     job = msgspec.structs.replace(
         job, space=SpaceLimits(), traffic=msgspec.structs.replace(job.traffic, shared_prefix=32)
     )
-    space, environment = Space.of_job(job), {**os.environ, "OMP_NUM_THREADS": "1"}
+    space, environment = JobSpace.of_job(job), {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder, Answers(str(PYTHON), "vllm_answers.py", environment) as oracle:
         (Path(folder) / "config.json").write_text(json.dumps(model_config(job)))
         drawn = [space.sample(np.random.default_rng(i)) for i in range(count)]

@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from autoscout.running.profiler import Profiler
 from autoscout.running.warm_launcher import Warm
+from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron import arguments
-from autoscout.targets.megatron.profiler import MegatronProfiler, Profiler, profiler_for
+from autoscout.targets.megatron.environment import launcher
+from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from kb.records import Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
 
 
@@ -41,7 +44,7 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._warm = Warm(tiny_job())
+        self._warm = Warm(tiny_job(), RANK, arguments.variables(tiny_job(), Configuration({})))
         self._profilers: list[tuple[Job, Profiler]] = []
         self._runs = 0
 
@@ -49,8 +52,8 @@ class Bench:
         for known, profiler in self._profilers:
             if known == job:
                 return profiler
-        warm = arguments.launcher(job) == "warm"
-        self._profilers.append((job, MegatronProfiler(job, self._warm) if warm else profiler_for(job)))
+        warm = launcher(job) == "warm"
+        self._profilers.append((job, MegatronProfiler(job, self._warm) if warm else profiler_of(job)))
         return self._profilers[-1][1]
 
     def folder(self) -> Path:

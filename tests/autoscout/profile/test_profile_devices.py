@@ -12,8 +12,8 @@ from profile_bench import configuration, tiny_job
 
 from autoscout.cluster import devices
 from autoscout.running import processes
-from autoscout.running.environment import describe
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron.environment import describe
+from autoscout.targets.megatron.profiler import worker_config
 from kb.records import AutoscoutError, Cluster, Job, Node
 
 A100, A40, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3"
@@ -75,7 +75,7 @@ def test_missing_gpus(job: Job, gpus: list[str], said: str) -> None:
 def test_a_configuration_sees_its_gpus_only(
     job: Job, knobs: dict[str, int], gpus: list[str], visible: str | None
 ) -> None:
-    variables = arguments.worker_config(job, configuration(**knobs), gpus)["environment"]
+    variables = worker_config(job, configuration(**knobs), gpus)["environment"]
     assert variables.get("CUDA_VISIBLE_DEVICES") == visible
     assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 

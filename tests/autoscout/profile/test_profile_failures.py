@@ -16,7 +16,8 @@ import pytest
 from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.running.torchrun import Torchrun
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import profiler_of
+from autoscout.targets.megatron.profiler import RANK
 from kb.records import AutoscoutError, Job, Measurement
 
 pytestmark = pytest.mark.engine
@@ -107,7 +108,7 @@ def test_what_megatron_refuses_is_invalid(bench: Bench, knobs: dict[str, Any], e
 
 def test_a_configuration_without_micro_batch_size_is_no_experiment(bench: Bench) -> None:
     with pytest.raises(AutoscoutError, match="mbs"):
-        profiler_for(TINY).run(type(configuration())({"tp": 2}), "tiny", bench.folder())
+        profiler_of(TINY).run(type(configuration())({"tp": 2}), "tiny", bench.folder())
 
 
 def test_memory_that_cannot_be_had_is_oom(bench: Bench) -> None:
@@ -166,7 +167,7 @@ def test_an_interrupt_before_the_experiment_ends_it_at_once(bench: Bench, launch
 
 
 def test_an_interrupt_while_the_warm_process_starts(bench: Bench) -> None:
-    profiler = profiler_for(tiny_job(**ENDLESS))
+    profiler = profiler_of(tiny_job(**ENDLESS))
     profiler.environment()
     answers: list[Measurement] = []
     thread = threading.Thread(target=lambda: answers.append(profiler.run(configuration(), "tiny", bench.folder())))
@@ -209,7 +210,7 @@ def test_a_rank_log_that_cannot_be_written_is_one_sentence(bench: Bench, interpr
 def test_a_launcher_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "launcher.log").mkdir()
     with pytest.raises(AutoscoutError, match="cannot write the experiment's files"):
-        Torchrun(TINY).run(tmp_path / "experiment.json", 2, 10.0, lambda: False)
+        Torchrun(TINY, RANK).run(tmp_path / "experiment.json", 2, 10.0, lambda: False)
 
 
 def test_torchrun_reports_the_root_cause(bench: Bench, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_bench import configuration
 
-from autoscout.running.equivalence import TOLERANCES, Reference, compare, judge
+from autoscout.running.equivalence import TOLERANCES, Losses, Reference, judge
 from kb.records import Measurement, Status
 
 REFERENCE = Measurement(
@@ -32,12 +32,12 @@ def shifted(losses: float = 0.0, norms: float = 0.0) -> Measurement:
 def test_deviations_count_from_the_tolerance_on(dtype: str, sign: int, share: float) -> None:
     losses, norms = TOLERANCES[dtype]
     if abs(share - 1) > 1e-3:
-        assert (compare(REFERENCE, shifted(losses=sign * share * losses), dtype) == "") == (share < 1)
-        assert (compare(REFERENCE, shifted(norms=sign * share * norms), dtype) == "") == (share < 1)
+        assert (Losses(dtype).compare(REFERENCE, shifted(losses=sign * share * losses)) == "") == (share < 1)
+        assert (Losses(dtype).compare(REFERENCE, shifted(norms=sign * share * norms)) == "") == (share < 1)
 
 
 def test_evidence_names_both_series_and_the_deviation() -> None:
-    evidence = compare(REFERENCE, shifted(norms=0.5), "fp32")
+    evidence = Losses("fp32").compare(REFERENCE, shifted(norms=0.5))
     assert evidence == (
         "gradient norms deviate by 0.5 (allowed 0.001): expected [1.7, 1.6, 1.3], found [2.55, 2.4, 1.95]"
     )
@@ -46,22 +46,22 @@ def test_evidence_names_both_series_and_the_deviation() -> None:
 @pytest.mark.parametrize("bad", [[math.nan] * 3, [6.2, math.inf, 6.0], []], ids=["nan", "inf", "missing"])
 def test_numbers_that_are_none_are_wrong(bad: list[float]) -> None:
     for field in ("losses", "grad_norms"):
-        judged = judge(REFERENCE, msgspec.structs.replace(REFERENCE, **{field: bad}), "bf16")
+        judged = judge(Losses("bf16"), REFERENCE, msgspec.structs.replace(REFERENCE, **{field: bad}))
         assert judged.status == "wrong"
         assert judged.evidence
 
 
 def test_failures_stay_what_they_are() -> None:
     failed = msgspec.structs.replace(REFERENCE, status="oom", losses=[], evidence="out of memory")
-    assert judge(REFERENCE, failed, "fp32") is failed
-    assert judge(REFERENCE, REFERENCE, "fp32") is REFERENCE
+    assert judge(Losses("fp32"), REFERENCE, failed) is failed
+    assert judge(Losses("fp32"), REFERENCE, REFERENCE) is REFERENCE
 
 
 @pytest.mark.parametrize("length", [0, 1, 2])
 def test_a_shorter_series_is_wrong(length: int) -> None:
     for field in ("losses", "grad_norms"):
         short = msgspec.structs.replace(REFERENCE, **{field: getattr(REFERENCE, field)[:length]})
-        assert "are missing" in judge(REFERENCE, short, "fp32").evidence
+        assert "are missing" in judge(Losses("fp32"), REFERENCE, short).evidence
 
 
 # ---- Reference: runs named after what they compute, on configurations that tp tells apart ------------------
@@ -76,7 +76,7 @@ def run(tp: int, group: int, status: Status = "ok") -> Measurement:
 
 def verdicts(*runs: Measurement) -> tuple[list[str], int | None]:
     """(statuses, tp of the reference in the end)"""
-    reference = Reference("fp32", configuration(tp=DEFAULT).id)
+    reference = Reference(Losses("fp32"), configuration(tp=DEFAULT).id)
     statuses = [reference.judge(one).status for one in runs]
     held = reference.measurement
     return statuses, None if held is None else int(held.configuration.knobs["tp"])
@@ -126,7 +126,7 @@ def test_the_default_replaces_what_disagrees_with_it() -> None:
 
 
 def test_what_an_earlier_session_found_wrong_is_judged_anew() -> None:
-    reference = Reference("fp32", configuration(tp=DEFAULT).id)
+    reference = Reference(Losses("fp32"), configuration(tp=DEFAULT).id)
     recorded = msgspec.structs.replace(run(2, 0), status="wrong", evidence="another reference")
     assert reference.judge(recorded) is recorded
     again = reference.rejudge(recorded)

@@ -68,7 +68,7 @@ def agrees(bench: Bench, job: Job, layout: dict[str, Any]) -> str:
     measured = bench.run(job, **layout)
     assert measured.status == "ok", measured.evidence
     assert len(measured.losses) == len(measured.grad_norms) == 3
-    return equivalence.compare(reference, measured, job.model.dtype)
+    return equivalence.Losses(job.model.dtype).compare(reference, measured)
 
 
 @pytest.mark.parametrize("layout", named(DENSE))
@@ -100,7 +100,7 @@ def test_the_model_learns(bench: Bench) -> None:
 def test_the_guard_catches_interleaving_that_mixes_up_messages(bench: Bench, job: Job) -> None:
     measured = bench.run(job, pp=2, vpp=2)
     assert measured.status == "ok", "Megatron-core runs it to the end without complaint"
-    judged = equivalence.judge(single_rank(bench, job), measured, "fp32")
+    judged = equivalence.judge(equivalence.Losses("fp32"), single_rank(bench, job), measured)
     assert judged.status == "wrong"
     assert "losses deviate" in judged.evidence
 
@@ -108,4 +108,4 @@ def test_the_guard_catches_interleaving_that_mixes_up_messages(bench: Bench, job
 def test_the_guard_catches_expert_gradients_that_are_not_summed(bench: Bench) -> None:
     measured = bench.run(MOE, tp=2, sp=True, ep=1, etp=1)
     assert measured.status == "ok"
-    assert equivalence.judge(single_rank(bench, MOE), measured, "fp32").status == "wrong"
+    assert equivalence.judge(equivalence.Losses("fp32"), single_rank(bench, MOE), measured).status == "wrong"

@@ -5,7 +5,7 @@ import pytest
 from profile_bench import configuration, tiny_job
 
 from autoscout.running.environment import context_of
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import profiler_of
 from kb.journal import ExperimentEnded, Journal, SessionStarted
 from kb.records import AutoscoutError, Job, Measurement
 
@@ -51,7 +51,7 @@ def recorded(tmp_path: Path) -> Job:
 
 
 def test_repeats_answer_in_order_and_then_again(recorded: Job, tmp_path: Path) -> None:
-    profiler = profiler_for(recorded)
+    profiler = profiler_of(recorded)
     session = Journal(tmp_path / "session" / "journal.jsonl")
     folder = tmp_path / "session" / "experiments" / "0001"
     answers = []
@@ -64,13 +64,13 @@ def test_repeats_answer_in_order_and_then_again(recorded: Job, tmp_path: Path) -
 
 
 def test_the_recorded_environment_makes_equal_contexts(recorded: Job, tmp_path: Path) -> None:
-    profiler = profiler_for(recorded)
+    profiler = profiler_of(recorded)
     assert profiler.environment() == ENVIRONMENT
     assert profiler.run(configuration(), "mbs2", tmp_path).context == context_of(tiny_job(), ENVIRONMENT)
 
 
 def test_what_was_not_recorded_is_an_error(recorded: Job, tmp_path: Path) -> None:
-    answer = profiler_for(recorded).run(configuration(tp=4), "tp4", tmp_path)
+    answer = profiler_of(recorded).run(configuration(tp=4), "tp4", tmp_path)
     assert answer.status == "error"
     assert "not recorded" in answer.evidence
 
@@ -81,7 +81,7 @@ def test_bad_recordings_are_refused(recorded: Job, tmp_path: Path) -> None:
     for path, said in (("", "name the journal"), (str(empty), "holds no session"), ("/none", "no such")):
         job = msgspec.structs.replace(recorded, launch=msgspec.structs.replace(recorded.launch, recorded=path))
         with pytest.raises(AutoscoutError, match=said):
-            profiler_for(job)
+            profiler_of(job)
     other = tiny_job(launcher="replay", recorded=recorded.launch.recorded, hidden=128)
     with pytest.raises(AutoscoutError, match="another model"):
-        profiler_for(other)
+        profiler_of(other)

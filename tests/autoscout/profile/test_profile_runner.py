@@ -15,7 +15,7 @@ from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.running import equivalence
 from autoscout.running.environment import context_of
-from autoscout.running.results import collect
+from autoscout.targets.megatron.measurement import measurement
 from kb.records import Measurement
 
 pytestmark = pytest.mark.engine
@@ -25,10 +25,10 @@ OWNER = """
 import sys
 from pathlib import Path
 import msgspec
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import profiler_of
 from kb.records import Configuration, Job
 job = msgspec.json.decode(sys.argv[1], type=Job)
-profiler_for(job).run(Configuration({"mbs": 2, "tp": 2}), "tiny", Path(sys.argv[2]))
+profiler_of(job).run(Configuration({"mbs": 2, "tp": 2}), "tiny", Path(sys.argv[2]))
 """
 
 
@@ -78,7 +78,7 @@ def test_more_memory_shows(bench: Bench) -> None:
 def test_torchrun_computes_the_same_as_the_warm_process(bench: Bench) -> None:
     warm, fresh = bench.run(TINY, tp=2), bench.run(tiny_job(launcher="torchrun"), tp=2)
     assert fresh.status == "ok", fresh.evidence
-    assert equivalence.compare(warm, fresh, "fp32") == ""
+    assert equivalence.Losses("fp32").compare(warm, fresh) == ""
     assert fresh.environment["launcher"] == "torchrun"
     assert fresh.context == warm.context
 
@@ -97,22 +97,22 @@ def test_contexts_separate_what_cannot_be_compared() -> None:
 def test_a_finished_result_can_be_adopted_from_its_folder(bench: Bench) -> None:
     folder = bench.folder()
     measured = bench.profiler(TINY).run(configuration(dp=2), "dp2", folder)
-    adopted = collect(folder)
+    adopted = measurement(folder)
     assert adopted is not None
     changed = {"cost_s": 0.0, "device_s": 0.0, "at": 0.0}
     assert msgspec.structs.replace(adopted, **changed) == msgspec.structs.replace(measured, **changed)
     assert 0 < adopted.cost_s <= measured.cost_s
 
     (folder / "rank-1.json").unlink()
-    assert collect(folder) is None
-    assert collect(folder / "nowhere") is None
+    assert measurement(folder) is None
+    assert measurement(folder / "nowhere") is None
 
 
 def test_an_earlier_attempt_in_the_folder_does_not_count(bench: Bench) -> None:
     folder = bench.folder()
     assert bench.profiler(TINY).run(configuration(), "mbs2", folder).status == "ok"
     assert bench.profiler(TINY).run(configuration(tp=3), "tp3", folder).status == "invalid"
-    assert collect(folder) is None
+    assert measurement(folder) is None
 
 
 def test_losses_that_are_no_numbers_are_wrong(bench: Bench) -> None:
@@ -121,7 +121,7 @@ def test_losses_that_are_no_numbers_are_wrong(bench: Bench) -> None:
     result = json.loads((folder / "rank-0.json").read_text())
     result["losses"][1] = math.nan
     (folder / "rank-0.json").write_text(json.dumps(result))
-    collected = collect(folder)
+    collected = measurement(folder)
     assert collected is not None
     assert collected.status == "wrong"
     assert "nan" in collected.evidence

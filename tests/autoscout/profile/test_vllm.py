@@ -16,9 +16,8 @@ from serving_bench import serving_job
 from autoscout.deploy import export
 from autoscout.job.objective import nearest_miss
 from autoscout.running import equivalence
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
-from autoscout.targets.megatron import profiler as runner
+from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.target import target
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import keeper as serving_keeper
 from autoscout.targets.vllm import profiler as serving_profiler
@@ -46,7 +45,7 @@ def test_arguments_are_flags_of_the_server() -> None:
 
 def test_the_launch_line_is_a_server_with_the_configuration() -> None:
     job = serving_job()
-    line = runner.launch_line(job, expert_default(Space.of_job(job)), Path("experiment.json"))
+    line = target("vllm").probe_line(job, expert_default(JobSpace.of_job(job)), Path("experiment.json"))
     assert "vllm.entrypoints.cli.main serve MODEL --host 127.0.0.1" in line
     assert "--max-num-batched-tokens" in line
 
@@ -92,24 +91,23 @@ def test_the_command_of_a_large_model_says_all_of_it(tmp_path: Path) -> None:
     launch = msgspec.structs.replace(serving_job().launch, python="/opt/vllm/bin/python")
     job = msgspec.structs.replace(serving_job(), cluster=cluster, launch=launch)
     configuration = Configuration({"tp": 8, "pp": 2, "dp": 1, "max_num_seqs": 256})
-    line = runner.launch_line(job, configuration, Path("experiment.json"))
+    line = target("vllm").probe_line(job, configuration, Path("experiment.json"))
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --data-parallel-size 1" in line
     assert line.endswith("--distributed-executor-backend ray")
     found = export.launch(job, configuration, "tp8_pp2", "measured")
     script = tmp_path / "serve.sh"
-    script.write_text(export.render(found, "slurm"))
+    script.write_text(export.written(job, found, "slurm"))
     assert subprocess.run(["bash", "-n", script]).returncode == 0
     for words in ("--nodes=2", "--gpus-per-node=8", "ray start --head", 'ray start --address="$RAY_ADDRESS"'):
         assert words in script.read_text()
-    assert "a Ray cluster of 2 nodes" in export.render(found, "command")
+    assert "a Ray cluster of 2 nodes" in export.written(job, found, "command")
 
 
-def test_only_servers_can_be_checked(tmp_path: Path) -> None:
-    trains = export.Launch(
-        job="x", name="x", devices=1, nodes=1, environment={}, arguments={}, missing=[], evidence="measured"
-    )
-    with pytest.raises(AutoscoutError, match="--check starts servers") as told:
-        export.checked(tmp_path / "kb.duckdb", "session", trains, "command")
+def test_only_servers_can_be_checked() -> None:
+    job = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+    trains = export.launch(job, Configuration({"mbs": 1}), "x", "measured")
+    with pytest.raises(AutoscoutError, match="--check cannot start") as told:
+        export.checked(job, trains, "command")
     assert told.value.exit_code == 2
 
 
@@ -129,7 +127,7 @@ def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pyte
 def test_a_kept_engine_is_made_for_the_largest_values() -> None:
     job = serving_job(launcher="reuse")
     reuse = serving_reuse.Reuse(job)
-    default = expert_default(Space.of_job(job))
+    default = expert_default(JobSpace.of_job(job))
     few = Configuration(default.knobs | {"max_num_seqs": 2, "max_num_batched_tokens": 64})
     ceiling = reuse.ceiling(few)
     assert ceiling == {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
@@ -206,7 +204,7 @@ REFERENCE = [float(i) for i in range(40)]
 
 
 def test_the_same_answers_are_right_and_others_wrong() -> None:
-    reference = equivalence.Reference(equivalence.kind_of(serving_job()), answered(REFERENCE).configuration.id)
+    reference = equivalence.Reference(equivalence.Answers(), answered(REFERENCE).configuration.id)
     assert reference.judge(answered(REFERENCE)).status == "ok"
     late = [*REFERENCE[:39], 7.0]
     assert reference.judge(answered(late, spec="ngram")).status == "ok"
@@ -220,9 +218,9 @@ def test_the_same_answers_are_right_and_others_wrong() -> None:
 def test_another_number_format_may_answer_otherwise_but_not_from_the_start() -> None:
     turns = [token if i % 10 < 2 else -1.0 for i, token in enumerate(REFERENCE)]
     plain = answered(REFERENCE, kv_cache_dtype="auto")
-    assert equivalence.compare(plain, answered(turns, kv_cache_dtype="auto"), equivalence.ANSWERS)
-    assert not equivalence.compare(plain, answered(turns, kv_cache_dtype="fp8"), equivalence.ANSWERS)
-    assert equivalence.compare(plain, answered([-1.0] * 40, kv_cache_dtype="fp8"), equivalence.ANSWERS)
+    assert equivalence.Answers().compare(plain, answered(turns, kv_cache_dtype="auto"))
+    assert not equivalence.Answers().compare(plain, answered(turns, kv_cache_dtype="fp8"))
+    assert equivalence.Answers().compare(plain, answered([-1.0] * 40, kv_cache_dtype="fp8"))
 
 
 # ---- the keeper of a server -------------------------------------------------------------------------------

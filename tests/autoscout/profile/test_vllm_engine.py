@@ -17,11 +17,10 @@ from serving_bench import needs_vllm, serving_job
 
 from autoscout.deploy import export
 from autoscout.running import equivalence, processes
-from autoscout.running.results import collect
 from autoscout.space.explain import completed
-from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.vllm import check
+from autoscout.targets.vllm.measurement import measurement
 from autoscout.targets.vllm.profiler import VllmProfiler
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node
 
@@ -38,11 +37,11 @@ OWNER = """
 import sys
 from pathlib import Path
 import msgspec
-from autoscout.targets.megatron.profiler import profiler_for
+from autoscout.targets.jobs import profiler_of
 from kb.records import Configuration, Job
 job = msgspec.json.decode(sys.argv[1], type=Job)
 print("begun", flush=True)
-profiler_for(job).run(Configuration(msgspec.json.decode(sys.argv[3])), "tiny", Path(sys.argv[2]))
+profiler_of(job).run(Configuration(msgspec.json.decode(sys.argv[3])), "tiny", Path(sys.argv[2]))
 """
 
 
@@ -79,14 +78,14 @@ def test_an_experiment_measures_what_users_feel(bench: Bench) -> None:
     assert metrics["kv_cache_tokens"] >= 4 * 32
     assert len(measured.losses) == 4 * 6
     assert (measured.environment["driver"], measured.environment["clock"]) == ("in process", "processor")
-    adopted = collect(bench.folder)
+    adopted = measurement(bench.folder)
     assert adopted is not None
     assert adopted.metrics == metrics
 
 
 def test_configurations_that_compute_the_same_answer_the_same(bench: Bench) -> None:
     reference, other = bench.run(), bench.run(block_size=64, max_num_seqs=1, spec="ngram", spec_tokens=2)
-    assert equivalence.compare(reference, other, equivalence.ANSWERS) == ""
+    assert equivalence.Answers().compare(reference, other) == ""
 
 
 def test_the_same_engine_is_not_run_twice(bench: Bench) -> None:
@@ -133,7 +132,7 @@ def test_a_reused_engine_measures_what_a_fresh_one_does(tmp_path: Path) -> None:
         == 16
     )
     assert second.metrics["ttft_mean_ms"] > after.metrics["ttft_mean_ms"]
-    assert equivalence.compare(first, second, equivalence.ANSWERS) == ""
+    assert equivalence.Answers().compare(first, second) == ""
     assert second.environment["driver"] == "in process, reused"
 
 
@@ -166,20 +165,20 @@ def test_a_server_measures_the_same_things_and_leaves_nothing(tmp_path: Path) ->
 def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: Path) -> None:
     """Data parallel on two CPU ranks: `vllm serve` starts both engines and shares the requests among them."""
     job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=[Node(device="cpu", count=2)]))
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     two = completed(space, {**BASE, "tp": 1, "dp": 2}, expert_default(space))
     profiler = VllmProfiler(job)
     measured = profiler.run(two, "tiny", tmp_path / "0001")
     assert measured.status == "ok", measured.evidence
     values = json.loads((tmp_path / "0001" / "effective.json").read_bytes())["values"]
     assert values["parallel.data_parallel_size"] == 2
-    assert equivalence.compare(bench.run(), measured, equivalence.ANSWERS) == ""
+    assert equivalence.Answers().compare(bench.run(), measured) == ""
     answered = measured.metrics["output_tokens_per_s"]
     assert measured.metrics["output_tokens_per_s_per_gpu"] == pytest.approx(answered / 2)
 
 
 @pytest.mark.parametrize("form", ["command", "yaml"])
-def test_what_is_exported_starts_and_answers(form: export.Format) -> None:
+def test_what_is_exported_starts_and_answers(form: str) -> None:
     job = serving_job()
     assert check.check(job, export.launch(job, Configuration(BASE), "tiny", "measured"), form) > 0
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.job.load import load_job
-from autoscout.simulate.serving.requests import read_trace
+from autoscout.job.trace import read_trace
 from autoscout.space.attributes import lengths
+from autoscout.targets.jobs import load_job
 from autoscout.targets.vllm import load_plan
 from kb.records import AutoscoutError
 

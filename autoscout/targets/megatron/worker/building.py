@@ -1,24 +1,28 @@
-"""Builds what Megatron trains: process groups, model chunks, DDP and the optimizer, from experiment.json."""
+"""Builds what Megatron trains: process groups, model chunks, DDP and the optimizer.
+
+`config` is experiment.json; its `given` are Megatron-LM's arguments (configs.py).
+"""
 
 import datetime
 import os
 from typing import Any
 
+import configs
 import torch
 import weights
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.models.gpt import GPTModel, gpt_layer_specs
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_ACTIVATIONS = {"gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
+_LEARNING_RATE = 1e-3
+# Transformer Engine's names for the GEMMs of a layer that communicate.
+_OVERLAPPED_GEMMS = (
+    *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
+    *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
+)
 
 
 def make_groups(config: dict[str, Any]) -> torch.device:
@@ -29,8 +33,9 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     if not on_cpu:
         torch.cuda.set_device(device)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
+    groups = configs.groups(config["given"])
     minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta
-    parallel_state.initialize_model_parallel(**config["groups"], distributed_timeout_minutes=minutes)
+    parallel_state.initialize_model_parallel(**groups, distributed_timeout_minutes=minutes)
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
     return device
 
@@ -43,12 +48,7 @@ def transformer_config(config: dict[str, Any]) -> TransformerConfig:
             f"global batch size ({config['global_batch']}) is not divisible by micro batch size "
             f"({config['micro_batch']}) times data parallel size ({replicas})"
         )
-    arguments = dict(config["transformer"])
-    arguments["activation_func"] = _ACTIVATIONS[arguments["activation_func"]]
-    dtype = _DTYPES[config["dtype"]]
-    for name in ("init_method", "output_layer_init_method", "embedding_init_method"):
-        arguments[name] = lambda weight: None  # the weights come from weights.py
-    return TransformerConfig(**arguments, params_dtype=dtype, pipeline_dtype=dtype, bf16=config["dtype"] == "bf16")
+    return configs.transformer(config["given"], config["device"] == "cpu")
 
 
 def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device) -> tuple[list[Any], Any]:
@@ -56,21 +56,23 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
     virtual = shape.virtual_pipeline_model_parallel_size
     stages = [None] if virtual is None else range(virtual)
     chunks = [_chunk(config, shape, device, stage) for stage in stages]
+    exchange = configs.ddp(config["given"])
     wrapped: list[Any] = [
         DistributedDataParallel(
             shape,
-            DistributedDataParallelConfig(**config["ddp"]),
+            exchange,
             Float16Module(shape, chunk) if shape.bf16 else chunk,
             disable_bucketing=number > 0,  # as Megatron-LM: only the first chunk's communication is exposed
         )
         for number, chunk in enumerate(chunks)
     ]
-    optimizer = get_megatron_optimizer(OptimizerConfig(**config["optimizer"], bf16=shape.bf16), wrapped)
-    _connect(shape, config, wrapped, optimizer)
+    optimizer = get_megatron_optimizer(configs.optimizer(config["given"], _LEARNING_RATE), wrapped)
+    _connect(shape, exchange.overlap_grad_reduce, wrapped, optimizer)
     return wrapped, optimizer
 
 
 def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.device, stage: int | None) -> Any:
+    tied = not config["given"].get("untie_embeddings_and_output_weights", False)
     chunk = GPTModel(
         shape,
         _layer_spec(config, shape),
@@ -78,19 +80,19 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
         max_sequence_length=config["seq_len"],
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=config["tied"],
-        position_embedding_type=config["position"],
+        share_embeddings_and_output_weights=tied,
+        position_embedding_type=config["given"]["position_embedding_type"],
         vp_stage=stage,
     ).to(device)
-    weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, config["tied"])
+    weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, tied)
     return chunk
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
     experts = shape.num_moe_experts
-    if config["transformer_engine"]:
+    if config["given"]["transformer_impl"] == "transformer_engine":
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            num_experts=experts, moe_grouped_gemm=experts is not None
+            num_experts=experts, moe_grouped_gemm=shape.moe_grouped_gemm
         )
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts, normalization=shape.normalization)
     if shape.context_parallel_size > 1:
@@ -100,7 +102,7 @@ def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
     return spec
 
 
-def _connect(shape: TransformerConfig, config: dict[str, Any], chunks: list[Any], optimizer: Any) -> None:
+def _connect(shape: TransformerConfig, overlap_grad_reduce: bool, chunks: list[Any], optimizer: Any) -> None:
     """The hooks by which the schedule starts and ends communication, as Megatron-LM's train() sets them."""
 
     def for_chunks(hooks: list[Any]) -> Any:
@@ -108,7 +110,7 @@ def _connect(shape: TransformerConfig, config: dict[str, Any], chunks: list[Any]
 
     shape.grad_scale_func = optimizer.scale_loss
     shape.finalize_model_grads_func = finalize_model_grads
-    if config["ddp"]["overlap_grad_reduce"]:
+    if overlap_grad_reduce:
         shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
         shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])
 
@@ -128,7 +130,9 @@ def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None
     from megatron.core.utils import is_te_min_version
 
     rows = config["seq_len"] * config["micro_batch"] // shape.context_parallel_size
-    arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": config["user_buffers"]}
+    multiprocessors = config["given"].get("tp_comm_overlap_cfg")
+    buffers = multiprocessors and {name: {"num_sm": multiprocessors} for name in _OVERLAPPED_GEMMS}
+    arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": buffers}
     if is_te_min_version("2.7.0"):
         arguments["quantization_modes"] = [te_module.base.UserBufferQuantizationMode.NONE]
     else:

@@ -73,9 +73,11 @@ def load(device: str) -> None:
 def _run(config: dict[str, Any]) -> dict[str, Any]:
     load(config["device"])
     import building
+    import configs
     import torch
 
     _enter("groups")
+    config = configs.read(config)
     device = building.make_groups(config)
     _enter("config")
     shape = building.transformer_config(config)

@@ -3,6 +3,7 @@ memory it takes."""
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,11 @@ from autoscout.simulate.ensemble import Simulators, medians, memory_of
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.members import analytic
+from autoscout.simulate.member import Member
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
-from autoscout.targets.expert import expert_default
+from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
@@ -61,19 +63,20 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     """`kb`: None or a file that does not exist is an empty one. Errors: AutoscoutError; exit code 2 for an invalid
     configuration, 1 where no member has anything to say."""
-    space = Space.of_job(job)
+    space = JobSpace.of_job(job)
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    simulators = Simulators(job, space, rows, past=past)
+    bases = partial(target_of(job).simulators, job)
+    simulators = Simulators(job, space, rows, past=past, bases=bases)
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
     if math.isinf(value):
         raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
     if math.isnan(value):
-        raise AutoscoutError(_nothing(job, said, len(rows)))
-    parts_of, parts = _parts(job, columns)
+        raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
+    parts_of, parts = _parts(bases(), columns)
     return Predicted(
         job=job.name,
         name=space.name(configuration),
@@ -97,9 +100,8 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     )
 
 
-def _nothing(job: Job, said: list[Said], rows: int) -> str:
-    analytic_names = [member.name for member in analytic(job.objective.metric, job.task)]
-    reasons = [f"{s.member}: {s.why}" for s in said if s.member in analytic_names and s.why]
+def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
+    reasons = [f"{s.member}: {s.why}" for s in said if s.member in bases and s.why]
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
     return (
         f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "
@@ -121,9 +123,9 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
     return found[0] if found else None
 
 
-def _parts(job: Job, columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
+def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
     """By the first analytic member that says what its value is made of, before any correction."""
-    for member in analytic(job.objective.metric, job.task):
+    for member in bases:
         if not member.applies(columns):
             parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}
             if parts:

@@ -1,0 +1,79 @@
+"""How a launch is written down: for a shell, as data, for Slurm. A target may bring formats of its own."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from autoscout.job.words import nearest_name
+from autoscout.targets.launch import Launch, batch_head, exports, heading, program_lines
+from autoscout.targets.target import Target
+from kb.records import AutoscoutError
+
+_RENDEZVOUS_PORT = 29500
+
+
+def render(target: Target, launch: Launch, form: str) -> str:
+    """Errors: AutoscoutError (exit 2) for a format that the target does not have."""
+    known = formats(target)
+    if form not in known:
+        raise AutoscoutError(f"--format '{form}'{nearest_name(form, known)}", 2)
+    return known[form](launch)
+
+
+def formats(target: Target) -> Mapping[str, Callable[[Launch], str]]:
+    return {"command": command, "json": as_json, "yaml": yaml, "slurm": slurm, **target.formats()}
+
+
+def as_json(launch: Launch) -> str:
+    return json.dumps(msgspec.to_builtins(launch), indent=2)
+
+
+def yaml(launch: Launch) -> str:
+    """JSON scalars are YAML scalars."""
+    lines = [*heading(launch), "environment:"]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in launch.environment.items()] or ["  {}"]
+    lines.append("arguments:")
+    lines += [f"  {flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in launch.arguments.items()]
+    for name, content in launch.files.items():
+        lines += ["files:", f"  {json.dumps(name)}: {json.dumps(content)}"]
+    return "\n".join(lines) + "\n"
+
+
+def command(launch: Launch) -> str:
+    """What a person types; on several nodes once on each, with HEAD and NODE set."""
+    lines = [*heading(launch), *exports(launch)]
+    if not launch.ranks:
+        return "\n".join([*lines, program_lines(launch)]) + "\n"
+    if launch.nodes == 1:
+        return "\n".join([*lines, _torchrun(launch, str(launch.ranks[0]), [])]) + "\n"
+    lines.append(f"# on each of the {launch.nodes} nodes: HEAD is the first one's address, NODE is 0, 1, …")
+    counts = str(launch.ranks[0])
+    if launch.per_node is None:
+        lines.append(f"RANKS=({' '.join(map(str, launch.ranks))})  # of each node")
+        counts = '"${RANKS[$NODE]}"'
+    return "\n".join([*lines, _torchrun(launch, counts, ["--node-rank", '"$NODE"', *_meeting('"$HEAD"')])]) + "\n"
+
+
+def slurm(launch: Launch) -> str:
+    """One task a node, which starts the node's ranks."""
+    lines = batch_head(launch)
+    if not launch.ranks:
+        return "\n".join([*lines, f"srun {program_lines(launch)}"]) + "\n"
+    lines.append('export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    counts = str(launch.ranks[0])
+    if launch.per_node is None:
+        lines.append(f"export RANKS={shlex.quote(' '.join(map(str, launch.ranks)))}  # of each node, in Slurm's order")
+        counts = "$(echo $RANKS | cut -d ' ' -f $((SLURM_NODEID + 1)))"
+    run = _torchrun(launch, counts, ["--node-rank", "$SLURM_NODEID", *_meeting("$HEAD")])
+    return "\n".join([*lines, f"srun bash -c {shlex.quote(run)}"]) + "\n"
+
+
+def _torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
+    head = ["torchrun", "--nproc-per-node", ranks, "--nnodes", str(launch.nodes), *more]
+    return " ".join(head) + " " + program_lines(launch)
+
+
+def _meeting(head: str) -> list[str]:
+    return ["--master-addr", head, "--master-port", str(_RENDEZVOUS_PORT)]

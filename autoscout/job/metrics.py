@@ -1,0 +1,62 @@
+"""What runs report, by name: every name says its unit."""
+
+from collections.abc import Iterator
+
+from autoscout.job.objective import constraint, others
+from autoscout.job.words import nearest_name
+from kb.records import Job, Task
+
+LATENCIES = [
+    f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
+]
+SERVING_METRICS = (
+    *LATENCIES,
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "goodput_rps",
+    "max_rate_rps",
+    "output_tokens_per_s_per_gpu",
+    "usd_per_million_output_tokens",
+    "kv_cache_tokens",
+    "kv_needed_tokens",
+    "peak_memory_gib",
+    "cpu_s",
+)
+TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
+
+MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
+
+
+def metrics_of_task(task: Task) -> tuple[str, ...]:
+    return SERVING_METRICS if task == "serve" else TRAINING_METRICS
+
+
+def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
+    """What of the job's objectives and constraints cannot be, a sentence each; `known`: the metrics that its runs
+    report, () any. Errors: AutoscoutError (exit 2) for a constraint or objective that is none."""
+    objective = job.objective
+    further = others(objective)
+    limited = [constraint(text)[0] for text in objective.constraints]
+    wanted = [objective.metric, *(o.metric for o in further)]
+    if len(set(wanted)) < len(wanted):
+        yield "objective names one metric twice"
+    for metric in [*wanted, *limited]:
+        if known and metric not in known:
+            yield f"objective speaks of '{metric}'{nearest_name(metric, known)}"
+    for one in (objective, *further):
+        if one.maximize in known and not one.maximize.endswith(MORE_IS_BETTER):
+            yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
+        if one.minimize in known and one.minimize.endswith(MORE_IS_BETTER):
+            yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
+    unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
+    if unpriced and any("usd_" in metric for metric in (*wanted, *limited)):
+        yield (
+            f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each of "
+            f"cluster.nodes its price_per_hour"
+        )
+    if objective.metric == "max_rate_rps":
+        if job.traffic.concurrency:
+            yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
+        if not any(metric in LATENCIES for metric in limited):
+            yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"

@@ -1,0 +1,75 @@
+"""Traces of requests: arrivals and lengths, as a serving job's traffic names them."""
+
+import csv
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from kb.records import AutoscoutError, Job
+
+_TRACE_COLUMNS = ("input_tokens", "output_tokens")
+# As the Azure LLM inference traces call them (AzurePublicDataset); their arrivals are times of day.
+_AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
+
+
+def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """(arrivals in seconds from the first or None, input tokens, output tokens) of a CSV, gzipped or not, in the order
+    of arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
+            reader = csv.DictReader(file)
+            reader.fieldnames = names = [_AZURE.get(name, name) for name in reader.fieldnames or []]
+            missing = [name for name in _TRACE_COLUMNS if name not in names]
+            if missing:
+                raise AutoscoutError(f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}", 2)
+            rows = [_trace_row(path, i, row) for i, row in enumerate(reader, start=2)]
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise AutoscoutError(f"{path}: cannot read this trace ({error})", 2) from error
+    if not rows:
+        raise AutoscoutError(f"{path}: the trace has no requests", 2)
+    table = np.array(rows)
+    if "arrival_s" not in names:
+        return None, table[:, 1].astype(int), table[:, 2].astype(int)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return table[:, 0] - table[0, 0], table[:, 1].astype(int), table[:, 2].astype(int)
+
+
+def _seconds(arrival: str) -> float:
+    """Of a number, or of a date and time (in seconds since 1970)."""
+    if ":" not in arrival:
+        return float(arrival)
+    whole, _, fraction = arrival.partition(".")
+    return datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp() + float(f"0.{fraction or 0}")
+
+
+def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, int]:
+    try:
+        arrival = _seconds(row.get("arrival_s") or "0")
+        inputs, outputs = (float(row.get(k) or 0) for k in _TRACE_COLUMNS)
+    except ValueError as error:
+        raise AutoscoutError(f"{path}, line {line}: {error}; a trace holds numbers only", 2) from error
+    if not (np.isfinite(arrival) and arrival >= 0 and 1 <= inputs < 1e9 and 1 <= outputs < 1e9):
+        raise AutoscoutError(
+            f"{path}, line {line}: arrival {arrival:g} s, {inputs:g} in, {outputs:g} out; "
+            "arrivals must not be negative and lengths at least 1",
+            2,
+        )
+    return arrival, int(inputs), int(outputs)
+
+
+def lengths(job: Job) -> tuple[list[int], list[int]]:
+    """Input and output tokens of the job's requests: of every row of its trace, else the quantiles it gives.
+
+    Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
+    """
+    traffic = job.traffic
+    if not traffic.trace:
+        return _listed(traffic.input_len), _listed(traffic.output_len)
+    _, inputs, outputs = read_trace(Path(traffic.trace))
+    return inputs.tolist(), outputs.tolist()
+
+
+def _listed(length: int | list[int]) -> list[int]:
+    return length if isinstance(length, list) else [length]

@@ -1,0 +1,42 @@
+"""What runs experiments: the two interfaces between a session, a target and a launcher."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from autoscout.running.failures import Outcome
+from kb.records import Configuration, Measurement
+
+
+class Profiler(Protocol):
+    """What a session needs of a target. One experiment at a time."""
+
+    def environment(self) -> dict[str, str]:
+        """Versions and devices, without starting an experiment. Errors: AutoscoutError."""
+        ...
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """One experiment; failures are measurements. Errors: AutoscoutError when it cannot be one at all."""
+        ...
+
+    def adopt(self, folder: Path) -> Measurement | None:
+        """The measurement of an experiment that finished while nobody was left to write it down."""
+        ...
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Ends every process that is still held."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`."""
+
+    def start(self, stopping: Callable[[], bool]) -> None: ...
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome: ...
+
+    def close(self) -> None: ...

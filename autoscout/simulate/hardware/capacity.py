@@ -1,0 +1,19 @@
+"""How much memory the devices of a job really have."""
+
+from autoscout.simulate.hardware.device import hardware
+from autoscout.space.attributes import memory_gib
+from kb.records import Job
+
+
+def capacities(job: Job) -> dict[str, float]:
+    """GiB of one device by kind, as the driver reports them where that is known, of training on devices with a memory
+    of their own: serving engines take a share that they are told, whatever they need. Kinds in the order of ranks."""
+    if job.task == "serve":
+        return {}
+    found: dict[str, float] = {}
+    for node in job.cluster.nodes:
+        known = hardware(node.device)
+        gib = node.memory_gib or (known.memory_gib if known else memory_gib(node))
+        kind = node.device.replace("-", "_")
+        found[kind] = min(gib, found.get(kind, gib))
+    return {} if "cpu" in found or not all(found.values()) else found

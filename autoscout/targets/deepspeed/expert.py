@@ -1,0 +1,32 @@
+"""The lowest ZeRO stage that fits, as DeepSpeed's autotuner tries them, with the largest micro batch; offloading only
+where nothing else fits; everything else as it is by default."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autoscout.simulate.training.memory import estimate_gib
+from autoscout.space.graph import Space
+from autoscout.targets.recipes import MARGIN, all_devices, total
+from kb.records import Configuration, Value
+
+
+def advised(space: Space) -> Iterator[dict[str, Value]]:
+    """Stages in the order of DeepSpeed's autotuner, each with the largest micro batch that is estimated to fit."""
+    a = space.attributes
+    devices = all_devices(space)
+    gpus = total(space, devices)
+    for offload in ("none", "cpu"):
+        for ckpt in ("none", "torch"):
+            for stage in (0, 1, 2, 3):
+                for mbs in sorted(space.knob["mbs"].values, reverse=True):
+                    if _zero_gib(a, stage, int(mbs), gpus, ckpt, offload) <= MARGIN * a["memory_gib"]:
+                        yield {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
+    yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
+
+
+def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
+    """Peak per device. Adam's state, 12 bytes a parameter over all devices, is in the host's memory if offloaded."""
+    recomputation = {"ar": "none"} if ckpt == "none" else {"ar": "full", "ar_method": "uniform", "ar_layers": 1}
+    knobs: dict[str, Value] = {"tp": 1, "pp": 1, "dp": gpus, "mbs": mbs, "zero": stage, **recomputation}
+    offloaded = 12 * a["params"] / gpus / 2**30 if offload == "cpu" and stage else 0.0
+    return estimate_gib(a, Configuration(knobs)) - offloaded

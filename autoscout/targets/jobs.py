@@ -1,0 +1,98 @@
+"""A job of any target: its file, checked by its target too, and its space."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job import metrics
+from autoscout.job.load import read_job
+from autoscout.running.profiler import Profiler
+from autoscout.running.replay import Replay
+from autoscout.simulate.hardware.capacity import capacities
+from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
+from autoscout.space.declared import extended
+from autoscout.space.graph import Space
+from autoscout.space.knob import Catalog, instantiate
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Configuration, Job
+
+
+def load_job(path: str | Path) -> Job:
+    """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+    job = read_job(path)
+    try:
+        problem = next(_problems(job), None)
+    except AutoscoutError as error:
+        problem = str(error)
+    if problem:
+        raise AutoscoutError(f"{path}: {problem}", 2)
+    return job
+
+
+def _problems(job: Job) -> Iterator[str]:
+    kind = target_of(job)
+    if job.task not in kind.tasks:
+        yield f"task = '{job.task}' does not go with target = '{job.target}': it does {', '.join(kind.tasks)}"
+    yield from metrics.problems(job, kind.metrics(job))
+    yield from kind.problems(job)
+
+
+def catalog_of(job: Job) -> Catalog:
+    """What is shipped for the job's target, what the installed version has of it, and the person's own files.
+
+    Errors: AutoscoutError (exit 2) naming the file and the key."""
+    kind = target_of(job)
+    return kind.adapted(declared(job), job)
+
+
+def declared(job: Job) -> Catalog:
+    """As `catalog_of`, whatever is installed."""
+    kind = target_of(job)
+    return extended(job, kind.catalog(job), kind.refuses_knob)
+
+
+def notes(job: Job) -> list[str]:
+    """How the job's catalog and the installed version differ."""
+    return target_of(job).notes(declared(job), job)
+
+
+class JobSpace(Space):
+    """The space of a job."""
+
+    job: Job
+
+    @staticmethod
+    def load(path: str | Path) -> "JobSpace":
+        """Of a job file."""
+        return JobSpace.of_job(load_job(path))
+
+    @staticmethod
+    def of_job(job: Job) -> "JobSpace":
+        attributes = attributes_of(job)
+        derived, knobs_of_devices = device_knobs(job)
+        kinds = [knob.name for knob in knobs_of_devices]
+        rules = [whole_devices(), *target_of(job).device_rules(kinds)] if kinds else []
+        catalog = catalog_of(job)
+        catalog = msgspec.structs.replace(
+            catalog,
+            knob=[*knobs_of_devices, *catalog.knob],
+            rule=[*rules, *catalog.rule],
+            derived={**catalog.derived, **derived},
+        )
+        knobs, found = instantiate(catalog, attributes)
+        space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
+        space.job, space.capacities = job, capacities(job)
+        return space
+
+
+def expert_default(space: JobSpace) -> Configuration:
+    """The first of the target's recipes: what others are held against. Errors: AutoscoutError (exit 3)."""
+    return next(target_of(space.job).recipes(space))
+
+
+def profiler_of(job: Job) -> Profiler:
+    """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
+    if job.launch.launcher == "replay":
+        return Replay(job)
+    return target_of(job).profiler(job)

@@ -1,0 +1,86 @@
+"""A configuration as something to run: plain data, rendered by deploy/formats.py and by its target's own formats."""
+
+import shlex
+
+import msgspec
+
+from kb import door
+from kb.records import Value
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """`program`: what runs, without its flags. `arguments`: its flags; True: a flag without a value, a list: several
+    values. `ranks`: processes on each node, when a launcher starts them (torchrun); []: the program starts its own.
+    `devices`: of each node. `files`: rendered files by name, which the program reads from its folder. `missing`: what
+    only the person knows. `image`: a container's."""
+
+    job: str
+    name: str
+    evidence: str
+    program: list[str]
+    arguments: dict[str, Value | list[str]]
+    environment: dict[str, str]
+    devices: list[int]
+    ranks: list[int] = []
+    files: dict[str, str] = {}
+    missing: list[str] = []
+    image: str = ""
+    on_gpus: bool = True
+
+    @property
+    def nodes(self) -> int:
+        return max(1, len(self.devices))
+
+    @property
+    def per_node(self) -> int | None:
+        """Devices of every node; None where they differ."""
+        return self.devices[0] if len(set(self.devices)) == 1 else None
+
+
+def words(launch: Launch) -> list[list[str]]:
+    """Each flag with its values, as a shell's words before quoting."""
+    found = []
+    for flag, value in launch.arguments.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        found.append([flag, *map(str, values)])
+    return found
+
+
+def comments(*texts: str) -> list[str]:
+    """Each text as one comment line: a name from elsewhere must not begin a line of its own."""
+    return [f"# {door.plain(text)}" for text in texts if text]
+
+
+def heading(launch: Launch) -> list[str]:
+    """What a person should read first, as comments."""
+    missing = f"add: {'; '.join(launch.missing)}" if launch.missing else ""
+    return comments(f"{launch.job}: {launch.name}", launch.evidence, missing)
+
+
+def exports(launch: Launch) -> list[str]:
+    """The environment, and the files that the program reads, as lines of a shell."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    for name, content in launch.files.items():
+        lines.append(f"printf %s {shlex.quote(content)} > {shlex.quote(name)}")
+    return lines
+
+
+def program_lines(launch: Launch, program: list[str] | None = None) -> str:
+    """The program with one flag a line, quoted; `program`: another one than the launch's, with the same flags."""
+    head = shlex.join(program or launch.program)
+    return " \\\n".join([head, *(f"  {shlex.join(pair)}" for pair in words(launch))])
+
+
+def batch_head(launch: Launch) -> list[str]:
+    """The first lines of a Slurm script."""
+    gpus = [f"#SBATCH --gpus-per-node={max(launch.devices)}"] if launch.devices and launch.on_gpus else []
+    return [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={door.plain(launch.job)}",
+        f"#SBATCH --nodes={launch.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        *gpus,
+        *heading(launch),
+        "set -euo pipefail",
+        *exports(launch),
+    ]

@@ -1,0 +1,57 @@
+"""What a Megatron job runs on, and how its ranks are started."""
+
+from pathlib import Path
+
+from autoscout.cluster import devices
+from autoscout.running import environment
+from kb.records import AutoscoutError, Job
+
+WORKER = Path(__file__).parent / "worker"
+
+
+def describe(job: Job) -> dict[str, str]:
+    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker and launcher.
+
+    Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
+    machine lacks GPUs of the job's cluster.
+    """
+    kind = devices.device_kind(job)
+    python = environment.target_python(job)
+    interpreter = " ".join(python)
+    found = environment.probe([*python, str(WORKER / "probe.py"), kind], interpreter)
+    for package in ("torch", "megatron-core"):
+        if package not in found:
+            raise AutoscoutError(
+                f"{interpreter}: has no {package}; install it there (`pip install torch megatron-core==0.16.1`) "
+                f"or name an interpreter that has it in launch.python",
+                2,
+            )
+    if found["devices"] == "0":
+        raise AutoscoutError(
+            f"{interpreter}: the job needs {_wanted(job)}, and torch sees no GPU; check the driver or the container's "
+            f"flags, and that torch is not a build for CPUs",
+            2,
+        )
+    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+        raise AutoscoutError(problem, 2)
+    return {**found, "worker": environment.hash_of(sorted(WORKER.glob("*.py"))), "launcher": launcher(job)}
+
+
+def _wanted(job: Job) -> str:
+    return " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
+
+
+def launcher(job: Job) -> str:
+    """ "warm", "torchrun" or "replay"; "auto" is warm on CPUs with our own interpreter.
+
+    Errors: AutoscoutError for warm on GPUs, whose state a forked process cannot use.
+    """
+    cuda = devices.device_kind(job) == "cuda"
+    if job.launch.launcher == "warm" and cuda:
+        raise AutoscoutError('launch.launcher: "warm" works on CPUs only; use "torchrun" or "auto" on GPUs', 2)
+    if job.launch.launcher in ("serve", "reuse"):
+        raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
+    if job.launch.launcher != "auto":
+        return job.launch.launcher
+    foreign = job.launch.python or job.launch.command_prefix
+    return "torchrun" if foreign or cuda else "warm"

@@ -1,0 +1,149 @@
+"""Reads the flags of Megatron-LM's training script into Megatron-core's configuration objects, as Megatron-LM does.
+
+Its rules (v0.16.1: training/arguments.py, core_transformer_config_from_args; training/training.py, get_model and
+get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig takes the
+argument of its own name; some have another name; and some arguments are on unless a flag says otherwise, whatever the
+field's own default is. megatron-core's wheel has no `megatron/training`, so the rules are written here once more, and
+tests hold them against what Megatron-LM's own parser made of the same flags.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+_CLASSES = (TransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
+# Megatron-LM's arguments whose default is not the field's.
+_DEFAULTS: dict[str, Any] = {
+    "gradient_accumulation_fusion": True,
+    "overlap_p2p_comm": True,
+    "attention_softmax_in_fp32": False,
+    "masked_softmax_fusion": True,
+    "persist_layer_norm": True,
+    "bias_dropout_fusion": True,
+    "bias_swiglu_fusion": True,
+    "bias_gelu_fusion": True,
+    "apply_rope_fusion": True,
+    "cp_comm_type": ["p2p"],
+    "moe_router_load_balancing_type": "aux_loss",
+    "cross_entropy_fusion_impl": "native",
+}
+# Flags whose argument has another name.
+_ARGUMENT = {
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "num_experts": "num_moe_experts",
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "fp8_param_gather": "fp8_param",
+    "use_nccl_ub": "nccl_ub",
+}
+_GROUPS = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
+    *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
+)
+_OFF = {
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_rope_fusion": "apply_rope_fusion",
+    "disable_bias_linear": "add_bias_linear",
+    "no_check_for_nan_in_loss_and_grad": "check_for_nan_in_loss_and_grad",
+}
+# Of the script, not of a configuration object.
+_OF_THE_SCRIPT = frozenset(
+    (
+        *("micro_batch_size", "global_batch_size", "seq_length", "max_position_embeddings", "vocab_size", "bf16"),
+        *("transformer_impl", "position_embedding_type", "untie_embeddings_and_output_weights", "rotary_base"),
+        *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
+        *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
+        *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg"),
+    )
+)
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """experiment.json with what its flags say: `given`, Megatron-LM's arguments, and what batches are made of."""
+    flags = config["arguments"]
+    return {
+        **config,
+        "given": arguments(flags),
+        "seq_len": flags["--seq-length"],
+        "global_batch": flags["--global-batch-size"],
+        "micro_batch": flags["--micro-batch-size"],
+        "vocab": flags["--vocab-size"],
+    }
+
+
+def groups(given: dict[str, Any]) -> dict[str, Any]:
+    """How ranks are grouped: arguments of parallel_state.initialize_model_parallel."""
+    return {name: given[name] for name in _GROUPS if name in given}
+
+
+def arguments(flags: dict[str, Any]) -> dict[str, Any]:
+    """{"--tensor-model-parallel-size": 2, "--no-rope-fusion": True} → Megatron-LM's arguments by name, with the
+    defaults that matter here. Errors: ValueError for a flag that sets nothing."""
+    fields = {field.name for kind in _CLASSES for field in dataclasses.fields(kind)}
+    found = dict(_DEFAULTS)
+    for flag, value in flags.items():
+        name = flag.removeprefix("--").replace("-", "_")
+        if value is True and name not in fields and name not in _OF_THE_SCRIPT:
+            off = _OFF.get(name) or name.removeprefix("no_")
+            if off != name:
+                name, value = off, False
+        name = _ARGUMENT.get(name, name)
+        if name not in fields and name not in _OF_THE_SCRIPT:
+            raise ValueError(f"{flag} sets no field of {', '.join(kind.__name__ for kind in _CLASSES)}")
+        found[name] = value
+    if found.get("virtual_pipeline_model_parallel_size") is None:
+        found["overlap_p2p_comm"] = False  # Megatron-LM: only interleaved schedules overlap
+    if found.get("position_embedding_type") != "rope":
+        found["apply_rope_fusion"] = False
+    return found
+
+
+def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
+    """Megatron's own checks run here. Errors: whatever it raises for what it refuses."""
+    dtype = torch.bfloat16 if given.get("bf16") else torch.float32
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    config = {name: value for name, value in given.items() if name in fields}
+    gated = bool(given.get("swiglu"))
+    overlap = config["overlap_p2p_comm"]
+    communication = config["cp_comm_type"]
+    config |= {
+        # As Megatron-LM, but gloo may still be sending what would be freed: silently wrong losses, or NaN.
+        "deallocate_pipeline_outputs": not (on_cpu and overlap),
+        "batch_p2p_comm": not overlap,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "gated_linear_unit": gated,
+        "activation_func": torch.nn.functional.silu if gated else torch.nn.functional.gelu,
+        "bias_activation_fusion": given["bias_swiglu_fusion" if gated else "bias_gelu_fusion"],
+        "num_query_groups": given.get("num_query_groups") if given.get("group_query_attention") else None,
+        "cp_comm_type": communication[0] if len(communication) == 1 else communication,
+        "use_cpu_initialization": on_cpu,
+    }
+    for name in ("init_method", "output_layer_init_method", "embedding_init_method"):
+        config[name] = lambda weight: None  # the weights come from weights.py
+    return TransformerConfig(**config)
+
+
+def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
+    """What Megatron-LM's get_model makes; one bucket for all where communication is not overlapped."""
+    fields = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
+    config = {name: value for name, value in given.items() if name in fields}
+    config |= {
+        # Megatron-LM switches it on for bf16, whose gradients must be added up in fp32.
+        "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16")),
+        "check_for_nan_in_grad": given.get("check_for_nan_in_loss_and_grad", False),
+        "bucket_size": given.get("ddp_bucket_size"),
+        "average_in_collective": given.get("ddp_average_in_collective", False),
+        "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
+    }
+    return DistributedDataParallelConfig(**config)
+
+
+def optimizer(given: dict[str, Any], learning_rate: float) -> OptimizerConfig:
+    fields = {field.name for field in dataclasses.fields(OptimizerConfig)}
+    config = {name: value for name, value in given.items() if name in fields}
+    return OptimizerConfig(**{"optimizer": "adam", "lr": learning_rate, "clip_grad": 1.0, **config})

@@ -1,0 +1,49 @@
+"""Recipes: what a target's own guides advise for a job, before any tuning; here what all targets share."""
+
+from collections.abc import Iterator, Mapping
+
+from autoscout.space.graph import Space
+from kb.records import AutoscoutError, Configuration, Value
+
+MARGIN = 0.88  # of a device's memory: buffers of others, and two standard errors of the estimate
+
+
+def stated_defaults(space: Space) -> Iterator[Configuration]:
+    """The defaults that the catalog states, as near as the space has them."""
+    yield first(space, stated(space), iter([{}]))
+
+
+def stated(space: Space) -> dict[str, Value]:
+    """The defaults that the catalog states."""
+    return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
+
+
+def total(space: Space, devices: Mapping[str, Value]) -> int:
+    return int(space.attributes["gpus"]) if "gpus" in space.attributes else sum(int(n) for n in devices.values())
+
+
+def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
+    """The first advised configuration that this space (with the person's limits) can have at all: its structure firmly,
+    its dense knobs as near as they can be."""
+    for wanted in advised:
+        structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
+        found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))
+        if found is not None:
+            return found
+    return nearest(space, stated)
+
+
+def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
+    found = space.nearest(wanted)
+    if found is None:
+        raise AutoscoutError("nothing is feasible for this job", 3)
+    return found
+
+
+def firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:
+    """What the advice insists on, as far as this space (with the person's limits) can have it at all."""
+    return {n: v for n, v in wanted.items() if n in space.knob and v in space.knob[n].values}
+
+
+def all_devices(space: Space) -> dict[str, Value]:
+    return {knob.name: max(knob.values) for knob in space.sparse if knob.layer == "devices"}
