@@ -21,7 +21,7 @@ from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.variants import variant
 from autoscout.running.worker.leash import die_with
 from autoscout.search.earlier import Past
-from autoscout.search.rivals.registry import RIVALS
+from autoscout.search.strategy import kind_of
 
 Told = Callable[[int, int], None]  # finished runs, all runs
 
@@ -137,11 +137,16 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 @cache
 def _code(name: str) -> str:
     """A hash of a strategy's source and of what runs it: another version of it runs anew."""
-    ours = variant(name)[0] not in RIVALS
     root = Path(__file__).parents[1]
     paths = [root / "bench" / f"{part}.py" for part in ("run", "landscape", "fidelity")]
-    for part in ("space", "search" if ours else "rivals"):
-        paths += sorted((root / part).rglob("*.py"))
+    rivals = root / "search" / "rivals"
+    own = rivals / f"{kind_of(variant(name)[0]).name.replace('-', '_')}.py"
+    paths += [
+        path
+        for part in ("space", "search")
+        for path in sorted((root / part).rglob("*.py"))
+        if path.parent != rivals or path == own
+    ]
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.read_bytes())

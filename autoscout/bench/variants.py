@@ -7,24 +7,19 @@ import msgspec
 
 from autoscout.bench.landscape import Landscape
 from autoscout.job.words import nearest_name
-from autoscout.search.hyper import Hyper
-from autoscout.search.rivals.registry import RIVALS, missing
+from autoscout.search.strategy import kind_of
 from kb.records import AutoscoutError
-
-_HYPER = {"autoscout": Hyper, "paper": Hyper}
-KNOWN = (*_HYPER, *RIVALS)
 
 
 def variant(name: str) -> tuple[str, Any]:
     """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
     plain, *changes = name.split(":")
-    if plain not in KNOWN:
-        raise AutoscoutError(f"strategy '{plain}'{nearest_name(plain, KNOWN)}", 2)
+    hyper = kind_of(plain).hyper
     if not changes:
         return plain, None
-    if plain not in _HYPER:
+    if hyper is None:
         raise AutoscoutError(f"{name}: {plain} has no hyper-parameters to change", 2)
-    fields = _HYPER[plain].__struct_fields__
+    fields = hyper.__struct_fields__
     wanted: dict[str, Any] = {}
     for change in changes:
         key, _, value = change.partition("=")
@@ -32,7 +27,7 @@ def variant(name: str) -> tuple[str, Any]:
             raise AutoscoutError(f"{name}: the hyper-parameter '{key}'{nearest_name(key, fields)}", 2)
         wanted[key] = value.split("+") if value and "+" in value else value
     try:
-        return plain, msgspec.convert(wanted, _HYPER[plain], strict=False)
+        return plain, msgspec.convert(wanted, hyper, strict=False)
     except msgspec.ValidationError as error:
         raise AutoscoutError(f"{name}: {error}", 2) from error
 
@@ -42,7 +37,7 @@ def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[
     left_out: dict[str, str] = {}
     for name in names:
         plain, _ = variant(name)
-        if why := missing(plain):
+        if why := kind_of(plain).missing:
             left_out[name] = why
         elif plain == "expert" and any(landscape.default is None for landscape in landscapes):
             left_out[name] = "strategy 'expert' knows jobs; of a table nobody knows the expert's configuration"

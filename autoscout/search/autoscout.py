@@ -27,12 +27,11 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
-from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
+from autoscout.search.strategy import Kind, Search
 from autoscout.search.trade import Trade
-from autoscout.space.graph import Space
 from kb.journal import Decided, Event, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
@@ -40,28 +39,19 @@ _FAR = 400  # random rows among which the opening chooses those far from each ot
 
 
 class AutoScout:
-    def __init__(
-        self,
-        space: Space,
-        default: Configuration | None,
-        seed: int,
-        hyper: Hyper,
-        simulators: Mapping[str, Predictor] | None = None,
-        past: Sequence[Past] = (),
-        seeded: Sequence[list[str]] = (),
-        budget: int | None = None,
-        batch: int = 1,
-    ) -> None:
-        self.space, self.hyper, self.budget, self.batch = space, hyper, budget, batch
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, search: Search) -> None:
+        space, hyper = search.space, search.hyper or Hyper()
+        self.space, self.hyper, self.budget, self.batch = space, hyper, search.budget, search.batch
+        self.rng = np.random.default_rng(search.seed)
         self.pool = Pool(space, self.rng)
         self.encoding = Encoding(space.knobs, self.pool.codes)
-        self.past = [of_past(p, self.pool, self.encoding) for p in past if p.rows] if hyper.simulators else []
-        self.default = None if default is None else self.pool.row(default)
-        self.model = Model(self.pool, self.encoding, [*self._means(simulators or {}), *self.past], hyper, self.rng)
+        past = [p for p in search.past if p.rows] if hyper.simulators else []
+        self.past = [of_past(p, self.pool, self.encoding) for p in past]
+        self.default = None if search.default is None else self.pool.row(search.default)
+        self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
-        self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(seeded)]
+        self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.repeats: frozenset[str] = frozenset()
         self.trade = Trade(space.objective, self.rng) if space.objective.also else None
@@ -70,6 +60,8 @@ class AutoScout:
         self._step = 0
         self._rounds = 0
         self._worthwhile = True  # to search on by the first objective
+        if search.told:
+            self.tell(list(search.told))
 
     def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
         if not self.hyper.simulators:
@@ -290,3 +282,6 @@ def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
     """Mean of (before − after) / before over the pairs that are known; 0 without one."""
     known = [(before - after) / before for before, after in pairs if before is not None and after is not None]
     return sum(known) / len(known) if known else 0.0
+
+
+STRATEGY = Kind(name="autoscout", make=AutoScout, asks_simulators=True, learns=True, several=True, hyper=Hyper)

@@ -1,17 +1,33 @@
-"""Strategies behind one ask/tell interface; each knows a space and is told measurements, failures included."""
+"""Strategies behind one ask/tell interface, and how they are found.
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+A strategy is declared by a `Kind` named STRATEGY in a file of its own: one of rivals/ (the file's name is the
+strategy's), one that a package names under the entry points `autoscout.strategies`, or one that `register` was given.
+What a kind says of itself decides how a session treats it; no name is asked for anywhere.
+"""
 
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
 import numpy as np
 
 from autoscout.job.words import nearest_name
+from autoscout.search import rivals
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.space.graph import Space
 from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
+
+GROUP = "autoscout.strategies"
+_OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper.published"}
+_registered: dict[str, "Kind"] = {}
 
 
 class Strategy(Protocol):
@@ -36,33 +52,135 @@ class Strategy(Protocol):
         ...
 
 
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search is made of: the state of a strategy is a function of this and of what it is told.
+
+    `default`: the configuration that is evaluated first; None: of a table nobody knows. `seeded`: orderings that won
+    earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
+    `past`: similar jobs; `told`: what was measured of this job before, in the order it was; `budget`: real evaluations,
+    the last few of which measure the front-runners again; `batch`: how many an ask.
+    """
+
+    space: Space
+    default: Configuration | None = None
+    seed: int = 0
+    hyper: Hyper | None = None
+    seeded: Sequence[list[str]] = ()
+    simulators: Mapping[str, Predictor] = {}
+    past: Sequence[Past] = ()
+    told: Sequence[Measurement] = ()
+    budget: int | None = None
+    batch: int = 1
+
+    def first(self) -> Configuration:
+        """The default, or a random configuration where there is none."""
+        return self.default or self.space.sample(np.random.default_rng((self.seed, 1)))
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """`asks_simulators`: it asks them about the whole space itself; else they stand in for experiments while they are
+    right. `learns`: from anything it is told: past jobs, what was measured before it began, what a person ordered.
+    `several`: it can be asked again before it is told. `finite`: it has said everything after a few experiments.
+    `packages`: what must be installed, and `how`."""
+
+    name: str
+    make: Callable[[Search], Strategy]
+    asks_simulators: bool = False
+    learns: bool = False
+    several: bool = False
+    finite: bool = False
+    hyper: type[Any] | None = None
+    packages: tuple[str, ...] = ()
+    how: str = ""
+
+    @property
+    def missing(self) -> str:
+        """ "" or which package it lacks, and how to get it."""
+        lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
+        return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
+
+
 def strategy(
     name: str,
     space: Space,
     seed: int = 0,
     default: Configuration | None = None,
-    seeded: list[list[str]] | None = None,
+    seeded: Sequence[list[str]] = (),
     hyper: Hyper | None = None,
     simulators: Mapping[str, Predictor] | None = None,
-    past: Sequence[Past] | None = None,
+    past: Sequence[Past] = (),
+    told: Sequence[Measurement] = (),
     budget: int | None = None,
     batch: int = 1,
 ) -> Strategy:
-    """`default`: the configuration that is evaluated first; `seeded`: orderings that won earlier tournaments;
-    `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail); `past`: similar jobs;
-    `budget`: real evaluations, the last few of which measure the front-runners again; `batch`: how many an ask."""
-    from autoscout.search.autoscout import AutoScout
-    from autoscout.search.paper.published import Paper
-    from autoscout.search.rivals.registry import RIVALS, rival
+    """A strategy by its name; the arguments are those of `Search`, `default` else the space's reference.
 
-    if name == "autoscout":
-        return AutoScout(
-            space, default, seed, hyper or Hyper(), simulators, past or (), seeded or (), budget=budget, batch=batch
-        )
-    default = default or space.sample(np.random.default_rng((seed, 1)))
-    if name == "paper":
-        return Paper(space, default, seeded or [], seed, hyper or Hyper())
-    if name in RIVALS:
-        return rival(name, space, default, seed, simulators)
-    known = ["autoscout", "paper", *RIVALS]
-    raise AutoscoutError(f"strategy '{name}'{nearest_name(name, known)}", 2)
+    Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
+    return made(
+        kind_of(name),
+        Search(
+            space=space,
+            default=default or space.reference,
+            seed=seed,
+            hyper=hyper,
+            seeded=seeded,
+            simulators=simulators or {},
+            past=past,
+            told=told,
+            budget=budget,
+            batch=batch,
+        ),
+    )
+
+
+def made(kind: Kind, search: Search) -> Strategy:
+    """Errors: AutoscoutError (exit 2) where a package is missing."""
+    if why := kind.missing:
+        raise AutoscoutError(why, 2)
+    return kind.make(search)
+
+
+def kind_of(name: str) -> Kind:
+    """Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be loaded."""
+    if name in _registered:
+        return _registered[name]
+    known = _modules()
+    if name not in known:
+        raise AutoscoutError(f"strategy '{name}'{nearest_name(name, names())}", 2)
+    return _loaded(name, known[name])
+
+
+def names() -> list[str]:
+    """Ours first, then the rivals, then what others added."""
+    return [*_modules(), *_registered]
+
+
+def register(kind: Kind) -> None:
+    """Adds a strategy in this process. Errors: AutoscoutError (exit 2) for a name that is taken."""
+    if kind.name in names():
+        raise AutoscoutError(f"there is a strategy '{kind.name}' already; choose another name", 2)
+    _registered[kind.name] = kind
+
+
+@functools.cache
+def _modules() -> dict[str, str]:
+    """Strategy → the module that declares it."""
+    found = dict(_OURS)
+    for module in pkgutil.iter_modules(rivals.__path__):
+        found[module.name.replace("_", "-")] = f"{rivals.__name__}.{module.name}"
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.name in found:
+            raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but there is one of that name", 2)
+        found[entry.name] = entry.value
+    return found
+
+
+@functools.cache
+def _loaded(name: str, module: str) -> Kind:
+    try:
+        kind = importlib.import_module(module).STRATEGY
+    except Exception as error:  # a plug-in's own code
+        raise AutoscoutError(f"strategy '{name}' ({module}) cannot be loaded: {error}") from error
+    if not isinstance(kind, Kind) or kind.name != name:
+        raise AutoscoutError(f"{module} declares no strategy '{name}': STRATEGY is {kind!r:.100}")
+    return kind

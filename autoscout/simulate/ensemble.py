@@ -79,18 +79,16 @@ class Simulators:
     def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
         return {**self.attributes, **encode.of_configurations(self.space, configurations)}
 
-    def of_codes(self, codes: np.ndarray) -> dict[str, Any]:
-        """Columns of rows of `space.feasible`."""
-        return {**self.attributes, **self.space.feasible.columns(codes)}
+    def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
+        """By name: rows of `space.feasible` codes (of our space, or of a narrower one of the job) → predicted values of
+        the job's objective (NaN: cannot say, inf: predicted to run out of memory). "ensemble" is fitted on the rows;
+        each analytic member also speaks for itself, as it was before any row."""
 
-    def predictors(self) -> dict[str, Predictor]:
-        """By name: rows of `space.feasible` codes → predicted values of the job's objective (NaN: cannot say, inf:
-        predicted to run out of memory). "ensemble" is fitted on the rows; each analytic member also speaks for itself,
-        as it was before any row."""
+        over_space = space or self.space
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
-                columns = self.of_codes(codes)
+                columns = {**self.attributes, **over_space.feasible.columns(codes)}
                 value = member.predict(columns).value
                 value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
                 if self.memory is None:

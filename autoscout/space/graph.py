@@ -91,6 +91,11 @@ class Space:
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
+    @property
+    def reference(self) -> Configuration | None:
+        """What others are held against; None: of a table nobody knows."""
+        return None
+
     # ---- codes and configurations ------------------------------------------------------------------------
 
     def codes_of(self, assigned: Mapping[str, Value]) -> list[int] | None:

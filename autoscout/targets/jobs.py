@@ -1,6 +1,7 @@
 """A job of any target: its file, checked by its target too, and its space."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -62,6 +63,15 @@ class JobSpace(Space):
 
     job: Job
 
+    @property
+    def reference(self) -> Configuration:
+        """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
+        return self._recipe
+
+    @cached_property
+    def _recipe(self) -> Configuration:
+        return next(target_of(self.job).recipes(self))
+
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
         """Of a job file."""
@@ -88,7 +98,7 @@ class JobSpace(Space):
 
 def expert_default(space: JobSpace) -> Configuration:
     """The first of the target's recipes: what others are held against. Errors: AutoscoutError (exit 3)."""
-    return next(target_of(space.job).recipes(space))
+    return space.reference
 
 
 def profiler_of(job: Job) -> Profiler:

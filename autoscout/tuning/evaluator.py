@@ -9,10 +9,11 @@ simulators itself has asked them about the whole space before it asks for an exp
 each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from autoscout.job.objective import cost, from_metric
@@ -28,8 +29,17 @@ from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
 
 FidelityMode = Literal["adaptive", "profile", "simulate"]
-Profile = Callable[[Configuration, str], Measurement]
 Judge = Callable[[Measurement], Measurement]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment that has to be run. `purpose`: search · check · confirm."""
+
+    configuration: Configuration
+    purpose: str
+
+
+Running = Generator[Wanted, Measurement, Measurement]
 
 
 class Evaluator:
@@ -38,7 +48,6 @@ class Evaluator:
         job: Job,
         space: Space,
         tape: Tape,
-        profile: Profile,
         judge: Judge,
         remembered: list[tuple[str, Measurement]],
         mode: FidelityMode,
@@ -48,14 +57,14 @@ class Evaluator:
         stand_in: bool = True,
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
     ) -> None:
-        """`profile(configuration, purpose)` runs an experiment; `judge` holds what the KB remembers against this
+        """`judge` holds what the KB remembers against this
         session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
         oldest first; `stand_in`: simulators answer instead of experiments, as in the paper; without, the strategy
         asks them itself (`predictors`), and `past` is what other jobs measured, for these. Errors: AutoscoutError when
         only simulators are wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default, self.stand_in, self._past = default, stand_in, past
-        self._profile, self._judge = profile, judge
+        self._judge = judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
@@ -72,19 +81,23 @@ class Evaluator:
         self._best_predicted = float("inf")
         self._stale_iterations = 0
 
-    def evaluate(self, configurations: list[Configuration], step: int) -> tuple[list[Measurement], bool]:
+    def evaluate(
+        self, configurations: list[Configuration], step: int
+    ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
         """Measurements in the order asked, and whether fidelity switched to profiling afterwards."""
-        measurements = [self._one(c) for c in configurations]
+        measurements = []
+        for configuration in configurations:
+            measurements.append((yield from self._one(configuration)))
         if self.fidelity == "profiled":
             return measurements, False
         if not self.stand_in:
             return measurements, self._compare(measurements, step)
         switched = self._simulated_long_enough(measurements, step)
         if not switched and step % self.hyper.tau == 0:
-            measurements, switched = self._check(measurements, step)
+            measurements, switched = yield from self._check(measurements, step)
         return measurements, switched
 
-    def _one(self, configuration: Configuration) -> Measurement:
+    def _one(self, configuration: Configuration) -> Running:
         if known := self.done.get(configuration.id):
             return known
         if answered := self._answer(configuration):
@@ -92,10 +105,11 @@ class Evaluator:
             return answered
         if simulated := self._simulate(configuration):
             return simulated
-        return self._run(configuration, "search")
+        return (yield from self._run(configuration, "search"))
 
-    def _run(self, configuration: Configuration, purpose: str) -> Measurement:
-        measurement = self.done[configuration.id] = self._profile(configuration, purpose)
+    def _run(self, configuration: Configuration, purpose: str) -> Running:
+        measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
 
@@ -132,13 +146,13 @@ class Evaluator:
         )
         return simulated
 
-    def predictors(self) -> dict[str, Predictor]:
-        """What the strategy may ask about any rows of codes, for free.
+    def predictors(self, space: Space) -> dict[str, Predictor]:
+        """What the strategy may ask about any rows of codes of `space`, for free.
 
         They stay as they were fitted on what earlier sessions measured: the strategy's own posterior learns from this
         session's rows what they leave over, and members that had seen those rows would look better there than they are.
         """
-        return self._ensemble.predictors() if self._ensemble else {}
+        return self._ensemble.predictors(space) if self._ensemble else {}
 
     def _compare(self, measurements: list[Measurement], step: int) -> bool:
         """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
@@ -172,14 +186,16 @@ class Evaluator:
             )
         )
 
-    def _check(self, measurements: list[Measurement], step: int) -> tuple[list[Measurement], bool]:
+    def _check(
+        self, measurements: list[Measurement], step: int
+    ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
         """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
         simulated = [m for m in measurements if m.fidelity == "simulated"]
         if not simulated or self._ensemble is None:
             return measurements, False
         chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
         members = self._ensemble.predict(chosen.configuration)[1]
-        real = self._run(chosen.configuration, "check")
+        real = yield from self._run(chosen.configuration, "check")
         self._judge_simulators(real, (chosen.metrics[self.job.objective.metric], members), step)
         measurements = [real if m is chosen else m for m in measurements]
         if not self._guard.trusted and self.mode == "adaptive":
@@ -201,10 +217,10 @@ class Evaluator:
         """Whether that changed anything."""
         return self.fidelity == "simulated" and self._switch(step, why)
 
-    def run_now(self, configuration: Configuration, again: bool = False) -> Measurement:
+    def run_now(self, configuration: Configuration, again: bool = False) -> Running:
         """An experiment that the strategy did not ask for; what is known already is run only `again`."""
         known = None if again else self.done.get(configuration.id) or self._answer(configuration)
-        return known or self._run(configuration, "search")
+        return known or (yield from self._run(configuration, "search"))
 
     def favourite(self) -> Configuration | None:
         """Of all that was not measured yet, what the simulators predict to be best; None if they predict nothing."""
@@ -226,11 +242,11 @@ class Evaluator:
         rows = (pool.configuration(int(row)) for row in order)
         return next((c for c in rows if c.id not in self.done), None)
 
-    def validate(self, configuration: Configuration, step: int) -> Measurement:
+    def validate(self, configuration: Configuration, step: int) -> Running:
         """Profiles it and holds it against what was predicted."""
         assert self._ensemble is not None
         predicted = self._ensemble.predict(configuration)
-        real = self.run_now(configuration)
+        real = yield from self.run_now(configuration)
         self._judge_simulators(real, predicted, step)
         return real
 

@@ -23,6 +23,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.space.explain import completed, parse
 from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
+from autoscout.tuning.engine import Engine
 from autoscout.tuning.evaluator import FidelityMode
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.tape import Tape
@@ -116,7 +117,8 @@ def _begun(
             if carried.past:
                 tape.emit(carried.started, sync=True)
                 _note_carried(carried.started, on_note)
-            yield Loop(started, space, profiler, kb, folder, tape, on_note, stop, elapsed_s=0.0, past=carried.past)
+            engine = Engine(started, space, kb, folder, tape, on_note, past=carried.past)
+            yield Loop(engine, profiler, kb, folder, tape, on_note, stop)
 
 
 def resume(
@@ -148,9 +150,8 @@ def resume(
         tape.recorded(WarmStarted)
         space = JobSpace.of_job(started.job)
         carried = _carried(folder)
-        result = Loop(
-            started, space, profiler, kb, folder, tape, on_note, stop, _active_seconds(past), past=carried
-        ).run()
+        engine = Engine(started, space, kb, folder, tape, on_note, _active_seconds(past), past=carried)
+        result = Loop(engine, profiler, kb, folder, tape, on_note, stop).run()
     _note_worth(kb, started.job, folder, on_event, on_note)
     return result
 
@@ -209,10 +210,10 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     _repair(kb, on_note)
     options = Options(strategy="profile", fidelity="profile", warm_start="off")
     with _begun(new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
-        remembered = store.measurements(kb, job=job.id, context=loop.started.context)
+        remembered = store.measurements(kb, job=job.id, context=loop.engine.started.context)
         of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
         if of_default:
-            loop.reference.judge(of_default[-1])
+            loop.engine.reference.judge(of_default[-1])
         elif configuration.id != default.id:
             on_note("the losses are not checked: the expert default has not been measured for this job yet")
         return loop.profile_alone(configuration)

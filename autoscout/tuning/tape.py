@@ -67,6 +67,11 @@ class Tape:
         self._on_event(event)
         return event
 
+    def peek(self, kind: type[E], configuration: Configuration) -> E | None:
+        """The next recorded event if it is of this kind and about this configuration; it stays on the tape."""
+        found = self.next_is(kind) and _about(self._past[0]) == configuration.id
+        return self._past[0] if found else None  # type: ignore[return-value]
+
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
         """The next recorded event if it is of this kind (and about this configuration): taken from the tape."""
         if not self.next_is(kind):

@@ -51,3 +51,13 @@ def failed(space: JobSpace, configuration: Configuration, status: str = "oom") -
         status=status,  # type: ignore[arg-type]
         evidence="out of memory",
     )
+
+
+def driven(asking, profile):
+    """Runs what an evaluator's generator wants with `profile(configuration, purpose)`; what it returns."""
+    try:
+        wanted = next(asking)
+        while True:
+            wanted = asking.send(profile(wanted.configuration, wanted.purpose))
+    except StopIteration as done:
+        return done.value

@@ -7,12 +7,11 @@ import pytest
 from landscape import measured, space_of
 
 from autoscout.search.earlier import Past
-from autoscout.search.rivals.registry import FINITE, RIVALS, missing
-from autoscout.search.strategy import strategy
+from autoscout.search.strategy import kind_of, names, strategy
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Value
 
-OURS = ("autoscout", "paper")
+FINITE = tuple(name for name in names() if kind_of(name).finite)
 CERTAIN = ("grid", "expert", "metis")  # no chance in them
 SLOW = ("optuna-gp", "smac", "hebo")  # libraries that think for long: fewer steps
 ASKS_KNOWN_CELLS = ("paper",)  # a 2×2 grid names its known cells too; they are answered from the record
@@ -20,10 +19,8 @@ ASKS_KNOWN_CELLS = ("paper",)  # a 2×2 grid names its known cells too; they are
 every_strategy = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.skipif(name in RIVALS and bool(missing(name)), reason=missing(name)))
-        if name in RIVALS
-        else name
-        for name in (*OURS, *RIVALS)
+        pytest.param(name, marks=pytest.mark.skipif(bool(kind_of(name).missing), reason=kind_of(name).missing))
+        for name in names()
     ],
 )
 

@@ -2,7 +2,7 @@
 
 import msgspec
 import numpy as np
-from landscape import job_of, measured, space_of, step_time
+from landscape import driven, job_of, measured, space_of, step_time
 
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
@@ -26,11 +26,11 @@ class Bench:
             self.profiled.append((configuration.id, purpose))
             return truth(self.space, configuration)
 
+        self.profile = profile
         self.evaluator = Evaluator(
             job_of("tiny-gpt-cpu"),
             self.space,
             tape,
-            profile,
             lambda m: m,
             [("earlier", m) for m in remembered],
             mode,
@@ -40,10 +40,13 @@ class Bench:
             **more,
         )
 
+    def evaluate(self, configurations, step):
+        return driven(self.evaluator.evaluate(configurations, step), self.profile)
+
     def search(self, steps):
         chosen = strategy("paper", self.space, seed=1)
         for step in range(1, steps + 1):
-            measurements, switched = self.evaluator.evaluate(chosen.ask(), step)
+            measurements, switched = self.evaluate(chosen.ask(), step)
             if switched:
                 chosen.switch_to_profiling()
             chosen.tell(measurements)
@@ -126,7 +129,7 @@ def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrul
 
     def answer(name, *remembered):
         bench = Bench(tmp_path / name, remembered, mode="profile")
-        (measurement,), _ = bench.evaluator.evaluate([configuration], 1)
+        (measurement,), _ = bench.evaluate([configuration], 1)
         return measurement, bench.profiled
 
     assert answer("a", one(1.0), one(3.0), one(2.0))[0].metrics["step_time_s"] == 2.0
@@ -143,7 +146,7 @@ def test_the_default_is_never_simulated(tmp_path):
     space = space_of("tiny-gpt-cpu")
     default = strategy("autoscout", space, seed=1).ask()[0]
     bench = Bench(tmp_path, [m for m in history(300) if m.configuration != default])
-    (measurement,), _ = bench.evaluator.evaluate([default], 1)
+    (measurement,), _ = bench.evaluate([default], 1)
     assert bench.evaluator.fidelity == "simulated"
     assert measurement.fidelity == "profiled"
 
@@ -174,7 +177,7 @@ def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_
     new = set(bench.space.configurations()) - {m.configuration for m in known} - {bench.evaluator.default}
     by_id = sorted(new, key=lambda c: c.id)
     configurations = [c for pp in (1, 4) for c in [c for c in by_id if c.knobs["pp"] == pp][:10]]
-    measurements, switched = bench.evaluator.evaluate(configurations, 1)
+    measurements, switched = bench.evaluate(configurations, 1)
     assert not switched
     for m in measurements:
         assert m.fidelity == ("profiled" if m.configuration.knobs["pp"] == 4 else "simulated")
@@ -192,6 +195,6 @@ def test_what_other_jobs_measured_predicts_for_a_job_without_rows(tmp_path):
     )
 
     def off(found):
-        return np.abs(found.evaluator.predictors()["ensemble"](codes) / truth - 1).mean()
+        return np.abs(found.evaluator.predictors(found.space)["ensemble"](codes) / truth - 1).mean()
 
     assert off(bench) < 0.5 * off(alone)

@@ -14,7 +14,7 @@ from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief import peaks as memory_of_search
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import Memory, _censored, failed_for_memory, fullness
-from autoscout.search.hyper import Hyper
+from autoscout.search.strategy import Search
 from autoscout.simulate.training.memory import Memory as Analytic
 from autoscout.simulate.training.memory import ranks_gib
 from autoscout.space.attributes import attributes_of
@@ -118,7 +118,7 @@ def test_many_failures_settle(monkeypatch):
 def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended():
     rows: list[dict[str, Value]] = [{"x": x, "y": y} for x in range(4) for y in range(4)]
     space = Space.from_table(rows, [], ["x", "y"])
-    search = AutoScout(space, None, 0, Hyper())
+    search = AutoScout(Search(space=space))
     asked = set()
     while batch := search.ask():
         (c,) = batch
@@ -136,7 +136,7 @@ def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended
 
 def test_failures_alone_bring_the_memory_model_up_to_date(monkeypatch):
     space = JobSpace.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
-    search = AutoScout(space, None, 0, Hyper())
+    search = AutoScout(Search(space=space))
     fits, fit = [], Memory.fit
     monkeypatch.setattr(Memory, "fit", lambda self: (fits.append(1), fit(self))[1])
     for n in range(24):
@@ -151,7 +151,7 @@ def test_failures_alone_bring_the_memory_model_up_to_date(monkeypatch):
 
 def test_on_a_table_failures_stay_with_the_classifier():
     rows: list[dict[str, Value]] = [{"x": x, "y": y} for x in range(8) for y in range(8)]
-    search = AutoScout(Space.from_table(rows, [], ["x", "y"]), None, 0, Hyper())
+    search = AutoScout(Search(space=Space.from_table(rows, [], ["x", "y"])))
     for _ in range(15):
         (c,) = search.ask()
         fails = c.knobs["x"] == 7 or c.knobs["y"] == 0

@@ -192,9 +192,9 @@ def test_a_full_disk_is_one_sentence_and_costs_no_finished_experiment(tmp_path):
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 from pathlib import Path
-from autoscout import session
-from autoscout.job import load_job
-from autoscout.loop import Stop
+from autoscout.tuning import session
+from autoscout.targets.jobs import load_job
+from autoscout.tuning.loop import Stop
 from kb.journal import ExperimentEnded
 from kb.records import AutoscoutError
 n = 0
@@ -224,9 +224,9 @@ except AutoscoutError as error:
 START = """
 import sys
 from pathlib import Path
-from autoscout import session
-from autoscout.job import load_job
-from autoscout.loop import Stop
+from autoscout.tuning import session
+from autoscout.targets.jobs import load_job
+from autoscout.tuning.loop import Stop
 from autoscout.search.orchestrator import Hyper
 options = session.Options(seed=1, hyper=Hyper(patience=1000))
 session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: None, print, Stop())

@@ -30,7 +30,7 @@ def rule(name, holds):
 
 
 @pytest.fixture(scope="module")
-def sums() -> JobSpace:
+def sums() -> Space:
     """Thirty digits with a sum of at most 100: a rule that couples everything."""
     names = [f"d{i}" for i in range(30)]
     knobs = [knob(name, range(10), sparse=i < 15) for i, name in enumerate(names)]

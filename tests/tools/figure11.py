@@ -96,20 +96,31 @@ class Noisy(Simulators):
         value, members = super().predict(configuration)
         return value * self._factor(configuration), members
 
-    def predictors(self) -> dict[str, Predictor]:
+    def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
         knobs = self.space.knobs
 
         def of(row: np.ndarray) -> Configuration:
             return Configuration({k.name: k.values[c] for k, c in zip(knobs, row, strict=True) if c != INACTIVE})
 
         def predict(codes: np.ndarray) -> np.ndarray:
-            return self.ensemble.predict(self.of_codes(codes)).value * np.array([self._factor(of(c)) for c in codes])
+            return self.ensemble.predict({**self.attributes, **self.space.feasible.columns(codes)}).value * np.array(
+                [self._factor(of(c)) for c in codes]
+            )
 
         return {"ensemble": predict}
 
     def _factor(self, configuration: Configuration) -> float:
         z = np.random.default_rng([self.seed, int(configuration.id, 16)]).standard_normal()
         return max(LEAST, 1 + self.noise * float(z))
+
+
+def driven(asking, profile):
+    try:
+        wanted = next(asking)
+        while True:
+            wanted = asking.send(profile(wanted.configuration, wanted.purpose))
+    except StopIteration as done:
+        return done.value
 
 
 class Run(msgspec.Struct):
@@ -138,17 +149,17 @@ def search(
         default = expert_default(space)
         stand_in = name != "autoscout"
         evaluator = make_evaluator(noise, seed)(
-            job, space, tape, profile, lambda m: m, [("", m) for m in history], "adaptive", hyper, "", default, stand_in
+            job, space, tape, lambda m: m, [("", m) for m in history], "adaptive", hyper, "", default, stand_in
         )
-        simulators = None if stand_in else evaluator.predictors()
+        simulators = None if stand_in else evaluator.predictors(space)
         chosen = strategy(name, space, seed, default, hyper=hyper, simulators=simulators, budget=budget)
         step = 0
         while len(profiled) < budget and (asked := chosen.ask()):
             step += 1
             if getattr(chosen, "repeats", None):  # the end of the budget: front-runners are measured again
-                chosen.tell([evaluator.run_now(c, again=True) for c in asked])
+                chosen.tell([driven(evaluator.run_now(c, again=True), profile) for c in asked])
                 continue
-            told, switched = evaluator.evaluate(asked, step)
+            told, switched = driven(evaluator.evaluate(asked, step), profile)
             if switched:
                 chosen.switch_to_profiling()
             chosen.tell(told)

@@ -20,8 +20,9 @@ JOB = Path("fixtures/jobs/tiny-llama-serve-cpu.toml")
 OWNER = """
 import sys
 from pathlib import Path
-from autoscout import session
-from autoscout.job import load_job, with_budget
+from autoscout.tuning import session
+from autoscout.job.load import with_budget
+from autoscout.targets.jobs import load_job
 from autoscout.search.hyper import Hyper
 options = session.Options(strategy="random", warm_start="off", hyper=Hyper(patience=1000))
 job = with_budget(load_job(sys.argv[1]), int(sys.argv[3]), None)

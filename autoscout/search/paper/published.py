@@ -3,6 +3,7 @@
 from autoscout.job.objective import cost
 from autoscout.search.hyper import Hyper
 from autoscout.search.paper.orchestrator import Algorithm1, Told
+from autoscout.search.strategy import Kind
 from autoscout.space.graph import Space
 from kb.journal import Event
 from kb.records import Configuration, Measurement
@@ -47,3 +48,10 @@ class Paper:
 
     def switch_to_profiling(self) -> None:
         self.search.switched = True
+
+
+STRATEGY = Kind(
+    name="paper",
+    make=lambda s: Paper(s.space, s.first(), [list(o) for o in s.seeded], s.seed, s.hyper or Hyper()),
+    hyper=Hyper,
+)

@@ -9,7 +9,7 @@ best ant so far reinforces its own (global update). Greediness and decay are Dee
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _COLONY = 8
 _GREEDINESS = 0.5
@@ -47,3 +47,6 @@ def _walk(pool: Pool, trails: list[np.ndarray], rng: np.random.Generator) -> int
                 code = rng.choice(offered, p=strength / strength.sum())
             rows = rows[column == code]
     return int(rows[0])
+
+
+STRATEGY = rival("ants", ants)

@@ -10,8 +10,8 @@ computed on 2,000 random rows where there are more.
 
 import numpy as np
 
-from autoscout.search.rivals.gaussian import Refitted, most_promising
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.gaussian import Refitted, most_promising
+from autoscout.search.sequential import Pool, Search, rival
 
 _FIRST = 10
 _CANDIDATES = 2000
@@ -43,3 +43,6 @@ def bayes(pool: Pool, rng: np.random.Generator) -> Search:
         weights = np.exp(gains - gains.max())
         gains -= mean[chosen] / max(float(costs.std()), 1e-12)
         yield int(candidates[chosen[int(rng.choice(3, p=weights / weights.sum()))]])
+
+
+STRATEGY = rival("bayes", bayes)

@@ -9,8 +9,8 @@ acquisition is computed on 2,000 random rows where there are more, as its spaces
 
 import numpy as np
 
-from autoscout.search.rivals.gaussian import Refitted, expected_improvement, most_promising
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
+from autoscout.search.sequential import Pool, Search, rival
 
 _FIRST = 3
 _CANDIDATES = 2000
@@ -37,3 +37,6 @@ def cherrypick(pool: Pool, rng: np.random.Generator, stop: bool = False) -> Sear
         if stop and len(rows) >= _AT_LEAST and expected_improvement(mean, sd, best)[at] < _ENOUGH * best:
             return
         yield int(candidates[at])
+
+
+STRATEGY = rival("cherrypick", cherrypick)

@@ -7,7 +7,7 @@ them and mutates one gene in a thousand, which never gets past its first generat
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _POPULATION = 20
 _SURVIVORS = 2
@@ -44,3 +44,6 @@ def _cross(mother: np.ndarray, father: np.ndarray, rng: np.random.Generator) -> 
 
 def _mutate(codes: np.ndarray, levels: list[int], rng: np.random.Generator) -> np.ndarray:
     return np.where(rng.random(len(codes)) < _MUTATION, rng.integers(0, levels), codes)
+
+
+STRATEGY = rival("genetic", genetic)

@@ -11,7 +11,7 @@ On our spaces a stage is how often the model is split (tp · pp); where there ar
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _MICRO_BATCH = ("mbs", "micro_batch", "micro_batch_size", "train_micro_batch_size_per_gpu")
 _KEPT = 3
@@ -56,3 +56,6 @@ def _micro_batch(pool: Pool) -> int:
     names = [knob.name for knob in pool.space.knobs]
     dense = [j for j, knob in enumerate(pool.space.knobs) if knob.kind == "dense"]
     return next((names.index(name) for name in _MICRO_BATCH if name in names), dense[0] if dense else 0)
+
+
+STRATEGY = rival("grid", grid)

@@ -9,7 +9,7 @@ planned over its sparse knobs (or all). When all plans are measured Metis has no
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _PLAN = ("tp", "pp", "dp", "mbs", "micro_batch", "a100", "a40")
 
@@ -43,3 +43,6 @@ def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
         cost = predicted if pool.space.objective.minimize else -predicted
         ranks.append(np.argsort(np.argsort(np.nan_to_num(cost, nan=np.inf), kind="stable"), kind="stable"))
     return np.mean(ranks, axis=0)
+
+
+STRATEGY = rival("metis", metis, finite=True)

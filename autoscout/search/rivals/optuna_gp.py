@@ -3,7 +3,7 @@
 import numpy as np
 
 from autoscout.search.rivals.optuna_tpe import by_trials
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
@@ -16,3 +16,6 @@ def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.GPSampler(seed=int(rng.integers(2**31)), deterministic_objective=False)
     return by_trials(pool, sampler)
+
+
+STRATEGY = rival("optuna-gp", optuna_gp, packages=("optuna", "torch"), how="pip install 'autoscout[rivals]' torch")

@@ -6,7 +6,7 @@ suggestion that is not valid goes to the nearest value that is. Numbers are sugg
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 from autoscout.space.compiled.feasible import INACTIVE
 
 
@@ -57,3 +57,6 @@ def _define_by_run(pool: Pool, trial) -> int:
                 code = wanted if wanted in active else int(active[np.argmin(np.abs(active - wanted))])
         rows = rows[column == code]
     return int(rows[0])
+
+
+STRATEGY = rival("optuna-tpe", optuna_tpe, packages=("optuna",), how="pip install 'autoscout[rivals]'")

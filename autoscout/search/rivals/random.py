@@ -2,9 +2,12 @@
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 
 def uniform(pool: Pool, rng: np.random.Generator) -> Search:
     for row in rng.permutation(len(pool)):
         yield int(row)
+
+
+STRATEGY = rival("random", uniform)

@@ -16,7 +16,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _DELAY = 5  # heavy settings that are under way together
 _LIGHT = 4  # light settings per heavy one
@@ -133,3 +133,6 @@ def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> 
         left.sort(key=lambda c: int((heavy[c[1][0]] != here).sum()))
         current = left.pop(0)
         yield current
+
+
+STRATEGY = rival("udo", udo)

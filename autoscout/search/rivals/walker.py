@@ -6,9 +6,12 @@ configuration instead, so none is wasted. That favours configurations with many 
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 
 def walker(pool: Pool, rng: np.random.Generator) -> Search:
     while True:
         yield pool.nearest(np.array([rng.integers(levels) for levels in pool.levels]))
+
+
+STRATEGY = rival("walker", walker)

@@ -11,7 +11,7 @@ from autoscout.cluster import slots
 
 HOLD = """
 import sys, time
-from autoscout.schedule import slots
+from autoscout.cluster import slots
 with slots.machine(lambda: None, lambda: False) as ours:
     print("held", ours, flush=True)
     time.sleep(60)

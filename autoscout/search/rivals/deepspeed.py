@@ -11,7 +11,7 @@ place (there they are an error); the model ranks 20,000 random open rows where t
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _FIRST = 2
 _EXPLORATION = 0.2
@@ -59,3 +59,6 @@ def _rank(x: np.ndarray, performance: np.ndarray, at: np.ndarray) -> np.ndarray:
         scores += _ETA * tree.predict(x)
         predicted += _ETA * tree.predict(at)
     return predicted
+
+
+STRATEGY = rival("deepspeed", deepspeed)

@@ -11,8 +11,8 @@ import warnings
 
 import numpy as np
 
-from autoscout.search.rivals.gaussian import Refitted, expected_improvement
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.gaussian import Refitted, expected_improvement
+from autoscout.search.sequential import Pool, Search, rival
 from autoscout.space.compiled.feasible import INACTIVE
 
 _FIRST = 6
@@ -82,3 +82,6 @@ def _features(pool: Pool) -> np.ndarray:
         columns.append((codes == INACTIVE).astype(float))
     acting = [c for c in columns if np.ptp(c) > 0]
     return np.column_stack(acting) if acting else np.zeros((len(pool), 1))
+
+
+STRATEGY = rival("gp-ei", gp_pool)

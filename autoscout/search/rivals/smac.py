@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _FAILED = 2.0
 
@@ -51,3 +51,6 @@ def smac3(pool: Pool, rng: np.random.Generator) -> Search:
             value = _FAILED * float(told.max()) if cost is None else cost
             status = StatusType.CRASHED if cost is None else StatusType.SUCCESS
             optimizer.tell(trial, TrialValue(cost=value, status=status))
+
+
+STRATEGY = rival("smac", smac3, packages=("smac",), how="pip install smac, in an environment without HEBO")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Mapping
 import numpy as np
 
 from autoscout.job.objective import cost
+from autoscout.search.strategy import Kind
+from autoscout.search.strategy import Search as Setting
 from autoscout.space.compiled.feasible import INACTIVE
 from autoscout.space.graph import Space
 from kb.journal import Decided, Event
@@ -177,3 +179,18 @@ class Sequential:
     def switch_to_profiling(self) -> None:
         """Predicted costs do not compare with measured ones: begins again."""
         self._begin()
+
+
+def rival(
+    name: str,
+    search: Callable[[Pool, np.random.Generator], Search],
+    packages: tuple[str, ...] = (),
+    how: str = "",
+    finite: bool = False,
+) -> Kind:
+    """A search over rows as a strategy."""
+
+    def make(setting: Setting) -> Sequential:
+        return Sequential(name, search, setting.space, setting.first(), setting.seed, setting.simulators)
+
+    return Kind(name=name, make=make, packages=packages, how=how, finite=finite)

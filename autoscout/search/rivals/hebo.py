@@ -6,7 +6,7 @@ configuration. HEBO has no failures: one is told as twice the worst cost.
 
 import numpy as np
 
-from autoscout.search.rivals.sequential import Pool, Search
+from autoscout.search.sequential import Pool, Search, rival
 
 _FAILED = 2.0
 
@@ -34,3 +34,12 @@ def hebo_gp(pool: Pool, rng: np.random.Generator) -> Search:
         cost = yield pool.nearest(codes)
         _, told = pool.costs(_FAILED)
         optimizer.observe(suggestion, np.array([[_FAILED * float(told.max()) if cost is None else cost]]))
+
+
+HOW = "pip install HEBO, in an environment of its own: it pins old numpy and scikit-learn"
+STRATEGY = rival(
+    "hebo",
+    hebo_gp,
+    packages=("hebo",),
+    how=HOW,
+)

@@ -1,0 +1,398 @@
+"""The one loop, as a state machine: ask it what to run, tell it what came of it, until it wants nothing more.
+
+    ask ──► search: orders of a person, then the strategy; what is known or predicted is told at once
+        └─► confirm: the finalists and the default, in turns
+    tell ─► the strategy, once all of a batch is there
+
+It starts no process and waits for nothing, so `tune` (one slot or many), a Python `Study` and a resumed session drive
+the same machine: each answer goes on where its question was asked (a generator waits there). Every step is on the tape;
+with the same answers in the same order it decides the same.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job.load import seconds
+from autoscout.job.objective import broken, cost, nearest_miss, to_metric
+from autoscout.running import equivalence
+from autoscout.search.earlier import Past
+from autoscout.search.hyper import Hyper
+from autoscout.search.strategy import Search, Strategy, kind_of, made
+from autoscout.simulate.learned.other_jobs import measured_by_others
+from autoscout.space.graph import Space
+from autoscout.targets.target import target_of
+from autoscout.tuning import confirm
+from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted
+from autoscout.tuning.steer import Steering
+from autoscout.tuning.tape import Tape
+from kb import door, store
+from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
+from kb.orders import Order
+from kb.records import AutoscoutError, Configuration, Measurement
+
+_SEARCH_PURPOSES = ("search", "check")
+Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """`folder` is relative to the session's."""
+
+    number: int
+    purpose: str
+    configuration: Configuration
+    name: str
+    folder: str
+
+
+class Engine:
+    """The state of one session's search. Errors of all methods: AutoscoutError, which ends the session."""
+
+    def __init__(
+        self,
+        started: SessionStarted,
+        space: Space,
+        kb: Path,
+        folder: Path,
+        tape: Tape,
+        on_note: Callable[[str], None],
+        elapsed_s: float = 0.0,
+        past: list[Past] | None = None,
+    ) -> None:
+        self.started, self.job, self.space = started, started.job, space
+        self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
+        self.kind = kind_of(started.strategy) if started.strategy != "profile" else None
+        self.hyper = msgspec.convert(started.hyper, Hyper)
+        self.reference = equivalence.Reference(target_of(self.job).equivalence(self.job), started.default.id)
+        self.best: float | None = None  # cost
+        self.milestone: float | None = None  # the best when `stale` was last set back
+        self.experiments = 0  # all that were started
+        self.searched = 0  # those that count towards the budget
+        self.stale = 0  # of those, since the best improved by 1 %
+        self.engine_ms: list[float] = []
+        self.limit = self.job.budget.profiles
+        self.wall_s = seconds(self.job.budget.wall) - elapsed_s
+        self.begun_at: float | None = None  # monotonic: preparing does not count
+        self.confirmed: Confirmed | None = None
+        self.reason = ""  # why the search ended
+        self.paused = False
+        learns = self.kind is not None and self.kind.learns
+        mark = started.kb_mark
+        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark) if mark else []
+        self.evaluator = Evaluator(
+            self.job,
+            space,
+            tape,
+            self.reference.rejudge,
+            known,
+            msgspec.convert(started.fidelity, FidelityMode),
+            self.hyper,
+            started.context,
+            started.default,
+            stand_in=self.kind is None or not self.kind.asks_simulators,
+            past=measured_by_others(kb, self.job, mark) if mark and learns and started.warm_start != "off" else [],
+        )
+        self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite)
+        self._strategy: Strategy | None = None
+        self._step = 0
+        self._waiting: dict[int, Asking] = {}  # by the number of the experiment that it waits for
+        self._ready: list[tuple[Asking, Wanted]] = []  # what is to be started next
+        self._purposes: dict[int, str] = {}
+        self._orders: Iterator[Order] | None = None  # those that are being obeyed
+        self._confirming = False
+        self._over = False
+
+    # ---- what to run ----------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is wanted, and nothing runs."""
+        return self._over and not self._waiting
+
+    def ask(self) -> Experiment | None:
+        """The next experiment to start; None if there is none now: it waits for what runs, is paused, or is over."""
+        began = time.perf_counter()
+        try:
+            while not self._over:
+                if self._ready:
+                    asking, wanted = self._ready.pop(0)
+                    experiment = self._start(asking, wanted)
+                    if experiment is not None:
+                        return experiment
+                elif not self._more():
+                    return None
+            return None
+        finally:
+            self._took(began)
+
+    def ask_for(self, configuration: Configuration) -> Experiment:
+        """One experiment of a session that does nothing else."""
+        return self._started(configuration, "profile")
+
+    def tell(self, number: int, measurement: Measurement) -> Measurement:
+        """What came of an experiment; as it counts, held against the reference."""
+        began = time.perf_counter()
+        asking = self._waiting.pop(number, None)
+        purpose = self._purposes.pop(number)
+        measurement = self.reference.rejudge(door.cleaned(measurement))
+        self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
+        if purpose in _SEARCH_PURPOSES:
+            self.stale += 1
+            self._note_best(measurement)
+        if asking is not None:
+            self._go_on(asking, measurement)
+        self._took(began)
+        return measurement
+
+    def _more(self) -> bool:
+        """Finds more to run; False if nothing can be found before something ends."""
+        if self._confirming:
+            if not self._waiting:
+                self._over = True
+            return self._over
+        if self._waiting and not (self.kind and self.kind.several):
+            return False
+        if self.reason:
+            return not self._waiting and self._begin_confirming()
+        return self._search_on()
+
+    def _search_on(self) -> bool:
+        """One step of the search: the orders of a person, then the strategy."""
+        if self._strategy is None:
+            self._strategy = self._begun()
+        if not self._steered():
+            return False
+        if self.reason or self._ready:
+            return True
+        batch = self._searching.ask()
+        for event in self._searching.drain():
+            self.tape.emit(event)
+        if not batch:
+            if self._waiting:
+                return False
+            self._end_search("exhausted")
+            return True
+        self._step += 1
+        self._begin(self._of_batch(batch, self._step))
+        return True
+
+    def _begin(self, asking: Asking) -> None:
+        try:
+            self._ready.append((asking, next(asking)))
+        except StopIteration:
+            return
+
+    def _go_on(self, asking: Asking, measurement: Measurement) -> None:
+        try:
+            self._ready.insert(0, (asking, asking.send(measurement)))
+        except StopIteration:
+            return
+
+    def _start(self, asking: Asking, wanted: Wanted) -> Experiment | None:
+        """None where the budget does not allow it any more: what asked for it is given up."""
+        if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
+            asking.close()
+            return None
+        experiment = self._started(wanted.configuration, wanted.purpose)
+        self._waiting[experiment.number] = asking
+        return experiment
+
+    def _started(self, configuration: Configuration, purpose: str) -> Experiment:
+        self.begun_at = self.begun_at or time.monotonic()
+        self.experiments += 1
+        self.searched += purpose in _SEARCH_PURPOSES
+        number, name = self.experiments, self.space.name(configuration)
+        folder = f"experiments/{number:04d}"
+        self.tape.emit(
+            ExperimentStarted(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder),
+            write=True,
+        )
+        self._purposes[number] = purpose
+        return Experiment(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder)
+
+    # ---- the search -----------------------------------------------------------------------------------------------
+
+    @property
+    def _searching(self) -> Strategy:
+        assert self._strategy is not None
+        return self._strategy
+
+    def _begun(self, space: Space | None = None) -> Strategy:
+        """The strategy, from the space that is allowed and everything that is known by now."""
+        assert self.kind is not None
+        s, allowed = self.started, space or self.space
+        predictors = self.evaluator.predictors(allowed) if self.kind.asks_simulators else {}
+        if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
+            self.limit = min(self.limit, 1 + self.hyper.top_k)
+        default = s.default if allowed.is_valid(s.default) else None
+        done = list(self.evaluator.done.values())
+        inside = [m for m in done if allowed.is_valid(m.configuration)]
+        outside = [
+            (m.configuration, cost(self.job.objective, m)) for m in done if not allowed.is_valid(m.configuration)
+        ]
+        here = [Past(name="this session", distance=0.0, rows=outside)] if outside else []
+        search = Search(
+            space=allowed,
+            default=default,
+            seed=s.seed,
+            hyper=self.hyper,
+            seeded=[[k for k in o if k in allowed.knob] for o in s.orderings],
+            simulators=predictors,
+            past=[*self.past, *here],
+            told=inside if self.kind.learns else [],
+        )
+        return made(self.kind, search)
+
+    def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
+        """Evaluates a batch of the strategy, and tells it."""
+        ordered = target_of(self.job).in_turn(self.job, batch)
+        measurements, switched = yield from self.evaluator.evaluate(ordered, step)
+        if switched:
+            if self.started.fidelity == "simulate":  # nothing is recommended that was not profiled
+                self.limit = min(self.limit, self.searched + self.hyper.top_k)
+            self._searching.switch_to_profiling()
+        by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
+        self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
+        for measurement in measurements:
+            self._note_best(measurement)
+
+    def _allowed(self) -> bool:
+        """Whether one more experiment of search may start; ends the search if not."""
+        if self.reason:
+            return False
+        if (recorded := self.tape.recorded(SearchEnded)) is not None:
+            self.reason = recorded.reason
+        elif self.searched >= self.limit:
+            self._end_search("budget")
+        elif self.stale >= self.hyper.patience:
+            self._end_search("converged")
+        elif self._late and self.evaluator.done:  # the reference at least is always measured
+            self._end_search("wall")
+        return not self.reason
+
+    @property
+    def _late(self) -> bool:
+        """The wall-clock limit is over."""
+        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at
+        return spent > self.wall_s and not self.tape.replaying
+
+    def _end_search(self, reason: str) -> None:
+        recorded = self.tape.recorded(SearchEnded)
+        self.reason = (recorded or self.tape.emit(SearchEnded(reason=reason))).reason
+
+    def _note_best(self, measurement: Measurement) -> None:
+        c = cost(self.job.objective, measurement)
+        if measurement.fidelity == "simulated" or c is None or (self.best is not None and c >= self.best):
+            return
+        if self.milestone is None or c < 0.99 * self.milestone:
+            self.stale, self.milestone = 0, c
+        self.best = c
+        self.tape.emit(
+            BestFound(
+                configuration=measurement.configuration,
+                name=measurement.name,
+                value=to_metric(self.job.objective, c),
+                experiments=self.searched,
+            )
+        )
+
+    # ---- what a person orders -------------------------------------------------------------------------------------
+
+    def _steered(self) -> bool:
+        """Takes in what a person ordered since the last step; False while paused."""
+        self._orders = self._orders or self.steering.orders(self._best_configuration())
+        for order in self._orders:
+            self.paused = order.what == "pause" or (self.paused and order.what != "go")
+            if order.what == "stop":
+                self._end_search("stopped")
+                return True
+            self._obey(order)
+            if self._ready:  # the orders after it wait for its end
+                return True
+        self._orders = None
+        return not self.paused or self.tape.replaying
+
+    def _obey(self, order: Order) -> None:
+        if order.what == "budget":
+            self.limit = int(order.values["profiles"])
+        elif order.what == "profile":
+            if self.evaluator.profile_from_now_on(self._step, "a person asked for it"):
+                self._searching.switch_to_profiling()
+        elif order.what in ("try", "retry", "validate"):
+            self._begin(self._ordered(order))
+        elif order.what in ("pin", "exclude"):  # a search of what is left, which knows all that was learned
+            self._strategy = self._begun(self.steering.narrow(order))
+
+    def _ordered(self, order: Order) -> Asking:
+        """One experiment that a person asked for. A strategy that learns learns from it like from any other; before the
+        default was measured it does not, since it begins with that."""
+        begun, before = self.started.default.id in self.evaluator.done, self.experiments
+        if order.what == "validate":
+            wanted = self.evaluator.favourite()
+            if wanted is None:  # everything has been measured since
+                return
+            measurement = yield from self.evaluator.validate(wanted, self._step)
+        else:
+            wanted = self.steering.wanted(order, self._best_configuration())
+            measurement = yield from self.evaluator.run_now(wanted, again=order.what == "retry")
+        self._note_best(measurement)
+        if begun and self.experiments > before and self.kind is not None and self.kind.learns:
+            self._searching.tell([measurement])
+
+    def _best_configuration(self) -> Configuration:
+        measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
+        return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def _begin_confirming(self) -> bool:
+        self._confirming = True
+        self._begin(self._confirm())
+        return True
+
+    def _confirm(self) -> Asking:
+        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run.
+
+        Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
+        wall-clock limit is over, one round only.
+        """
+        allowed = self.steering.allowed
+        done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
+        finalists = confirm.finalists(self.job, done, self.started.default)
+        if not self.evaluator.done:
+            raise AutoscoutError(f"{self.started.session} ended before anything was measured")
+        if not finalists:
+            raise AutoscoutError(self._nothing_worked(), 3)
+        repeats, default = self.job.launch.repeats, self.started.default
+        if not self.tape.replaying:
+            self.on_note(f"re-measuring {len(finalists)} configurations at least {repeats} times in turns")
+        measured: list[list[Measurement]] = []
+        while len(measured) < repeats or (
+            len(measured) < 2 * repeats and confirm.undecided(self.job, measured, default)
+        ):
+            if measured and (self._late or self.tape.next_is(Confirmed)):
+                break
+            round_: list[Measurement] = []
+            for configuration in confirm.round_of(finalists, len(measured)):
+                round_.append((yield Wanted(configuration=configuration, purpose="confirm")))
+            measured.append(round_)
+        confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
+        if confirmed is None:
+            raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
+        self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
+
+    def _nothing_worked(self) -> str:
+        failures: dict[str, int] = {}
+        for m in self.evaluator.done.values():
+            failures[m.status] = failures.get(m.status, 0) + 1
+        told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
+        reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
+        example = nearest_miss(self.job.objective, self.evaluator.done.values()) or next(
+            (f"For example: {reason}" for reason in reasons if reason), ""
+        )
+        return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
+
+    def _took(self, began: float) -> None:
+        self.engine_ms.append((time.perf_counter() - began) * 1000)
