@@ -35,6 +35,7 @@ for verb in (
     kb.import_,
     kb.kb_,
     machine.doctor,
+    machine.targets,
     calibrating.calibrate,
 ):
     cli.add_command(verb)

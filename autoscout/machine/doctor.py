@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.targets.jobs import profiler_of
+from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
@@ -66,7 +67,8 @@ def _target(job: Job | None) -> list[Finding]:
         ]
     return [
         Finding(subject=name, ok=True, found=environment[name], needed=job is not None)
-        for name in ("torch", "vllm" if probe.target == "vllm" else "megatron-core")
+        for name in target_of(probe).packages
+        if name in environment
     ]
 
 

