@@ -227,7 +227,7 @@ from pathlib import Path
 from autoscout.tuning import session
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.loop import Stop
-from autoscout.search.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 options = session.Options(seed=1, hyper=Hyper(patience=1000))
 session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: None, print, Stop())
 """

@@ -146,7 +146,7 @@ def first_frame(folder: Path) -> float:
 import asyncio, time
 from pathlib import Path
 from tui.app import SessionApp
-from tui.follow import Follower
+from tui.session.follow import Follower
 async def main():
     app = SessionApp(Follower(Path({str(journal)!r})), Path("kb"))
     async with app.run_test(size=(80, 24)) as pilot:
