@@ -12,9 +12,9 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from tui.draw import comparing
-from tui.printing.text import number
 from tui.screens.pane import Pane
 from tui.session.fronts import front
+from tui.text import number
 from tui.widgets.panel import Panel
 
 _VIEWS = ("configurations", "sessions", "jobs", "front")

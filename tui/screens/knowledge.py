@@ -25,8 +25,8 @@ from kb.connect import lock_path
 from kb.records import AutoscoutError
 from kb.similar import FAR
 from tui.modals import Prompt
-from tui.printing.text import number
 from tui.screens.pane import Pane
+from tui.text import number
 from tui.widgets.sql_box import FIRST, Console
 
 PAGE = 200
