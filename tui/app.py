@@ -25,7 +25,7 @@ from tui.screens.cluster import ClusterPane
 from tui.screens.compare import ComparePane
 from tui.screens.experiments import ExperimentsPane
 from tui.screens.knowledge import KnowledgePane
-from tui.screens.launch import LaunchPane, command
+from tui.screens.launch_screen import LaunchPane, command
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
 from tui.session.follow import Follower
