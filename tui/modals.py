@@ -8,27 +8,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from kb.orders import MEANING
-
-KEYS = (
-    ("1 … 8", "screens"),
-    ("/", "filter the experiments"),
-    ("j k enter", "down, up, open"),
-    ("n b", "next page, page back"),
-    ("m", "mark an experiment to compare"),
-    ("r", "run the experiment under the cursor again"),
-    ("P x", "pin, exclude one of its knob values"),
-    ("y", "copy the best configuration's command"),
-    ("p", "pause, and go on"),
-    ("v", "validate: run what the simulators predict to be best"),
-    ("S", "stop after asking: the finalists are still re-measured"),
-    (":", "any order: try, pin, exclude, budget, profile …, or a screen's name"),
-    ("[ ] { }", "step back and on in time, by 1 or 20 events"),
-    ("space", "play the session from its beginning"),
-    ("f", "jump to the switch from simulating to profiling"),
-    ("g G", "the beginning, and now"),
-    ("t  ctrl+p", "light or dark; all commands"),
-    ("q", "close; the session goes on"),
-)
+from tui.actions import HELP
 
 
 class Help(ModalScreen[None]):
@@ -41,7 +21,7 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         text = Text()
         text.append(f"{self.about}\n\n", style="bold")
-        for keys, meaning in KEYS:
+        for keys, meaning in HELP:
             text.append(f"{keys:<10}", style="bold").append(f"{meaning}\n")
         text.right_crop(1)
         with VerticalScroll(classes="box"):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
 

@@ -13,7 +13,7 @@ import numpy as np
 from autoscout.job.objective import cost
 from autoscout.search.strategy import Kind
 from autoscout.search.strategy import Search as Setting
-from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.journal import Decided, Event
 from kb.records import Configuration, Measurement

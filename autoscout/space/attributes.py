@@ -6,7 +6,7 @@ from typing import Any
 from autoscout.job.presets import device_memory_gib
 from autoscout.job.trace import lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
-from autoscout.space.language.expression import divisors
+from autoscout.space.language.functions import divisors
 from kb.records import Job, Model, Node, shape
 from kb.sizes import parameters
 

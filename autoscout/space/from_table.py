@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from autoscout.job.words import nearest_name
-from autoscout.space.compiled.constraints import INACTIVE
+from autoscout.space.codes import INACTIVE
 from autoscout.space.knob import Knob
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value

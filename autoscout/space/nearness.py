@@ -5,6 +5,8 @@ knob's are the steps in its domain. Sums compare lexicographically: what a perso
 point.
 """
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
 from autoscout.space.compiled.diagram import FORBIDDEN
@@ -33,6 +35,18 @@ class Nearness:
                 steps = np.abs(np.arange(len(knob.values)) - step(knob, wanted))
                 self._known[place] = np.concatenate([[1], steps]) << (_GIVEN if given else 0)
         return self._known[place]
+
+    def costs(
+        self, knobs: list[Knob], wanted: Mapping[str, Value], firm: Mapping[str, Value], given: Collection[str]
+    ) -> dict[int, np.ndarray]:
+        """By knob index. `firm`: nothing else is allowed; `given`: what a person asked for."""
+        found: dict[int, np.ndarray] = {}
+        for i, knob in enumerate(knobs):
+            if knob.name in wanted:
+                found[i] = self.cost(knob, wanted[knob.name], knob.name in given)
+            if knob.name in firm:
+                found[i] = np.maximum(found.get(i, 0), self.only(knob, firm[knob.name]))
+        return found
 
     def only(self, knob: Knob, value: Value) -> np.ndarray:
         """Nothing but a value is allowed, or inactivity where that does the same."""

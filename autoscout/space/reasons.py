@@ -1,20 +1,17 @@
 """Why a configuration is not valid, and why a space has none: the rules at fault, in words."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from autoscout.job.words import listed, nearest_name
 from autoscout.space.compiled import build
 from autoscout.space.compiled.constraints import Columns, Constraint
-from autoscout.space.knob import Knob
+from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
-from kb.records import AutoscoutError, Configuration, Value
-
-if TYPE_CHECKING:
-    from autoscout.space.graph import Space
+from kb.records import AutoscoutError, Value
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -23,34 +20,44 @@ class Violation(msgspec.Struct, frozen=True):
     source: str
 
 
-def violations(space: "Space", configuration: Configuration) -> list[Violation]:
-    """Everything that is wrong with an assignment; empty for a valid configuration."""
-    knobs = configuration.knobs
-    unknown = [Violation("unknown", f"'{n}'{nearest_name(n, space.knob)}", "") for n in knobs if n not in space.knob]
-    env = space.environment(knobs)
-    wrong = {k.name: v for k in space.knobs if (v := _of_knob(space, k, knobs.get(k.name), env)) is not None}
+def violations(
+    assigned: Mapping[str, Value],
+    knobs: list[Knob],
+    rules: list[Rule],
+    env: Mapping[str, Any],
+    derived: Mapping[str, Expression],
+    measured: bool,
+) -> list[Violation]:
+    """What is wrong with an assignment by the knobs and the rules. `env`: what expressions read for it; `measured`: a
+    knob of a table of measured rows may be absent anywhere."""
+    names = [knob.name for knob in knobs]
+    unknown = [Violation("unknown", f"'{n}'{nearest_name(n, names)}", "") for n in assigned if n not in names]
+    wrong = {k.name: v for k in knobs if (v := _of_knob(k, assigned.get(k.name), env, measured)) is not None}
     found = list(wrong.values())
     if unknown or any(v.rule == "missing" for v in found):
         return unknown + found
     in_words: set[str] = set()  # knobs of which a rule says more than what they must be equal to
-    for rule in space.rules:
-        shown = _Shown(env, space.derived)
+    for rule in rules:
+        shown = _Shown(env, derived)
         try:
             if not rule.holds(env):
                 found.append(Violation(rule.id, rule.sentence(shown), rule.source))
                 in_words |= set(rule.holds.names)
         except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
             found.append(Violation(rule.id, str(error), rule.source))
-    found = [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
-    if space.measured and not found and not space.is_valid(configuration):
-        return [Violation("table", "no row of the table has this combination", "")]
-    if not space.count_is_exact and not found and not space.is_valid(configuration):
-        sentence = f"only a sample of the about {space.count:,} valid configurations is searched, and this is not in it"
-        return [Violation("sample", sentence, "")]
-    return found
+    return [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
 
 
-def _of_knob(space: "Space", knob: Knob, value: Value | None, env: Mapping[str, Any]) -> Violation | None:
+def absent(measured: bool, count: int) -> Violation:
+    """Why a configuration is not valid that no knob and no rule forbids. `measured`: valid are the rows of a table;
+    else a sample of about `count` configurations."""
+    if measured:
+        return Violation("table", "no row of the table has this combination", "")
+    sentence = f"only a sample of the about {count:,} valid configurations is searched, and this is not in it"
+    return Violation("sample", sentence, "")
+
+
+def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: bool) -> Violation | None:
     """What is wrong with one knob by itself."""
     try:
         active = knob.when is None or bool(knob.when(env))
@@ -58,8 +65,7 @@ def _of_knob(space: "Space", knob: Knob, value: Value | None, env: Mapping[str, 
     except AutoscoutError as error:
         return Violation("undefined", str(error), "")
     if value is None:
-        missing = active and not space.measured
-        return Violation("missing", f"{knob.name} has no value", "") if missing else None
+        return Violation("missing", f"{knob.name} has no value", "") if active and not measured else None
     if not active:
         return Violation("inactive", knob.why_inactive, "")
     if not any(key(value) == key(v) for v in knob.values):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoscout.space.language.columns import column
-from autoscout.space.language.expression import Expression, divisors
+from autoscout.space.language.arrays import column
+from autoscout.space.language.expression import Expression
+from autoscout.space.language.functions import divisors
 from kb.records import AutoscoutError
 
 

@@ -25,7 +25,7 @@ from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.members import with_learned
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
-from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from autoscout.tuning.evaluator import Evaluator

@@ -21,7 +21,7 @@ async def picture(kb: Path, key: str, name: str, light: bool) -> None:
     app = SessionApp(Follower(RECORDED), kb)
     async with app.run_test(size=SIZE) as pilot:
         app.theme = "textual-light" if light else "textual-dark"
-        while not app.live.ended:
+        while not app.session.live.ended:
             await pilot.pause(0.05)
         await pilot.press(key)
         await pilot.pause(8.0 if key in "67" else 2.0)  # those two ask other processes

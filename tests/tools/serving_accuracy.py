@@ -21,7 +21,7 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, exactly, fluid_error
 from autoscout.simulate.validation.serving_tables import columns_of_rows
-from tui.printing.text import table
+from tui.text import table
 
 _90 = 1.645
 

@@ -60,7 +60,7 @@ async def opened(journal: Path, count: int) -> tuple[float, float]:
     app = SessionApp(Follower(journal), journal.parent / "kb.duckdb")
     cpu, wall = time.process_time(), time.perf_counter()
     async with app.run_test(size=(120, 40)) as pilot:
-        while len(app.events) < count:
+        while len(app.session.events) < count:
             await asyncio.sleep(0.01)
         await pilot.pause()
         return time.process_time() - cpu, time.perf_counter() - wall
@@ -73,7 +73,7 @@ async def updates(folder: Path) -> tuple[float, float]:
     more = [msgspec.json.encode(e) + b"\n" for e in long_session(LIVE_ROWS + 200)[len(events) :]]
     app = SessionApp(Follower(journal), folder / "kb.duckdb")
     async with app.run_test(size=(120, 40)) as pilot:
-        while len(app.events) < len(events):
+        while len(app.session.events) < len(events):
             await asyncio.sleep(0.01)
         await pilot.press("5")
         await pilot.pause(0.5)
@@ -115,7 +115,7 @@ async def browse(journal: Path) -> dict[str, float]:
     async with app.run_test(size=(120, 40)) as pilot:
         cpu = time.process_time()
         await pilot.press("5")
-        while len(app.live.runs) < EXPERIMENTS or app.share < 1.0:
+        while len(app.session.live.runs) < EXPERIMENTS or app.session.share < 1.0:
             await asyncio.sleep(0.05)
         took["read while the screen answers"] = time.process_time() - cpu
         await pilot.pause(0.5)

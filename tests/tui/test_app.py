@@ -35,7 +35,8 @@ from tui_samples import (
 from autoscout.cluster import slots
 from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
-from tui.app import Read, SessionApp
+from tui.app import SessionApp
+from tui.feed import Read
 from tui.modals import Full
 from tui.screens.knowledge import KnowledgePane
 from tui.session.follow import Follower
@@ -74,7 +75,7 @@ def recording(folder: Path, events: list[AnyEvent]) -> SessionApp:
 async def settle(pilot: Pilot[None], app: SessionApp, count: int) -> None:
     """Waits until the journal is taken in and drawn."""
     for _ in range(100):
-        if len(app.events) == count and app.size.width:
+        if len(app.session.events) == count and app.size.width:
             break
         await pilot.pause(0.05)
     await pilot.pause()
@@ -157,7 +158,7 @@ async def test_the_other_screens(tmp_path, key, size):
 
 async def test_ascii_only(tmp_path):
     app = recording(tmp_path, running())
-    app.ascii_only = True
+    app.session.ascii_only = True
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app, len(running()))
         panels = "".join(p.render().plain for p in app.query("Panel"))  # type: ignore[attr-defined]
@@ -179,18 +180,18 @@ async def test_the_time_cursor(tmp_path):
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app, len(ended()))
         await pilot.press("f")
-        assert app.past is not None
-        assert len(app.past.switches) == 1
-        assert app.past.confirmed is None
+        assert app.session.past is not None
+        assert len(app.session.past.switches) == 1
+        assert app.session.past.confirmed is None
         await pilot.press("left_square_bracket")
-        assert len(app.past.switches) == 0
+        assert len(app.session.past.switches) == 0
         await pilot.press("g")
-        assert not app.past.runs
+        assert not app.session.past.runs
         await pilot.press("right_curly_bracket")
-        assert app.cursor == 21
+        assert app.session.cursor == 21
         await pilot.press("G")
-        assert app.past is None
-        assert app.state.confirmed is not None
+        assert app.session.past is None
+        assert app.session.state.confirmed is not None
 
 
 async def test_filtering_and_marking_experiments(tmp_path):
@@ -203,9 +204,9 @@ async def test_filtering_and_marking_experiments(tmp_path):
         assert table.row_count == 1
         app.query_one("#filter", Input).value = "-oom tp2"
         await pilot.pause(0.3)
-        assert table.row_count == sum("tp2" in r.name and r.status != "oom" for r in app.state.runs)
+        assert table.row_count == sum("tp2" in r.name and r.status != "oom" for r in app.session.state.runs)
         await pilot.press("m")
-        assert len(app.marked) == 1
+        assert len(app.session.marked) == 1
 
 
 async def test_experiments_page_by_page(tmp_path):
@@ -243,17 +244,17 @@ async def test_events_that_come_while_it_is_open(tmp_path):
     app = recording(tmp_path, session())
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app, len(session()))
-        before = app.state.searched
+        before = app.session.state.searched
         more = experiment(50, measured(configuration(pp=8), 0.5), 1_700_000_400.0)
-        with open(app.follower.path, "ab") as file:
+        with open(app.session.follower.path, "ab") as file:
             file.write(b"".join(msgspec.json.encode(e) + b"\n" for e in more) + b'{"type":"experi')
         await settle(pilot, app, len(session()) + 2)
-        assert app.state.searched == before + 1
+        assert app.session.state.searched == before + 1
 
 
 async def test_a_damaged_journal_is_said_and_shown_as_far_as_it_goes(tmp_path):
     app = recording(tmp_path, session())
-    with open(app.follower.path, "ab") as file:
+    with open(app.session.follower.path, "ab") as file:
         file.write(b"{broken}\n")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(1.0)
@@ -326,7 +327,7 @@ async def test_the_cluster_screen_says_who_holds_the_devices_and_what_waits(tmp_
     folder = tmp_path / "sessions" / "gpt-1"
     folder.mkdir(parents=True)
     app = recording(folder, later(waiting(), time.time() - 60 - waiting()[-1].at))
-    app.kb = tmp_path / "kb.duckdb"
+    app.session.kb = tmp_path / "kb.duckdb"
     (folder / "orders.jsonl").write_text('{"what":"try","values":{"tp":2}}\n')
     (folder / "owner.lock").touch()
     with lock.exclusive(folder / "owner.lock"), slots.machine(lambda: None, lambda: False, "other-7") as ours:
@@ -444,7 +445,7 @@ async def test_a_similar_job_is_rejected_and_accepted_as_a_warm_start(tmp_path):
         await until(pilot, lambda: "a accepts, x rejects" in text_of(app))
         await pilot.press("x")
         await until(pilot, lambda: "rejected" in text_of(app))
-        job = app.live.job
+        job = app.session.live.job
         assert job is not None
         assert choices.choices(kb, job.id) == {job.id: False}
         await pilot.press("a")

@@ -5,8 +5,8 @@ from rich.text import Text
 from autoscout.simulate.trust import Guard, Region
 from tui.draw.look import fidelity_mark
 from tui.draw.plot import bar, scatter, sparkline
-from tui.printing.text import number
 from tui.session.state import State
+from tui.text import number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:

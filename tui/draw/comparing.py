@@ -9,9 +9,9 @@ from rich.text import Text
 from autoscout.job.objective import cost
 from autoscout.tuning.confirm import half_width
 from tui.draw.plot import bar, cloud
-from tui.printing.text import number
 from tui.session.fronts import Front
 from tui.session.state import Run, State
+from tui.text import number
 
 _MOST = 6
 

@@ -7,9 +7,9 @@ from rich.text import Text
 from autoscout.machine.telemetry import Reading
 from tui.draw.look import glyph
 from tui.draw.plot import bar, sparkline
-from tui.printing.text import clock, number
 from tui.session.neighbours import Neighbours
 from tui.session.state import State
+from tui.text import clock, number
 
 
 def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_only: bool) -> Text:

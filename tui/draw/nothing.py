@@ -5,9 +5,9 @@ import textwrap
 from rich.text import Text
 
 from tui.draw.look import glyph, style
-from tui.printing.text import number
 from tui.session import shortfall
 from tui.session.state import State
+from tui.text import number
 
 
 def nothing(state: State, width: int, height: int, ascii_only: bool) -> Text:

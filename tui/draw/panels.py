@@ -4,10 +4,10 @@ from rich.text import Text
 
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
-from tui.printing.text import clock, metric
 from tui.session.eta import remaining
 from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
+from tui.text import clock, metric
 
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.text import Text
 
-from tui.printing.text import number
+from tui.text import number
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille bits by column and row of a cell
 _BLOCKS = "▁▂▃▄▅▆▇█"

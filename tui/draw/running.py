@@ -6,9 +6,9 @@ from rich.text import Text
 
 from tui.draw.look import glyph, style
 from tui.draw.plot import bar
-from tui.printing.text import clock
 from tui.session.eta import expected_s
 from tui.session.state import Run, State
+from tui.text import clock
 
 # Megatron-LM's log line, and what progress bars write.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")

@@ -6,8 +6,8 @@ from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
-from tui.printing.text import number
 from tui.session.state import SEARCH_PURPOSES, Run, State
+from tui.text import number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:

@@ -4,8 +4,8 @@ from rich.text import Text
 
 from autoscout.job.objective import to_metric
 from tui.draw.plot import bar
-from tui.printing.text import number
 from tui.session.state import Grid, State
+from tui.text import number
 
 
 def grid(state: State, width: int, ascii_only: bool) -> Text:

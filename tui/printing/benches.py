@@ -11,7 +11,7 @@ from autoscout.bench.landscape import Landscape
 from autoscout.bench.paper_evaluation import Results
 from autoscout.bench.run import Run, Settings
 from autoscout.bench.summary import ALL, Row, Spread, Summary, summarize
-from tui.printing.text import table
+from tui.text import table
 
 _MOST_TABLES = 6  # more landscapes than this are shown together
 

@@ -13,7 +13,7 @@ from kb.forget import Forgotten
 from kb.records import Job
 from kb.sharing.lake import Moved
 from kb.similar import FAR, Alike, Number
-from tui.printing.text import number, table
+from tui.text import number, table
 
 _DECIDED = {True: "accepted", False: "rejected", None: ""}
 

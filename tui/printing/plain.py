@@ -18,8 +18,8 @@ from kb.journal import (
     TournamentRanked,
 )
 from kb.records import Job, Measurement
-from tui.printing.text import clock, metric, number
 from tui.session.standing import REASONS
+from tui.text import clock, metric, number
 
 
 class Progress:

@@ -11,7 +11,7 @@ import click
 from autoscout.simulate.validation.against import Report, Scores
 from autoscout.tuning.predict import Memory, Predicted
 from kb.records import Job
-from tui.printing.text import metric, number, table
+from tui.text import metric, number, table
 
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."

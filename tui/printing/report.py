@@ -15,7 +15,7 @@ from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import Target
 from autoscout.tuning.loop import Result
 from kb.records import Job, Measurement, Value
-from tui.printing.text import number, table
+from tui.text import number, table
 
 
 def _json(value: Any) -> None:

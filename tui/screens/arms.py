@@ -8,9 +8,9 @@ from textual.widgets.tree import TreeNode
 
 from tui.draw import panels
 from tui.draw.two_by_two import coordinates
-from tui.printing.text import number
 from tui.screens.pane import Pane
 from tui.session.tree import Node, grow
+from tui.text import number
 from tui.widgets.panel import Panel
 
 

@@ -1,9 +1,6 @@
 """Compare: configurations, sessions or jobs side by side, where the gain comes from, the front of two objectives."""
 
-import asyncio
-import contextlib
 import json
-import sys
 from typing import Any
 
 from rich.text import Text
@@ -12,9 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from tui.draw import comparing
-from tui.printing.text import number
+from tui.screens.asking import Verbs
 from tui.screens.pane import Pane
 from tui.session.fronts import front
+from tui.text import number
 from tui.widgets.panel import Panel
 
 _VIEWS = ("configurations", "sessions", "jobs", "front")
@@ -38,12 +36,10 @@ class ComparePane(Pane):
         self._why_of: tuple[int, int] = (0, 0)
         self._why_problem = ""
         self._rows: list[dict[str, Any]] | None = None
-        self._processes: set[asyncio.subprocess.Process] = set()
+        self._verbs = Verbs()
 
     def on_unmount(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        self._verbs.end()
 
     def repaint(self) -> None:
         of = (id(self.state), sum(run.measurement is not None for run in self.state.runs))
@@ -105,19 +101,8 @@ class ComparePane(Pane):
         super().repaint()
 
     async def _verb(self, *arguments: str) -> tuple[int, str, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tui.cli",
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        self._processes.add(process)
-        out, said = await process.communicate()
-        self._processes.discard(process)
-        return process.returncode or 0, out.decode(), said.decode().strip().removeprefix("autoscout: ")
+        code, out, said = await self._verbs.outcome(await self._verbs.start(*arguments))
+        return code, out, said.strip()
 
 
 def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

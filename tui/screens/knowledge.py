@@ -4,11 +4,9 @@ A query runs as `autoscout sql` in a process of its own: this one never opens th
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,10 @@ from kb.connect import lock_path
 from kb.records import AutoscoutError
 from kb.similar import FAR
 from tui.modals import Prompt
-from tui.printing.text import number
+from tui.screens.asking import Verbs
 from tui.screens.pane import Pane
+from tui.session.remembered import remember, remembered
+from tui.text import number
 from tui.widgets.sql_box import FIRST, Console
 
 PAGE = 200
@@ -82,18 +82,16 @@ class KnowledgePane(Pane):
 
     def on_mount(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._history = _remembered("sql_history.json", [])
-        self._questions: dict[str, str] = _remembered("sql_questions.json", {})
+        self._history = remembered("sql_history.json", [])
+        self._questions: dict[str, str] = remembered("sql_questions.json", {})
         self._place = len(self._history)
         self._asked, self._page = "", 0
         self._opened = False
-        self._processes: set[asyncio.subprocess.Process] = set()
+        self._verbs = Verbs()
         self._say(_HINT)
 
     def on_unmount(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        self._verbs.end()
 
     def repaint(self) -> None:
         super().repaint()
@@ -118,7 +116,7 @@ class KnowledgePane(Pane):
         if sql.strip():
             self._history = [*[h for h in self._history if h != sql], sql]
             self._place = len(self._history)
-            _remember("sql_history.json", self._history[-200:])
+            remember("sql_history.json", self._history[-200:])
             self._asked, self._page = sql, 0
             self._run()
 
@@ -143,7 +141,7 @@ class KnowledgePane(Pane):
         def named(name: str | None) -> None:
             if name and name.strip():
                 self._questions[name.strip()] = sql
-                _remember("sql_questions.json", self._questions)
+                remember("sql_questions.json", self._questions)
                 self._fill_questions()
                 self.app.notify(f"saved as '{name.strip()}'")
 
@@ -249,25 +247,16 @@ class KnowledgePane(Pane):
         it says who, and asks again by itself."""
         kb = self.session.kb
         while True:
-            command = [sys.executable, "-m", "tui.cli", *arguments, "--kb", str(kb)]
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+            process = await self._verbs.start(*arguments, "--kb", str(kb))
             if question:
                 self._process = process
-            self._processes.add(process)
-            talk = asyncio.ensure_future(process.communicate())
+            talk = asyncio.ensure_future(self._verbs.outcome(process))
             while not (await asyncio.wait({talk}, timeout=0.5))[0]:
                 if holder := lock.who(lock_path(kb)):
                     on_wait(f"{kb.name} is in use by {holder}; waiting, escape cancels")
-            out, said = await talk
-            self._processes.discard(process)
-            problem = said.decode().removeprefix("autoscout: ")
-            if process.returncode != 1 or not _BUSY.search(problem):
-                return process.returncode or 0, out.decode(), problem
+            code, out, problem = await talk
+            if code != 1 or not _BUSY.search(problem):
+                return code, out, problem
             on_wait(f"{problem.strip().split(';')[0]}; asking again, escape cancels")
             await asyncio.sleep(_AGAIN_S)
             if question and self._process is not process:
@@ -341,25 +330,3 @@ def _cell(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:120]
-
-
-def _file(name: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(state) / "autoscout" / name
-
-
-def _remembered(name: str, otherwise: Any) -> Any:
-    try:
-        found = json.loads(_file(name).read_text())
-    except (OSError, ValueError):
-        return otherwise
-    return found if isinstance(found, type(otherwise)) else otherwise
-
-
-def _remember(name: str, what: Any) -> None:
-    file = _file(name)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(what))
-    except OSError:
-        return  # a console without a memory still answers

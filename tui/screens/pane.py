@@ -1,22 +1,18 @@
-"""What all screens share: they are panes of one app, look at one session, and redraw when told to."""
-
-from typing import TYPE_CHECKING
+"""What all screens share: they look at one session, and redraw when told to."""
 
 from textual.containers import Vertical
 
 from tui.session.state import State
+from tui.session.watched import Watched
 from tui.widgets.panel import Panel
-
-if TYPE_CHECKING:
-    from tui.app import SessionApp
 
 
 class Pane(Vertical):
     help = ""
 
-    @property
-    def session(self) -> "SessionApp":
-        return self.app  # type: ignore[return-value]
+    def __init__(self, session: Watched, id: str) -> None:
+        super().__init__(id=id)
+        self.session = session
 
     @property
     def state(self) -> State:

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from autoscout.job.load import seconds
-from tui.printing.text import clock
 from tui.session.state import State
+from tui.text import clock
 
 SILENT_S = 30.0  # without an event, and no experiment that would explain it
 Kind = Literal[

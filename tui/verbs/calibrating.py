@@ -39,7 +39,7 @@ def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json
 def _report(found: "Calibration", path: Path, as_json: bool) -> None:
     import json
 
-    from tui.printing.text import number, table
+    from tui.text import number, table
 
     hw = found.hardware
     if as_json:

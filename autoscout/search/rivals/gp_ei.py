@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscout.search.gaussian import Refitted, expected_improvement
 from autoscout.search.sequential import Pool, Search, rival
-from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.codes import INACTIVE
 
 _FIRST = 6
 _RANKED = 100_000

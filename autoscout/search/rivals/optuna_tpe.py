@@ -7,7 +7,7 @@ suggestion that is not valid goes to the nearest value that is. Numbers are sugg
 import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
-from autoscout.space.compiled.feasible import INACTIVE
+from autoscout.space.codes import INACTIVE
 
 
 def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:

@@ -1,7 +1,4 @@
-"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it acts and what is implied.
-
-A *code* is an index into a knob's values, −1 (`INACTIVE`) where it does not act.
-"""
+"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it acts and what is implied."""
 
 import ast
 import copy
@@ -11,12 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.space.codes import INACTIVE
 from autoscout.space.knob import Knob, Rule
-from autoscout.space.language.columns import Known, column, equal, evaluate, part_text, truth
+from autoscout.space.language.arrays import column, equal, truth
+from autoscout.space.language.columns import Known, evaluate, part_text
 from autoscout.space.language.expression import Expression
+from autoscout.space.language.functions import FUNCTIONS
 from kb.records import AutoscoutError, Value
-
-INACTIVE = -1
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -106,7 +104,7 @@ class _Rearranged(ast.NodeTransformer):
             or (isinstance(n, ast.Name) and n.id not in self.whole)
             or (isinstance(n, ast.Constant) and not isinstance(n.value, int))
             for n in ast.walk(node)
-            if not (isinstance(n, ast.Name) and n.id in ("min", "max", "divisors"))
+            if not (isinstance(n, ast.Name) and n.id in FUNCTIONS)
         )
 
 

@@ -13,6 +13,7 @@ from autoscout.space.compiled import build
 from autoscout.space.compiled.constraints import Columns, Constraint
 from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.feasible import structures_of, table_of
+from autoscout.space.compiled.merge import from_rows
 from autoscout.space.compiled.packing import packed
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError
@@ -27,6 +28,16 @@ class Sampled(NamedTuple):
     codes: np.ndarray  # (n, knobs), no row twice
     total: int  # valid configurations, also those that were not drawn
     exact: bool
+
+
+def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram | None, int | None]:
+    """The diagram of what is valid, None where nothing is; and how many configurations are valid by estimate, where it
+    holds only a sample of them."""
+    try:
+        return build.from_constraints(knobs, constraints, columns), None
+    except build.TooWide:
+        codes, count, exact = sampled(knobs, constraints, columns)
+        return from_rows(codes, knobs), None if exact else count
 
 
 def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Sampled:

@@ -1,47 +1,104 @@
 """Valid configurations of a space as rows of numbers: what searches and simulators compute on."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import numpy as np
 
-from autoscout.space.compiled.constraints import INACTIVE
+from autoscout.space.codes import INACTIVE, Coding, Structure
 from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.packing import packed
+from autoscout.space.compiled.prefixes import SortedTable
 from autoscout.space.knob import Knob
-from kb.records import Configuration
+from kb.records import AutoscoutError, Configuration
 
-if TYPE_CHECKING:
-    from autoscout.space.graph import Space
+_MOST_ROWS = 4_000_000  # of a table of structures or configurations
+_MOST_CELLS = 120_000_000
 
 
 class Feasible:
-    """`codes`: (n, knobs) int16, one row a valid configuration, columns in the order of `space.knobs`; a code is an
-    index into the knob's `values`, −1 where it is inactive. Rows are sorted by the sparse knobs, then the dense ones,
-    so that all points of a structure are one range."""
+    """`codes`: (n, knobs) int16, one row a valid configuration, columns in the order of the knobs; a code is an index
+    into the knob's `values`, −1 where it is inactive. Rows are sorted by the sparse knobs, then the dense ones, so that
+    all points of a structure are one range."""
 
-    def __init__(self, space: "Space", codes: np.ndarray) -> None:
-        self.space = space
+    def __init__(self, coding: Coding, codes: np.ndarray) -> None:
+        self._coding = coding
         self.codes = codes
-        self._order = [i for kind in ("sparse", "dense") for i, k in enumerate(space.knobs) if k.kind == kind]
-        self._index = Index(codes[:, self._order], [len(space.knobs[i].values) + 1 for i in self._order])
+        self._order = [i for kind in ("sparse", "dense") for i, k in enumerate(coding.knobs) if k.kind == kind]
+        self._index = Index(codes[:, self._order], [len(coding.knobs[i].values) + 1 for i in self._order])
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def configuration(self, i: int) -> Configuration:
-        return self.space.of_codes(self.codes[i].tolist())
+        return self._coding.configuration(self.codes[i].tolist())
 
     def index(self, configuration: Configuration) -> int | None:
         """The row of a configuration; None if it is not among them."""
-        codes = self.space.codes_of(configuration.knobs)
+        codes = self._coding.row(configuration.knobs)
         return None if codes is None else self._index.find([codes[i] for i in self._order])
 
     def columns(self, codes: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Each knob's values, (n,), for rows of codes (default: all). Where it is inactive: its `off` value; without
         one NaN for numbers, "" for names."""
         codes = self.codes if codes is None else codes
-        return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.space.knobs)}
+        return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self._coding.knobs)}
+
+
+class Lists:
+    """The structures and the configurations of a diagram, listed when they are first asked for.
+
+    Errors: AutoscoutError where they are too many."""
+
+    def __init__(self, diagram: Diagram, coding: Coding) -> None:
+        self._diagram, self._coding = diagram, coding
+        self._sparse = [(i, knob) for i, knob in enumerate(coding.knobs) if knob.kind == "sparse"]
+
+    def holds(self, n: int) -> bool:
+        """Whether so many rows can be listed."""
+        return n <= _MOST_ROWS and n * len(self._coding.knobs) <= _MOST_CELLS
+
+    @cached_property
+    def feasible(self) -> Feasible:
+        return Feasible(self._coding, table_of(self._diagram, self._coding.knobs, *self._structures))
+
+    @property
+    def structures(self) -> np.ndarray:
+        """(n, sparse knobs) int16 codes, sorted."""
+        return self._structures[0]
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """How many configurations each structure has."""
+        return self._diagram.below(self._diagram.sparse)[self._structures[1]]
+
+    def structure(self, row: int) -> Structure:
+        codes = self.structures[row].tolist()
+        return {k.name: k.values[c] for (_, k), c in zip(self._sparse, codes, strict=True) if c != INACTIVE}
+
+    def row(self, s: Structure) -> int | None:
+        """The row of a structure in `structures`; None if it is not valid."""
+        codes = self._coding.row(s)
+        return None if codes is None else self._rows.find([codes[i] for i, _ in self._sparse])
+
+    def sorted_by(self, order: list[int]) -> SortedTable | None:
+        """The tree over an order of knobs, of `structures` where all of them are sparse, else of `feasible`; None where
+        that is too long to be listed."""
+        radices = [len(self._coding.knobs[i].values) + 1 for i in order]
+        columns = [i for i, _ in self._sparse]
+        if all(i in columns for i in order) and self.holds(self._diagram.structures):
+            return SortedTable(self.structures, [columns.index(i) for i in order], order, radices)
+        return SortedTable(self.feasible.codes, order, order, radices) if self.holds(self._diagram.count) else None
+
+    @cached_property
+    def _structures(self) -> tuple[np.ndarray, np.ndarray]:
+        if not self.holds(self._diagram.structures):
+            raise AutoscoutError(f"{self._diagram.structures:,} valid structures are too many to list", 1)
+        return structures_of(self._diagram, self._coding.knobs)
+
+    @cached_property
+    def _rows(self) -> "Index":
+        return Index(self.structures, [len(knob.values) + 1 for _, knob in self._sparse])
 
 
 class Index:
@@ -123,6 +180,3 @@ def _lookup(knob: Knob) -> np.ndarray:
     if absent is None:
         absent = "" if isinstance(knob.values[0], str) else float("nan")
     return np.array([*knob.values, absent])
-
-
-__all__ = ["INACTIVE", "Feasible", "Index", "structures_of", "table_of"]

@@ -11,8 +11,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from autoscout.space.compiled import build
+from autoscout.space.compiled.constraints import Columns, Constraint
 from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.compiled.packing import packed
+from autoscout.space.knob import Knob
+from kb.records import AutoscoutError
 
 Node = TypeVar("Node")
 
@@ -105,3 +109,18 @@ class LazyTree:
         for knob, code in zip(self._diagram.order, node.codes, strict=False):
             codes[knob] = code
         return codes
+
+
+def lazy_tree(
+    ordering: list[int], others: list[int], knobs: list[Knob], constraints: list[Constraint], columns: Columns
+) -> LazyTree:
+    """The tree over an ordering of some knobs of a space that is not empty. Errors: AutoscoutError for an ordering that
+    would need too many states."""
+    order = [*ordering, *(i for i in others if i not in ordering)]
+    try:
+        diagram = build.smallest([order], knobs, constraints, columns)
+    except build.TooWide:
+        names = ", ".join(knobs[i].name for i in ordering)
+        raise AutoscoutError(f"the ordering {names} needs too many states; try another", 1) from None
+    assert diagram is not None, "a space that is not empty is not empty in another order"
+    return LazyTree(diagram, len(ordering))

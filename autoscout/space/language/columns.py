@@ -13,6 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autoscout.space.language.arrays import (
+    at,
+    column,
+    equal,
+    is_float,
+    is_object,
+    merged,
+    negated,
+    objects,
+    too_wide,
+    truth,
+)
+from autoscout.space.language.functions import FUNCTIONS
+
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -27,7 +41,6 @@ _ORDER: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_WIDEST = 2**62  # integers beyond are calculated as Python's
 
 
 class Known(NamedTuple):
@@ -74,33 +87,6 @@ def evaluate(
     return run.value(tree, np.arange(n)), run.undefined
 
 
-def truth(x: Any) -> Any:
-    """Python's truth, elementwise; an inactive knob is false."""
-    if not isinstance(x, np.ndarray):
-        return bool(x)
-    if x.dtype == bool:
-        return x
-    if x.dtype == object:
-        return np.fromiter((bool(v) for v in x), bool, len(x))
-    return (x != 0) & ~np.isnan(x) if x.dtype.kind == "f" else x != 0
-
-
-def equal(a: Any, b: Any) -> Any:
-    """Python's ==, elementwise; two inactive knobs are equal."""
-    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
-        return a == b
-    if _is_object(a) or _is_object(b):
-        return np.asarray(_objects(a) == _objects(b), dtype=bool)
-    if isinstance(a, str | None) or isinstance(b, str | None):
-        numbers = np.asarray(a if isinstance(a, np.ndarray) else b)
-        absent = a is None or b is None
-        return np.isnan(numbers) if absent and _is_float(numbers) else np.zeros(len(numbers), dtype=bool)
-    same = np.equal(a, b)
-    if _is_float(a) and _is_float(b):
-        same |= np.isnan(a) & np.isnan(b)
-    return same
-
-
 class _Run:
     """One evaluation. `rows`: which of the n rows a node is evaluated for; values are as long as that."""
 
@@ -135,7 +121,7 @@ class _Run:
         operation = _ARITHMETIC[type(node.op)]
         a, b = self._number(self.value(node.left, rows), rows), self._number(self.value(node.right, rows), rows)
         divides = isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod)
-        if _is_object(a) or _is_object(b) or (not divides and _too_wide(operation, a, b)):
+        if is_object(a) or is_object(b) or (not divides and too_wide(operation, a, b)):
             return self._each(operation, a, b, rows, calculating=True)
         if divides and not np.all(b):
             zero = np.broadcast_to(np.equal(b, 0), len(rows))
@@ -147,9 +133,9 @@ class _Run:
     def UnaryOp(self, node: ast.UnaryOp, rows: np.ndarray) -> Any:
         value = self.value(node.operand, rows)
         if isinstance(node.op, ast.Not):
-            return _not(truth(value))
+            return negated(truth(value))
         value = self._number(value, rows)
-        return self._each(operator.mul, value, -1, rows, calculating=True) if _is_object(value) else -value
+        return self._each(operator.mul, value, -1, rows, calculating=True) if is_object(value) else -value
 
     def BoolOp(self, node: ast.BoolOp, rows: np.ndarray) -> Any:
         stops = isinstance(node.op, ast.Or)  # at the first true; `and` at the first false
@@ -162,7 +148,7 @@ class _Run:
                 result = self.value(operand, rows)
             elif goes_on.any():
                 places = np.flatnonzero(goes_on)
-                result = _merged(len(rows), [(slice(None), result), (places, self.value(operand, rows[places]))])
+                result = merged(len(rows), [(slice(None), result), (places, self.value(operand, rows[places]))])
         return result
 
     def IfExp(self, node: ast.IfExp, rows: np.ndarray) -> Any:
@@ -172,7 +158,7 @@ class _Run:
         yes, no = np.flatnonzero(test), np.flatnonzero(~test)
         if not len(no) or not len(yes):
             return self.value(node.body if len(yes) else node.orelse, rows)
-        return _merged(len(rows), [(yes, self.value(node.body, rows[yes])), (no, self.value(node.orelse, rows[no]))])
+        return merged(len(rows), [(yes, self.value(node.body, rows[yes])), (no, self.value(node.orelse, rows[no]))])
 
     def Compare(self, node: ast.Compare, rows: np.ndarray) -> Any:
         left = self.value(node.left, rows)
@@ -183,7 +169,7 @@ class _Run:
             places = np.flatnonzero(holds)
             left = left[places] if isinstance(left, np.ndarray) else left
             holds[places], right = self._compared(op, left, comparator, rows[places])
-            left = _merged(len(rows), [(places, right)])
+            left = merged(len(rows), [(places, right)])
         return holds
 
     def Call(self, node: ast.Call, rows: np.ndarray) -> Any:
@@ -195,11 +181,9 @@ class _Run:
 
     def _of_one(self, name: str, value: Any, rows: np.ndarray) -> Any:
         """min, max and divisors of one argument."""
-        from autoscout.space.language.expression import divisors
-
         if name != "divisors" and isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
             return self._extreme(name, value, rows)
-        function = {"min": min, "max": max, "divisors": divisors}[name]
+        function = FUNCTIONS[name]
         if isinstance(value, np.ndarray):
             return self._each(lambda a, _: function(a), value, 0, rows)
         try:
@@ -213,7 +197,7 @@ class _Run:
         for value in values[1:]:
             better = self._ordered(operator.lt if name == "min" else operator.gt, value, best, rows)
             if isinstance(better, np.ndarray):
-                best = _merged(len(rows), [(~better, _at(best, ~better)), (better, _at(value, better))])
+                best = merged(len(rows), [(~better, at(best, ~better)), (better, at(value, better))])
             elif better:
                 best = value
         return best
@@ -222,11 +206,11 @@ class _Run:
         """(left op right, right)"""
         if isinstance(op, ast.In | ast.NotIn):
             among = self._among(left, comparator, rows)
-            return (among if isinstance(op, ast.In) else _not(among)), None
+            return (among if isinstance(op, ast.In) else negated(among)), None
         right = self.value(comparator, rows)
         if isinstance(op, ast.Eq | ast.NotEq):
             same = equal(left, right)
-            return (same if isinstance(op, ast.Eq) else _not(same)), right
+            return (same if isinstance(op, ast.Eq) else negated(same)), right
         return self._ordered(_ORDER[type(op)], left, right, rows), right
 
     def _among(self, left: Any, comparator: ast.expr, rows: np.ndarray) -> Any:
@@ -243,10 +227,10 @@ class _Run:
 
     def _ordered(self, compare: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray) -> Any:
         if isinstance(a, np.ndarray | bool | int | float) and isinstance(b, np.ndarray | bool | int | float):
-            if _is_object(a) or _is_object(b):
+            if is_object(a) or is_object(b):
                 return truth(self._each(compare, a, b, rows))
             for x in (a, b):
-                if _is_float(x):
+                if is_float(x):
                     self.undefined[rows[np.isnan(x)]] = True
             return compare(a, b)
         return truth(self._each(compare, a, b, rows))
@@ -271,7 +255,7 @@ class _Run:
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
             a = np.full(len(rows), a, dtype=object)
         out: list[Any] = []
-        for i, (x, y) in enumerate(zip(*np.broadcast_arrays(_objects(a), _objects(b)), strict=True)):
+        for i, (x, y) in enumerate(zip(*np.broadcast_arrays(objects(a), objects(b)), strict=True)):
             try:
                 if calculating and not (isinstance(x, bool | int | float) and isinstance(y, bool | int | float)):
                     raise TypeError
@@ -280,68 +264,3 @@ class _Run:
                 self.undefined[rows[i]] = True
                 out.append(0)
         return column(out)
-
-
-def column(values: list[Any]) -> np.ndarray:
-    """Values as an array: bool, int64 or float64 where they are all numbers (an absent one NaN), else objects."""
-    kinds = {type(v) for v in values}
-    present = kinds - {type(None)}
-    narrow = all(abs(v) < _WIDEST for v in values if isinstance(v, int))
-    if present == {bool} and kinds == present:
-        return np.array(values, dtype=bool)
-    if present <= {bool, int} and kinds == present and narrow:
-        return np.array(values, dtype=np.int64)
-    if present <= {bool, int, float} and all(abs(v) < 2**53 for v in values if isinstance(v, int)):
-        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-    out = np.empty(len(values), dtype=object)
-    for i, value in enumerate(values):  # not out[:] = values, which would take tuples for a second dimension
-        out[i] = value
-    return out
-
-
-def _not(x: Any) -> Any:
-    return ~x if isinstance(x, np.ndarray) else not x
-
-
-def _is_object(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype == object
-
-
-def _is_float(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
-
-
-def _objects(x: Any) -> Any:
-    """The same values as Python's own."""
-    if not isinstance(x, np.ndarray) or x.dtype == object:
-        return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
-    out = np.empty(len(x), dtype=object)
-    out[:] = [None if v != v else v for v in x.tolist()]
-    return out
-
-
-def _at(x: Any, where: np.ndarray) -> Any:
-    return x[where] if isinstance(x, np.ndarray) else x
-
-
-def _merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
-    """(n,) of values for places, in a type that holds them all."""
-    arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
-    types = {a.dtype for a in arrays}
-    if len(types) > 1 and np.dtype(object) in types:
-        arrays = [_objects(a) for a in arrays]
-    out = np.zeros(n, dtype=np.result_type(*arrays))
-    for (places, _), values in zip(parts, arrays, strict=True):
-        out[places] = values
-    return out
-
-
-def _too_wide(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
-    """Whether integers might leave 64 bits."""
-    if _is_float(a) or _is_float(b) or isinstance(a, float) or isinstance(b, float):
-        return any(isinstance(x, int) and abs(x) > 2**53 for x in (a, b))
-    largest = [
-        max(abs(int(x.max(initial=0))), abs(int(x.min(initial=0)))) if isinstance(x, np.ndarray) else abs(x)
-        for x in (a, b)
-    ]
-    return (largest[0] * largest[1] if operation is operator.mul else sum(largest)) >= _WIDEST

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.space.language import columns
+from autoscout.space.language.functions import FUNCTIONS
 from kb.records import AutoscoutError
 
 _MEMBERSHIP = (ast.In, ast.NotIn)
@@ -23,7 +24,6 @@ _LONGEST = 1000  # characters
 _LARGEST = 5000  # nodes, derived names written out
 _DEEPEST = 60  # levels of nesting
 _MOST = 2**63  # of a constant
-_MOST_DIVISORS_OF = 10**12
 
 _ALLOWED = (
     ast.Expression,
@@ -59,14 +59,6 @@ _ALLOWED = (
 )
 
 
-def divisors(n: int) -> tuple[int, ...]:
-    if not isinstance(n, int | float) or n != int(n) or n > _MOST_DIVISORS_OF:
-        raise TypeError(f"there are no divisors of {n!r}")
-    n = int(n)  # columns of integers with inactive rows are columns of floats
-    small = [d for d in range(1, math.isqrt(n) + 1 if n > 0 else 1) if n % d == 0]
-    return tuple(small + [n // d for d in reversed(small) if d * d != n])
-
-
 def _number(value: Any) -> Any:
     """Guards arithmetic: Python would repeat a text 10⁹ times, or format it."""
     if isinstance(value, bool | int | float):
@@ -81,7 +73,6 @@ def _several(value: Any) -> Any:
     raise TypeError(f"{value!r} is not a list")
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "divisors": divisors}
 _GUARDS: dict[str, Callable[..., Any]] = {"_number": _number, "_several": _several}
 
 
@@ -93,7 +84,7 @@ class Expression:
         """`derived` maps names to expressions that stand for them (expanded here, once)."""
         self.text = text
         self.tree = _Expand(text, derived or {}).visit(_parse(text)).body
-        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(_FUNCTIONS)))
+        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)))
         _check_kinds(text, self.tree)
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
@@ -110,7 +101,7 @@ class Expression:
         parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
         function = ast.Expression(ast.Lambda(parameters, _Guard().visit(copy.deepcopy(self.tree))))
         code = compile(ast.fix_missing_locations(function), f"<{self.text}>", "eval")
-        return eval(code, {"__builtins__": {}, **_FUNCTIONS, **_GUARDS})
+        return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
 
     def on(
         self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
@@ -136,9 +127,9 @@ def _parse(text: str) -> ast.Expression:
         if not isinstance(node, _ALLOWED):
             raise AutoscoutError(f"'{text}' uses {type(node).__name__}, which expressions may not", 2)
         if isinstance(node, ast.Call) and not (
-            isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and node.args and not node.keywords
+            isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and node.args and not node.keywords
         ):
-            raise AutoscoutError(f"'{text}' calls something other than {', '.join(_FUNCTIONS)}", 2)
+            raise AutoscoutError(f"'{text}' calls something other than {', '.join(FUNCTIONS)}", 2)
         if isinstance(node, ast.Constant) and not _allowed_constant(node.value):
             raise AutoscoutError(f"'{text}' holds a constant that expressions may not: {node.value!r}", 2)
     return tree

@@ -1,0 +1,59 @@
+"""How configurations are written: as rows of codes, and as short names.
+
+A *code* is the place of a knob's value in its domain, −1 (`INACTIVE`) where the knob does not act.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from autoscout.space.knob import Knob
+from autoscout.space.network import key
+from kb.records import Configuration, Value
+
+INACTIVE = -1
+
+Structure = dict[str, Value]  # active sparse knobs
+Point = dict[str, Value]  # dense knobs
+
+
+class Coding:
+    """Rows have one code a knob, in the order of the knobs. `place`: of a knob in that order, by name; `code`: of a
+    value, by the knob's name and the value's `key`."""
+
+    def __init__(self, knobs: list[Knob]) -> None:
+        self.knobs = knobs
+        self.place = {knob.name: i for i, knob in enumerate(knobs)}
+        self.code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in knobs}
+
+    def row(self, assigned: Mapping[str, Value]) -> list[int] | None:
+        """None for a knob or a value that there is not."""
+        codes = [INACTIVE] * len(self.knobs)
+        for name, value in assigned.items():
+            code = self.code.get(name, {}).get(key(value))
+            if code is None:
+                return None
+            codes[self.place[name]] = code
+        return codes
+
+    def configuration(self, codes: Sequence[int]) -> Configuration:
+        """Active knobs only."""
+        return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
+
+    def point(self, codes: Sequence[int]) -> Point:
+        return {
+            k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if k.kind == "dense" and c != INACTIVE
+        }
+
+
+def short_name(configuration: Configuration, off: Mapping[str, Value | None]) -> str:
+    """What differs from `off`, for example tp2_pp2_sp_mbs1."""
+    parts = []
+    for name, value in configuration.knobs.items():
+        if value == off.get(name):
+            continue
+        if isinstance(value, bool):
+            parts.append(name if value else f"no-{name}")
+        elif isinstance(value, str):
+            parts.append(f"{name}-{value}")
+        else:
+            parts.append(f"{name}x{value}" if name[-1].isdigit() else f"{name}{value}")
+    return "_".join(parts)

@@ -1,0 +1,104 @@
+"""Python's values in arrays: what is true, equal or absent, elementwise.
+
+Inactive knobs without an `off` value are NaN in columns of numbers and None in columns of objects.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_WIDEST = 2**62  # integers beyond are calculated as Python's
+
+
+def truth(x: Any) -> Any:
+    """Python's truth, elementwise; an inactive knob is false."""
+    if not isinstance(x, np.ndarray):
+        return bool(x)
+    if x.dtype == bool:
+        return x
+    if x.dtype == object:
+        return np.fromiter((bool(v) for v in x), bool, len(x))
+    return (x != 0) & ~np.isnan(x) if x.dtype.kind == "f" else x != 0
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Python's ==, elementwise; two inactive knobs are equal."""
+    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+        return a == b
+    if is_object(a) or is_object(b):
+        return np.asarray(objects(a) == objects(b), dtype=bool)
+    if isinstance(a, str | None) or isinstance(b, str | None):
+        numbers = np.asarray(a if isinstance(a, np.ndarray) else b)
+        absent = a is None or b is None
+        return np.isnan(numbers) if absent and is_float(numbers) else np.zeros(len(numbers), dtype=bool)
+    same = np.equal(a, b)
+    if is_float(a) and is_float(b):
+        same |= np.isnan(a) & np.isnan(b)
+    return same
+
+
+def column(values: list[Any]) -> np.ndarray:
+    """Values as an array: bool, int64 or float64 where they are all numbers (an absent one NaN), else objects."""
+    kinds = {type(v) for v in values}
+    present = kinds - {type(None)}
+    narrow = all(abs(v) < _WIDEST for v in values if isinstance(v, int))
+    if present == {bool} and kinds == present:
+        return np.array(values, dtype=bool)
+    if present <= {bool, int} and kinds == present and narrow:
+        return np.array(values, dtype=np.int64)
+    if present <= {bool, int, float} and all(abs(v) < 2**53 for v in values if isinstance(v, int)):
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    out = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):  # not out[:] = values, which would take tuples for a second dimension
+        out[i] = value
+    return out
+
+
+def negated(x: Any) -> Any:
+    return ~x if isinstance(x, np.ndarray) else not x
+
+
+def is_object(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def is_float(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
+
+
+def objects(x: Any) -> Any:
+    """The same values as Python's own."""
+    if not isinstance(x, np.ndarray) or x.dtype == object:
+        return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
+    out = np.empty(len(x), dtype=object)
+    out[:] = [None if v != v else v for v in x.tolist()]
+    return out
+
+
+def at(x: Any, where: np.ndarray) -> Any:
+    return x[where] if isinstance(x, np.ndarray) else x
+
+
+def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
+    """(n,) of values for places, in a type that holds them all."""
+    arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
+    types = {a.dtype for a in arrays}
+    if len(types) > 1 and np.dtype(object) in types:
+        arrays = [objects(a) for a in arrays]
+    out = np.zeros(n, dtype=np.result_type(*arrays))
+    for (places, _), values in zip(parts, arrays, strict=True):
+        out[places] = values
+    return out
+
+
+def too_wide(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether integers might leave 64 bits."""
+    if is_float(a) or is_float(b) or isinstance(a, float) or isinstance(b, float):
+        return any(isinstance(x, int) and abs(x) > 2**53 for x in (a, b))
+    largest = [
+        max(abs(int(x.max(initial=0))), abs(int(x.min(initial=0)))) if isinstance(x, np.ndarray) else abs(x)
+        for x in (a, b)
+    ]
+    return (largest[0] * largest[1] if operation is operator.mul else sum(largest)) >= _WIDEST

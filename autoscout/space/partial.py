@@ -1,0 +1,52 @@
+"""Partial assignments: what the valid configurations that agree with one leave to each knob.
+
+A value None says that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoscout.job.words import nearest_name
+from autoscout.space.codes import INACTIVE, Coding
+from autoscout.space.compiled.diagram import Diagram
+from autoscout.space.network import key
+from kb.records import AutoscoutError, Value
+
+_NO_CODE = -2  # of a value that the domain lacks: no row has it
+
+
+def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Value | None]) -> tuple[Value, ...]:
+    """The values that a knob takes, in the order of its domain; empty if it is inactive in all of them, or if there
+    are none."""
+    taken = _taken(diagram, coding, partial)
+    place = _place(coding, name)
+    codes = [] if taken is None else taken[place].tolist()
+    return tuple(coding.knobs[place].values[c] for c in codes if c != INACTIVE)
+
+
+def active(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> dict[str, bool | None]:
+    """For every knob whether it acts: in all of them, in none (False), or in some (None)."""
+    taken = _taken(diagram, coding, partial)
+    if taken is None:
+        return dict.fromkeys(coding.place, False)
+    acts = {}
+    for knob, codes in zip(coding.knobs, taken, strict=True):
+        acts[knob.name] = (None if len(codes) > 1 else False) if codes[0] == INACTIVE else True
+    return acts
+
+
+def _taken(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> list[np.ndarray] | None:
+    """For each knob the codes that it takes; None if no valid configuration agrees."""
+    allowed = {}
+    for name, value in partial.items():
+        place = _place(coding, name)
+        code = INACTIVE if value is None else coding.code[name].get(key(value), _NO_CODE)
+        allowed[place] = np.arange(INACTIVE, len(coding.knobs[place].values)) == code
+    return diagram.domains(allowed)
+
+
+def _place(coding: Coding, name: str) -> int:
+    if name not in coding.place:
+        raise AutoscoutError(f"'{name}'{nearest_name(name, coding.place)}", 2)
+    return coding.place[name]

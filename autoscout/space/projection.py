@@ -1,0 +1,62 @@
+"""What a structure leaves to the dense knobs (paper §3.2): the mask M(s), the points X(s), and the nearest of them."""
+
+from collections.abc import Iterator, Mapping
+
+from autoscout.space.codes import INACTIVE, Coding, Point, Structure
+from autoscout.space.compiled.diagram import Diagram
+from autoscout.space.nearness import Nearness, step
+from autoscout.space.network import key
+from kb.records import Value
+
+
+class Projection:
+    """Of one diagram, in which the structures that leave the same points are one state. A structure that is not valid
+    leaves nothing."""
+
+    def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
+        self._diagram, self._coding, self._nearness = diagram, coding, nearness
+        self._masks: dict[int, dict[str, tuple[Value, ...]]] = {}  # by state
+
+    def mask(self, s: Structure) -> dict[str, tuple[Value, ...]]:
+        """M(s): the active dense knobs with the values that they take in X(s), in the order of the domains."""
+        state = self._state(s)
+        return {} if state is None else self._mask(state)
+
+    def nearest(self, s: Structure, x: Mapping[str, Value]) -> Point:
+        """The point of X(s) nearest to x, coordinate by coordinate in steps of the domain; x may lack knobs."""
+        state = self._state(s)
+        if state is None:
+            return {}
+        knobs, place = self._coding.knobs, self._coding.place
+        codes = [INACTIVE] * len(knobs)
+        for name, values in self._mask(state).items():
+            wanted = step(knobs[place[name]], x[name]) if name in x else 0
+            steps = self._coding.code[name]
+            codes[place[name]] = min((steps[key(v)] for v in values), key=lambda c, w=wanted: abs(c - w))
+        first = self._diagram.sparse
+        if self._diagram.walk(codes, first, state=state) is None:
+            dense = (knob for knob in knobs if knob.kind == "dense" and knob.name in x)
+            cost = {place[k.name]: self._nearness.cost(k, x[k.name]) for k in dense}
+            codes = self._diagram.nearest(cost, first, state) or codes
+        return self._coding.point(codes)
+
+    def points(self, s: Structure) -> Iterator[Point]:
+        """All of X(s)."""
+        state = self._state(s)
+        if state is not None:
+            yield from (self._coding.point(codes) for codes in self._diagram.every(self._diagram.sparse, state))
+
+    def _mask(self, state: int) -> dict[str, tuple[Value, ...]]:
+        if state not in self._masks:
+            taken = self._diagram.domains({}, self._diagram.sparse, state=state) or []
+            self._masks[state] = {
+                knob.name: values
+                for i, knob in enumerate(self._coding.knobs)
+                if knob.kind == "dense" and (values := tuple(knob.values[c] for c in taken[i] if c != INACTIVE))
+            }
+        return self._masks[state]
+
+    def _state(self, s: Structure) -> int | None:
+        """Of the diagram, after the sparse knobs."""
+        codes = self._coding.row(s)
+        return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)

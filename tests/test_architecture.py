@@ -1,0 +1,170 @@
+"""The house: who may import whom, how long a file may be, and that a name is used once.
+
+Every import statement counts, wherever it stands: in a function, under TYPE_CHECKING, in a branch. What importlib loads
+by a name that is put together at run time does not.
+
+A room is a folder below autoscout/; kb, tui, and what lies beside the rooms of autoscout/, are rooms too.
+"""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOPS = ("kb", "autoscout", "tui")
+# From the ground up. Rooms on one floor may not import each other.
+FLOORS = (
+    {"kb"},
+    {"job"},
+    {"space"},
+    {"simulate"},
+    {"search"},
+    {"cluster"},
+    {"running"},
+    {"targets"},
+    {"importing"},
+    {"tuning", "bench"},
+    {"deploy"},
+    {"machine"},
+    {"autoscout"},
+    {"tui"},
+)
+LONGEST = 430  # lines
+# The parts that targets have in common: such a name may be used once in the folder of each target.
+PARTS_OF_A_TARGET = {
+    "arguments.py",
+    "catalog.py",
+    "effective.py",
+    "expert.py",
+    "failures.py",
+    "importer.py",
+    "measurement.py",
+    "probe.py",
+    "profiler.py",
+}
+
+# What is still to be moved. Entries are only ever deleted.
+STILL_UPWARD = {
+    ("autoscout/targets/target.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/deepspeed/__init__.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/deepspeed/importer.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/megatron/__init__.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/megatron/importer.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/vllm/__init__.py", "autoscout/importing/found.py"),
+    ("autoscout/targets/vllm/importer.py", "autoscout/importing/found.py"),
+}
+# Other rooms have these beside the targets.
+STILL_USED_TWICE = {"engine.py", "environment.py", "expert.py", "failures.py", "formats.py", "profiler.py"}
+
+
+def imports(root: Path) -> nx.DiGraph:
+    """File → file that it imports, by path."""
+    modules = {}
+    for top in TOPS:
+        for path in sorted((root / top).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            modules[name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = name
+    found = nx.DiGraph()
+    found.add_nodes_from(modules.values())
+    for importer in modules.values():
+        for node in ast.walk(ast.parse((root / importer).read_text())):
+            for name in _names(node, importer):
+                wanted = name if name in modules else name.rpartition(".")[0]  # or a name inside the module
+                if wanted in modules and modules[wanted] != importer:
+                    found.add_edge(importer, modules[wanted])
+    return found
+
+
+def _names(node: ast.AST, importer: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{importer}, line {node.lineno}: write the import out, from the top"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def room(path: str) -> str:
+    parts = path.split("/")
+    return parts[1] if parts[0] == "autoscout" and len(parts) > 2 else parts[0]
+
+
+def floor(path: str) -> int:
+    """Of the room that a file is in."""
+    found = [i for i, rooms in enumerate(FLOORS) if room(path) in rooms]
+    assert found, f"{path}: no floor is known for the room {room(path)}"
+    return found[0]
+
+
+def upward(house: nx.DiGraph) -> set[tuple[str, str]]:
+    """Imports of a room on the same floor or a higher one."""
+    return {(a, b) for a, b in house.edges if room(a) != room(b) and floor(a) <= floor(b)}
+
+
+def circles(house: nx.DiGraph) -> list[list[str]]:
+    """One circle of every group of files that import each other, directly or not."""
+    groups = [group for group in nx.strongly_connected_components(house) if len(group) > 1]
+    return [[importer for importer, _ in nx.find_cycle(house.subgraph(group))] for group in groups]
+
+
+@pytest.fixture(scope="module")
+def house() -> nx.DiGraph:
+    return imports(ROOT)
+
+
+def test_no_file_imports_a_file_that_imports_it(house):
+    rest = house.copy()
+    rest.remove_edges_from(STILL_UPWARD)
+    assert circles(rest) == []
+
+
+def test_rooms_import_downwards_only(house):
+    assert upward(house) - STILL_UPWARD == set()
+
+
+def test_what_still_goes_upwards_is_still_there(house):
+    """An entry that is mended must go, or what it allows could come back."""
+    assert STILL_UPWARD - upward(house) == set()
+
+
+def test_a_name_is_used_once(house):
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for path in house:
+        where[path.rpartition("/")[2]].append(path)
+    del where["__init__.py"]
+    twice = {name for name, paths in where.items() if len(paths) > 1 and not _parts_of_targets(name, paths)}
+    assert {name: where[name] for name in twice - STILL_USED_TWICE} == {}
+    assert STILL_USED_TWICE - twice == set()
+
+
+def _parts_of_targets(name: str, paths: list[str]) -> bool:
+    """Whether all of them are the same part of different targets."""
+    targets = {path.split("/")[2] for path in paths if path.startswith("autoscout/targets/")}
+    return name in PARTS_OF_A_TARGET and len(targets) == len(paths)
+
+
+def test_no_file_is_too_long(house):
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path in house}
+    assert {path: n for path, n in lines.items() if n > LONGEST} == {}
+
+
+def test_circles_and_upward_imports_are_found_wherever_the_import_stands(tmp_path):
+    files = {
+        "kb/facts.py": "def ask():\n    from autoscout.job import load\n",
+        "autoscout/job/load.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kb.facts\n",
+        "autoscout/bench/run.py": "import autoscout.tuning.loop\n",
+        "autoscout/tuning/loop.py": "from autoscout.job.load import load_job\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    house = imports(tmp_path)
+    assert [sorted(circle) for circle in circles(house)] == [["autoscout/job/load.py", "kb/facts.py"]]
+    assert upward(house) == {
+        ("kb/facts.py", "autoscout/job/load.py"),
+        ("autoscout/bench/run.py", "autoscout/tuning/loop.py"),
+    }

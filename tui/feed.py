@@ -1,0 +1,75 @@
+"""What feeds the screens while they are open, each in a thread of its own, since files may lie on a slow disk: the
+journal of the session, and the devices of the machine."""
+
+import time
+from collections.abc import Callable
+
+from textual.message import Message
+from textual.worker import get_current_worker
+
+from autoscout.machine.telemetry import Meter, Reading
+from kb.journal import AnyEvent
+from kb.records import AutoscoutError
+from tui.session.neighbours import Neighbours, look, waiting_orders
+from tui.session.watched import Watched
+
+TICK_S = 0.25
+
+
+class Read(Message):
+    """What the follower found since the last time."""
+
+    def __init__(self, alive: bool | None) -> None:
+        super().__init__()
+        self.events: list[AnyEvent] = []
+        self.alive = alive
+        self.tail: list[str] = []
+        self.problem = ""
+        self.words = ""  # the engine's last ones, of a session that broke off
+        self.share = 1.0
+
+
+class Measured(Message):
+    """What the machine does."""
+
+    def __init__(self, readings: dict[str, Reading], neighbours: Neighbours, orders: list[str]) -> None:
+        super().__init__()
+        self.readings, self.neighbours, self.orders = readings, neighbours, orders
+
+
+def follow(session: Watched, post: Callable[[Message], object]) -> None:
+    """Reads the journal, and says what changed."""
+    worker, said = get_current_worker(), None
+    while not worker.is_cancelled:
+        read = _read(session)
+        if read.events or (read.alive, read.tail, read.problem) != said:
+            said = read.alive, read.tail, read.problem
+            post(read)
+        if read.share >= 1.0 or not read.events:
+            time.sleep(TICK_S)
+
+
+def _read(session: Watched) -> Read:
+    read = Read(alive=session.alive)
+    live, follower = session.live, session.follower
+    try:
+        read.events = follower.more()
+        read.share = follower.share() if read.events else 1.0
+        read.alive = follower.alive()
+        running = [run for run in list(live.running.values()) if run.folder]
+        read.tail = follower.tail(running[-1].folder) if running else []
+        if read.alive is False and (live.ended is None or live.ended.reason == "failed"):
+            read.words = follower.last_words()
+    except (AutoscoutError, OSError) as error:
+        read.problem = str(error)
+    return read
+
+
+def measure(session: Watched, post: Callable[[Message], object]) -> None:
+    """Reads the devices once a second while their screen is open."""
+    worker, meter = get_current_worker(), Meter()
+    while not worker.is_cancelled:
+        if session.watching_devices:
+            orders = waiting_orders(session.follower.folder, len(session.live.orders)) if session.alive else []
+            post(Measured(meter.read(), look(session.kb), orders))
+        time.sleep(1.0)

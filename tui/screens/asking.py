@@ -1,0 +1,30 @@
+"""Verbs that a pane runs in processes of their own: what takes long stops no screen, and ends with the pane."""
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+
+
+class Verbs:
+    """Those of one pane."""
+
+    def __init__(self) -> None:
+        self._running: set[Process] = set()
+
+    async def start(self, *arguments: str) -> Process:
+        command = [sys.executable, "-m", "tui.cli", *arguments]
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+        self._running.add(process)
+        return process
+
+    async def outcome(self, process: Process) -> tuple[int, str, str]:
+        """Exit code (< 0: ended by a signal), stdout, and what was said."""
+        out, said = await process.communicate()
+        self._running.discard(process)
+        return process.returncode or 0, out.decode(), said.decode().removeprefix("autoscout: ")
+
+    def end(self) -> None:
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()

@@ -1,0 +1,88 @@
+"""What the screens look at: one session as it stands or as it stood, and what is known of it beside its journal.
+
+Plain data that the app feeds and the screens draw. No Textual.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoscout.machine.telemetry import Reading
+from kb.journal import AnyEvent, Steered
+from kb.store import default_path
+from tui.session.follow import Follower
+from tui.session.neighbours import Neighbours
+from tui.session.standing import Standing, standing
+from tui.session.state import State, fold
+
+_KEPT_READINGS = 600
+
+
+class Watched:
+    def __init__(self, follower: Follower, kb: Path, ascii_only: bool) -> None:
+        self.follower = follower
+        self.kb = kb
+        self.ascii_only = ascii_only
+        self.events: list[AnyEvent] = []
+        self.live = State()
+        self.past: State | None = None  # what is shown instead of `live` while a time cursor is set
+        self.cursor = 0  # events that `past` has taken in
+        self.playing = False
+        self.alive: bool | None = None  # whether the session's process runs; None for a recording
+        self.share = 1.0  # of the journal that was read
+        self.problem = ""  # why it cannot be read
+        self.words = ""  # the engine's last ones, of a session that broke off
+        self.tail: list[str] = []  # the end of the running experiment's log
+        self.marked: list[str] = []  # configurations to compare, by id
+        self.watching_devices = False
+        self.readings: dict[str, list[Reading]] = {}
+        self.neighbours = Neighbours()
+        self.orders: list[str] = []  # given, and not taken in yet
+        self._kb_hint = "" if kb == default_path() else str(kb)
+
+    @property
+    def state(self) -> State:
+        return self.live if self.past is None else self.past
+
+    @property
+    def standing(self) -> Standing:
+        alive = self.alive if self.past is None else None
+        return standing(self.state, alive, self.share, self.words, self._kb_hint)
+
+    def take(self, events: Sequence[AnyEvent]) -> list[Steered]:
+        """Takes in what is new in the journal; gives the orders that the engine followed meanwhile."""
+        at_start = not self.events or self.share < 1.0
+        self.events += events
+        for event in events:
+            self.live.apply(event)
+        return [] if at_start else [event for event in events if isinstance(event, Steered)]
+
+    def measured(self, readings: dict[str, Reading]) -> None:
+        for name, reading in readings.items():
+            history = self.readings.setdefault(name, [])
+            history.append(reading)
+            del history[:-_KEPT_READINGS]
+
+    def mark(self, key: str) -> None:
+        """Or take the mark away."""
+        self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
+
+    # ---- the time cursor ---------------------------------------------------------------------------------
+
+    def step(self, by: int) -> None:
+        self.go((self.cursor if self.past is not None else len(self.events)) + by)
+
+    def go(self, at: int) -> None:
+        """To the moment after so many events; the end of a session that runs, or is being played, is now."""
+        at = max(0, min(len(self.events), at))
+        if at == len(self.events) and (self.alive or self.playing):
+            self.go_live()
+            return
+        if self.past is None or at < self.cursor:
+            self.past = fold(self.events[:at])
+        else:
+            for event in self.events[self.cursor : at]:
+                self.past.apply(event)
+        self.cursor = at
+
+    def go_live(self) -> None:
+        self.past, self.playing = None, False
