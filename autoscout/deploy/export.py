@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.deploy.formats import render
+from autoscout.deploy.rendering import render
 from autoscout.targets.launch import Launch
 from autoscout.targets.target import target_of
 from kb.records import Configuration, Job

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.importing.columnar import read_csv
-from autoscout.importing.found import Reader, Source
+from autoscout.targets.found import Reader, Source
 from kb.records import AutoscoutError
 
 MEANING = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from autoscout.importing import aiconfigurator, columnar, optuna
-from autoscout.importing.found import Cell, Reader, Row, Source
 from autoscout.importing.mapping import Use, knob_value, uses
 from autoscout.importing.units import quantity, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
+from autoscout.targets.found import Cell, Reader, Row, Source
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import names, target
 from kb import door

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.importing.found import Reader, Row, Source
+from autoscout.targets.found import Reader, Row, Source
 from kb.records import AutoscoutError
 from kb.sources import sqlite_tables
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.running import environment
+from autoscout.running import interpreter
 from kb import journal
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
@@ -46,7 +46,7 @@ class Replay:
         How often it was asked before stands in the session's own journal, so that a resumed session is
         answered as one that was never interrupted.
         """
-        context = environment.context_of(self._job, self.environment())
+        context = interpreter.context_of(self._job, self.environment())
         recorded = self._recorded.get(configuration.id)
         if not recorded:
             return Measurement(

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from autoscout.running import environment, processes, results
-from autoscout.running.failures import Outcome
+from autoscout.running import interpreter, processes, results
+from autoscout.running.outcome import Outcome
 from kb.records import Job
 
 _TICK_S = 0.05
@@ -36,7 +36,7 @@ class Torchrun:
 
     def __init__(self, job: Job, worker: Path) -> None:
         """`worker`: the script that is a rank."""
-        self._python, self._worker = environment.target_python(job), worker
+        self._python, self._worker = interpreter.target_python(job), worker
 
     def start(self, stopping: Callable[[], bool]) -> None:
         """Nothing has to be got ready."""

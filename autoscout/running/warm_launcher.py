@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoscout.running import environment, processes, results
-from autoscout.running.failures import Outcome
+from autoscout.running import interpreter, processes, results
+from autoscout.running.outcome import Outcome
 from kb.records import Job
 
 _TICK_S = 0.05
@@ -30,7 +30,7 @@ class Warm:
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
         """`worker`: the script that is a rank; `variables`: the environment of its imports."""
         zygote = str(processes.WORKER / "zygote.py")
-        self._command = [*environment.target_python(job), zygote, str(worker), json.dumps(variables)]
+        self._command = [*interpreter.target_python(job), zygote, str(worker), json.dumps(variables)]
         self._process: subprocess.Popen[bytes] | None = None
         with results.writing("temporary files"):
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher

@@ -8,7 +8,7 @@ import msgspec
 
 from autoscout.job import metrics
 from autoscout.job.load import read_job
-from autoscout.running.profiler import Profiler
+from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices

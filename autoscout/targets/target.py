@@ -18,12 +18,12 @@ from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
-    from autoscout.importing.found import Reader
     from autoscout.running.equivalence import Check
-    from autoscout.running.profiler import Profiler
+    from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+    from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
 GROUP = "autoscout.targets"

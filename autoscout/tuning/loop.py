@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running.profiler import Profiler
+from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from autoscout.tuning.tape import Tape
 from kb import store

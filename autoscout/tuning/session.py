@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.running.environment import context_of
+from autoscout.running.interpreter import context_of
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.space.explain import completed, parse

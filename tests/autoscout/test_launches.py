@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.deploy.formats import formats, render
+from autoscout.deploy.rendering import formats, render
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.launch import Launch
 from autoscout.targets.megatron.profiler import worker_config
@@ -141,6 +142,6 @@ def test_targets_are_found_by_name(name: str) -> None:
 
 def test_an_unknown_target_is_one_sentence(tmp_path) -> None:
     path = tmp_path / "job.toml"
-    path.write_text(open("fixtures/jobs/tiny-gpt-cpu.toml").read().replace('"megatron"', '"megatorn"'))
+    path.write_text(Path("fixtures/jobs/tiny-gpt-cpu.toml").read_text().replace('"megatron"', '"megatorn"'))
     with pytest.raises(AutoscoutError, match="did you mean 'megatron'"):
         load_job(path)

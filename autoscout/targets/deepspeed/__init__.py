@@ -7,8 +7,8 @@ from autoscout.targets.target import Target
 from kb.records import Configuration
 
 if TYPE_CHECKING:
-    from autoscout.importing.found import Reader
     from autoscout.space.graph import Space
+    from autoscout.targets.found import Reader
 
 
 class DeepSpeed(Target):

@@ -9,10 +9,10 @@ from autoscout.targets.target import Target
 from kb.records import Configuration, Job
 
 if TYPE_CHECKING:
-    from autoscout.importing.found import Reader
-    from autoscout.running.profiler import Profiler
+    from autoscout.running.interfaces import Profiler
     from autoscout.space.graph import Space
     from autoscout.space.knob import KnobEntry, RuleEntry
+    from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
@@ -61,7 +61,7 @@ class Megatron(Target):
         return profiler(job)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        from autoscout.running.environment import target_python
+        from autoscout.running.interpreter import target_python
         from autoscout.running.torchrun import torchrun_command
         from autoscout.targets.megatron.arguments import world_size
         from autoscout.targets.megatron.profiler import RANK

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autoscout.cluster import devices
-from autoscout.running import environment
+from autoscout.running import interpreter as environment
 from kb.records import AutoscoutError, Job
 
 WORKER = Path(__file__).parent / "worker"

@@ -8,7 +8,7 @@ import statistics
 from itertools import islice
 from pathlib import Path
 
-from autoscout.importing.found import Cell, Reader, Row, Source
+from autoscout.targets.found import Cell, Reader, Row, Source
 from kb.records import Job, shape
 
 _RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers name the rank before each line

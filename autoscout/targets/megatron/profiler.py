@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices
-from autoscout.running import failures, results
-from autoscout.running.environment import context_of
-from autoscout.running.failures import Outcome
-from autoscout.running.profiler import Launcher
+from autoscout.running import outcome as failures
+from autoscout.running import results
+from autoscout.running.interfaces import Launcher
+from autoscout.running.interpreter import context_of
+from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments

@@ -9,11 +9,11 @@ from autoscout.targets.target import Target
 from kb.records import Configuration, Job
 
 if TYPE_CHECKING:
-    from autoscout.importing.found import Reader
     from autoscout.running.equivalence import Check
-    from autoscout.running.profiler import Profiler
+    from autoscout.running.interfaces import Profiler
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
+    from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
 

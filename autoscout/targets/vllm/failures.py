@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from autoscout.running import results
-from autoscout.running.failures import Outcome
+from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from kb.records import Status
 

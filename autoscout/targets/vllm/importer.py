@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscout.importing.found import Reader, Row, Source
+from autoscout.targets.found import Reader, Row, Source
 from kb.records import AutoscoutError, Job
 
 _AT = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}

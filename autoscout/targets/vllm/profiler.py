@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices
-from autoscout.running import environment, failures, results
-from autoscout.running.failures import Outcome
+from autoscout.running import interpreter as environment
+from autoscout.running import outcome as failures
+from autoscout.running import results
+from autoscout.running.outcome import Outcome
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
@@ -45,7 +47,7 @@ class VllmProfiler:
             self._launcher: Server | Warm = Server(job)
         else:
             self._variables = {**variables, **_IN_PROCESS}
-            self._launcher = Warm(job, _WORKER / "engine.py", self._variables)
+            self._launcher = Warm(job, _WORKER / "serve.py", self._variables)
         self._plan = load_plan.plan(job)
         self._environment: dict[str, str] = {}
         self._model = ""

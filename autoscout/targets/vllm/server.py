@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoscout.running import environment, processes, results
-from autoscout.running.failures import Outcome
+from autoscout.running import interpreter, processes, results
+from autoscout.running.outcome import Outcome
 from autoscout.targets.vllm import arguments
 from autoscout.targets.vllm.failures import cause_in_log
 from kb.records import Job
@@ -89,7 +89,7 @@ class Server:
         )
 
     def _client(self, experiment: Path, url: str) -> subprocess.Popen[bytes]:
-        command = [*environment.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url]
+        command = [*interpreter.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url]
         with results.writing(experiment.parent):
             output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
         with output:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from autoscout.running.profiler import Profiler
+from autoscout.running.interfaces import Profiler
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron import arguments

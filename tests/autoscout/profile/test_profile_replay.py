@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from profile_bench import configuration, tiny_job
 
-from autoscout.running.environment import context_of
+from autoscout.running.interpreter import context_of
 from autoscout.targets.jobs import profiler_of
 from kb.journal import ExperimentEnded, Journal, SessionStarted
 from kb.records import AutoscoutError, Job, Measurement

@@ -14,7 +14,7 @@ import pytest
 from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.running import equivalence
-from autoscout.running.environment import context_of
+from autoscout.running.interpreter import context_of
 from autoscout.targets.megatron.measurement import measurement
 from kb.records import Measurement
 

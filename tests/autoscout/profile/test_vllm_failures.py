@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.running.failures import Outcome
+from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from autoscout.targets.vllm import failures
 from autoscout.targets.vllm.failures import cause_in_log, classify

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from autoscout.running.failures import Outcome
+from autoscout.running.outcome import Outcome
 from kb.records import Configuration, Measurement
 
 
