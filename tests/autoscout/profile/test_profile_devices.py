@@ -11,8 +11,7 @@ import pytest
 from profile_bench import configuration, tiny_job
 
 from autoscout.cluster import devices
-from autoscout.running import processes
-from autoscout.targets.megatron.environment import describe
+from autoscout.targets.megatron.environment import WORKER, describe
 from autoscout.targets.megatron.profiler import worker_config
 from kb.records import AutoscoutError, Cluster, Job, Node
 
@@ -88,7 +87,7 @@ def test_names_survive_the_environment() -> None:
 @pytest.mark.parametrize(("given", "seen"), [("", "2,0"), ("4,5,6", "6,4"), ("GPU-a,GPU-b,GPU-c", "GPU-c,GPU-a")])
 def test_indices_count_among_the_gpus_that_the_ranks_were_given(given: str, seen: str) -> None:
     code = "import os, train; train._adopt({'CUDA_VISIBLE_DEVICES': '2,0'}); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": given, "PYTHONPATH": str(processes.WORKER)}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": given, "PYTHONPATH": str(WORKER)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == seen
 
@@ -123,7 +122,7 @@ def test_a_machine_without_gpus_is_refused(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_the_probe_of_a_target_without_gpus() -> None:
     """With a build of torch for CPUs too."""
-    command = [sys.executable, str(processes.WORKER / "probe.py"), "cuda"]
+    command = [sys.executable, str(WORKER / "probe.py"), "cuda"]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=hidden, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
