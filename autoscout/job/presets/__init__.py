@@ -19,4 +19,4 @@ def device_memory_gib(device: str) -> float | None:
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("autoscout.job.load.presets").joinpath(f"{name}.toml").read_text())
+    return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text())
