@@ -97,7 +97,7 @@ timed AS (
 SELECT
     hash(n, j, 3) AS id, row_number() OVER () AS added, n + 1 AS origin, k + 1 AS configuration,
     if(imported, NULL, j + 1) AS number, if(imported, 'import', if(j % 10 = 0, 'confirm', 'search')) AS purpose,
-    if(failed, if(u < 0.05, 'oom', 'error'), 'ok') AS status, 'profiled' AS fidelity,
+    if(failed, if(u < 0.05, 'oom', 'error'), 'ok') AS status, 'measured' AS fidelity,
     if(failed, if(u < 0.05, 'out of memory on rank 0', 'AssertionError'), '') AS evidence,
     if(imported, 0, 20 + 40 * v) AS cost_s, if(imported, 0, (20 + 40 * v) * gpus) AS device_s,
     if(imported, 0, 1.7e9 + 1000 * n + 50 * j + v) AS unix_s,

@@ -1,0 +1,41 @@
+"""What JSON and older versions of AutoScout have for a record, as it is today: NaN, and words that have changed.
+
+In SQL: kb/sharing/arrivals.py, and the migrations.
+"""
+
+import math
+from typing import Any
+
+from kb.records import FIRST_WORDS
+
+TODAY = {first: word for word, first in FIRST_WORDS.items()}
+
+
+def measurement(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a measurement as read from JSON, whenever it was written, as `Measurement` has them.
+
+    JSON has no NaN and no infinity, msgspec writes null: losses and the like get NaN again (the measurement's id is
+    the same, it is made from that JSON); a metric or a condition that is no number is not there.
+    """
+    lists = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
+    found = {**fields, **{name: _with_nan(fields.get(name, [])) for name in lists}}
+    found["per_rank"] = {name: _with_nan(values) for name, values in fields.get("per_rank", {}).items()}
+    for name in ("metrics", "conditions"):
+        found[name] = {key: x for key, x in fields.get(name, {}).items() if x is not None}
+    if (rung := fields.get("fidelity")) in TODAY:
+        found["fidelity"] = TODAY[rung]
+    return found
+
+
+def event(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a journal's event likewise; what is no event comes back as it is."""
+    try:
+        if isinstance(fields.get("measurement"), dict):
+            return {**fields, "measurement": measurement(fields["measurement"])}
+        return {**fields, "to": TODAY[fields["to"]]} if fields.get("to") in TODAY else fields
+    except (TypeError, AttributeError):  # lists and texts where others belong
+        return fields
+
+
+def _with_nan(values: list[float | None]) -> list[float]:
+    return [math.nan if x is None else x for x in values]
