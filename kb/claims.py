@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_ALL = (
-    "SELECT id, origin, number, purpose FROM measurement UNION ALL SELECT id, origin, number, purpose FROM further_source"
-)
+_ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM further_source"
 
 
 def look_up(con: "DuckDBPyConnection") -> None:
@@ -74,7 +72,9 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
     )
     lost = "origin IN (FROM gone) AND id NOT IN (SELECT id FROM claim)"
     con.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM measurement WHERE {lost})")
-    row = con.execute(f"SELECT count(*), (SELECT count(DISTINCT id) FROM claim) FROM measurement WHERE {lost}").fetchone()
+    row = con.execute(
+        f"SELECT count(*), (SELECT count(DISTINCT id) FROM claim) FROM measurement WHERE {lost}"
+    ).fetchone()
     con.execute(f"DELETE FROM measurement WHERE {lost}")
     con.execute("DELETE FROM further_source WHERE origin IN (FROM gone)")
     settle(con)

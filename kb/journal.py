@@ -57,7 +57,7 @@ class Decided(Event, frozen=True, tag="decided"):
         opening     autoscout: few experiments, far apart or as the simulators say, before its model says anything
         tournament  paper: each tree of an ordering proposes in turn
         search      the search itself
-        repeat      autoscout: at the end of a budget the front-runners again
+        repeat      autoscout, where it was told its budget: at the end the front-runners again
 
     Arms:
         DEFAULT     autoscout and paper: the expert default

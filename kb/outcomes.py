@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """All measurements of one configuration that say something of it. `status`: wrong if one run was, else ok if one run
-    was, else that of the last failure. `metrics`: medians over the runs that were ok."""
+    """All measurements of one configuration but what machines did to them. `status`: wrong if one run was, else ok if
+    one run was, else that of the last failure. `metrics`: medians over the runs that were ok."""
 
     name: str
     knobs: dict[str, Value]
@@ -57,7 +57,9 @@ def outcomes(
                 FROM measurement WHERE origin IN (FROM chosen)
                 UNION ALL
                 FROM measurement
-                WHERE id IN (SELECT id FROM further_source WHERE origin IN (FROM chosen)) AND origin NOT IN (FROM chosen)
+                WHERE
+                    id IN (SELECT id FROM further_source WHERE origin IN (FROM chosen))
+                    AND origin NOT IN (FROM chosen)
             ),
 
             done AS (

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-# Version of what journals, stored jobs and lake files hold. It grows with every field and word that older readers do not
-# know; each journal and each stored job says which one it was written with, so that a reader who stumbles over
+# Version of what journals, stored jobs and lake files hold. It grows with every field and word that older readers do
+# not know; each journal and each stored job says which one it was written with, so that a reader who stumbles over
 # something can tell what is newer than itself from what is damaged.
 #   1  the first
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
@@ -18,8 +18,9 @@ Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
 # configuration: it answers nothing and counts as nobody's failure. All others are facts about it.
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", "infrastructure"]
-# The rung of the ladder that a number stands on, the cheapest first: a simulator's prediction; the framework's own code
-# under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only `measured` is measured.
+# The rung of the ladder that a number stands on, the cheapest first: a simulator's prediction; the framework's own
+# code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
+# as measured.
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
 FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
 Task = Literal["pretrain", "finetune", "serve"]
@@ -42,8 +43,9 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """What a record's id is the hash of, to be encoded only: the record (some fields `instead` of what they are) without
-    those that its class calls `later` where they are at their default. So records get new fields and keep their ids."""
+    """What a record's id is the hash of, only to be encoded: the record, some fields `instead` of what they are, without
+    those that its class calls `later` where they are at their default. So records get new fields and keep their ids.
+    """
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 

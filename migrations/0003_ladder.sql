@@ -2,15 +2,37 @@
 -- conditions it was measured, and on which rank. A measurement knows every source that brought it. What machines did
 -- to experiments counts as no failure. And what only a hostile file could bring in before there was a door goes.
 
+-- ── the rung, the period, the conditions; what each rank saw ────────────────────────────────────────────────────────
+-- First of all: DuckDB alters no table of which the same transaction has deleted rows.
+
+ALTER TABLE measurement ALTER COLUMN fidelity TYPE VARCHAR
+USING CASE fidelity WHEN 'profiled' THEN 'measured' WHEN 'simulated' THEN 'predicted' ELSE fidelity END;
+UPDATE decision
+SET body = replace(replace(body::VARCHAR, '"to":"profiled"', '"to":"measured"'), '"to":"simulated"', '"to":"predicted"')
+WHERE type = 'fidelity_switched';
+UPDATE decision
+SET body = replace(replace(body::VARCHAR,
+    '"fidelity":"profiled"', '"fidelity":"measured"'), '"fidelity":"simulated"', '"fidelity":"predicted"')
+WHERE type = 'answered';
+-- Of a session that is what was asked for: adaptive, profile or simulate.
+UPDATE session SET fidelity = 'profile' WHERE fidelity = 'profiled';
+
+ALTER TABLE measurement ADD COLUMN period VARCHAR DEFAULT '';
+ALTER TABLE measurement ALTER COLUMN period SET NOT NULL;
+ALTER TABLE measurement ADD COLUMN conditions JSON;  -- NULL: none were noted
+ALTER TABLE series ADD COLUMN per_rank JSON;  -- metric → a value a rank; NULL: none
+ALTER TABLE series ADD COLUMN rank_devices JSON;  -- host:kind:index of each rank; NULL: unknown
+
 -- ── what no door would have let in: names that are not plain (kb/door.py), and all that hangs on them ──────────────
 
 CREATE MACRO plain(name) AS coalesce(regexp_full_match(name, '[A-Za-z0-9][A-Za-z0-9_.-]{0,199}'), false);
 
--- A job that our own sessions have, too, is called as the first of them calls it.
+-- A job that sessions of this machine have, too, is called as the first of them calls it.
 UPDATE job
 SET name = s.name
 FROM (
-    SELECT job_id, arg_min(job_name, unix_s) AS name FROM session WHERE plain(id) AND plain(job_name) GROUP BY job_id
+    SELECT job_id, arg_min(job_name, unix_s) AS name FROM session
+    WHERE id IN (SELECT session FROM journal) AND plain(id) AND plain(job_name) GROUP BY job_id
 ) AS s
 WHERE s.job_id = job.id AND NOT plain(job.name);
 
@@ -45,26 +67,6 @@ DROP MACRO plain;
 UPDATE job
 SET family
     = concat_ws('-', task, target, if(coalesce(try_cast(model ->> 'experts' AS INTEGER), 0) > 0, 'moe', 'dense'));
-
--- ── the rung, the period, the conditions; what each rank saw ────────────────────────────────────────────────────────
-
-ALTER TABLE measurement ALTER COLUMN fidelity TYPE VARCHAR
-USING CASE fidelity WHEN 'profiled' THEN 'measured' WHEN 'simulated' THEN 'predicted' ELSE fidelity END;
-UPDATE decision
-SET body = replace(replace(body::VARCHAR, '"to":"profiled"', '"to":"measured"'), '"to":"simulated"', '"to":"predicted"')
-WHERE type = 'fidelity_switched';
-UPDATE decision
-SET body = replace(replace(body::VARCHAR,
-    '"fidelity":"profiled"', '"fidelity":"measured"'), '"fidelity":"simulated"', '"fidelity":"predicted"')
-WHERE type = 'answered';
--- Of a session that is what was asked for: adaptive, profile or simulate.
-UPDATE session SET fidelity = 'profile' WHERE fidelity = 'profiled';
-
-ALTER TABLE measurement ADD COLUMN period VARCHAR DEFAULT '';
-ALTER TABLE measurement ALTER COLUMN period SET NOT NULL;
-ALTER TABLE measurement ADD COLUMN conditions JSON;  -- NULL: none were noted
-ALTER TABLE series ADD COLUMN per_rank JSON;  -- metric → a value a rank; NULL: none
-ALTER TABLE series ADD COLUMN rank_devices JSON;  -- host:kind:index of each rank; NULL: unknown
 
 -- ── several sources ─────────────────────────────────────────────────────────────────────────────────────────────────
 

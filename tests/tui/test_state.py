@@ -20,12 +20,12 @@ RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl
 def test_a_running_session():
     state = fold(running())
     assert (state.session, state.phase, state.strategy) == ("gpt-1", "search", "autoscout")
-    assert (state.searched, state.known, state.simulated) == (9, 1, 3)
+    assert (state.searched, state.known, state.predicted) == (9, 1, 3)
     assert [run.name for run in state.running.values()] == ["pp4_tp2_arnone_mbs2"]
     assert state.failures == {"oom": 1, "error": 1, "limit": 1}
     assert state.default_value == 1.0
     assert state.gain == pytest.approx(1 / 0.72)
-    assert state.fidelity == "profiled"
+    assert state.fidelity == "measured"
     assert "22 %" in state.fidelity_why
     assert state.arms["SPARSE"].pulls == 7
     assert state.arms["SPARSE"].ucb[-1] == 0.2
