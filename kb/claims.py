@@ -16,13 +16,20 @@ _ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM furth
 
 def look_up(con: "DuckDBPyConnection") -> None:
     """Makes the temporary table `known`: all sources of what is in `arriving` (kb/rows.py) and stored already."""
-    con.execute(f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE id IN (SELECT id FROM arriving)")
+    here = con.execute(
+        "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
+    ).fetchone()
+    assert here
+    # Mostly all is new: then one column is all that is looked through.
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here[0] else 'false'}"
+    )
 
 
 def further(con: "DuckDBPyConnection") -> int:
     """Makes the temporary table `further`: who in `arriving` is a source that was not `known`, beside those whose rows
     are stored now, `fresh`; returns how many they are."""
-    con.execute(
+    row = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE further AS
         WITH source AS (
@@ -37,8 +44,7 @@ def further(con: "DuckDBPyConnection") -> int:
             SELECT min(a.place) FROM arriving AS a ANTI JOIN source AS s ON s.id = a.id AND s.session = a.session
             WHERE a.purpose != 'answered' GROUP BY a.id, a.session)
         """
-    )
-    row = con.execute("SELECT count(*) FROM further").fetchone()
+    ).fetchone()
     assert row
     return row[0]
 

@@ -45,7 +45,10 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
+    """`records`: as of the start; maybe a later AutoScout goes on."""
+
     pid: int
+    records: int = 0
 
 
 class Decided(Event, frozen=True, tag="decided"):
@@ -340,7 +343,7 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
                 try:
                     event = _decode(line)
                 except msgspec.DecodeError as error:
-                    raise _damaged(path, offset, line, error) from error
+                    raise _damaged(path, offset, error) from error
                 yield event, offset
     except FileNotFoundError as error:
         raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error
@@ -362,9 +365,9 @@ def _decode(line: bytes) -> AnyEvent:
         return msgspec.convert(older.event(fields), AnyEvent)
 
 
-def _damaged(path: Path, offset: int, line: bytes, error: Exception) -> AutoscoutError:
-    """A line that is no event of ours: a later AutoScout's, which the journal's first line tells, or damage."""
-    if (version := max(_records(line), _records(_first_line(path)))) > RECORDS:
+def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
+    """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
+    if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
             2,
@@ -374,9 +377,10 @@ def _damaged(path: Path, offset: int, line: bytes, error: Exception) -> Autoscou
     )
 
 
-def _first_line(path: Path) -> bytes:
+def _written_with(path: Path) -> int:
+    """The newest version of the records that any line names."""
     with open(path, "rb") as file:
-        return file.readline()
+        return max((_records(line) for line in file if b'"records"' in line), default=0)
 
 
 def _records(line: bytes) -> int:

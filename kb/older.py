@@ -17,11 +17,15 @@ def measurement(fields: dict[str, Any]) -> dict[str, Any]:
     JSON has no NaN and no infinity, msgspec writes null: losses and the like get NaN again (the measurement's id is
     the same, it is made from that JSON); a metric or a condition that is no number is not there.
     """
-    lists = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
-    found = {**fields, **{name: _with_nan(fields.get(name, [])) for name in lists}}
-    found["per_rank"] = {name: _with_nan(values) for name, values in fields.get("per_rank", {}).items()}
+    found = dict(fields)
+    for name in ("iterations_s", "losses", "grad_norms", "rank_memory_gib"):
+        if None in (values := fields.get(name, ())):
+            found[name] = _with_nan(values)
     for name in ("metrics", "conditions"):
-        found[name] = {key: x for key, x in fields.get(name, {}).items() if x is not None}
+        if None in (numbers := fields.get(name, {})).values():
+            found[name] = {key: x for key, x in numbers.items() if x is not None}
+    if "per_rank" in fields:
+        found["per_rank"] = {name: _with_nan(values) for name, values in fields["per_rank"].items()}
     if (rung := fields.get("fidelity")) in TODAY:
         found["fidelity"] = TODAY[rung]
     return found

@@ -47,19 +47,24 @@ def outcomes(
         found = con.execute(
             f"""
             WITH chosen AS (
-                SELECT key FROM origin
+                SELECT key, context FROM origin
                 WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
                 AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ),
 
-            -- Also what others have the rows of.
+            -- Who may have rows that are theirs, too: a measurement has one context, whoever brought it.
+            other AS (
+                SELECT key FROM origin
+                WHERE context IN (SELECT context FROM chosen) AND key NOT IN (SELECT key FROM chosen)
+            ),
+
             row AS (
-                FROM measurement WHERE origin IN (FROM chosen)
+                FROM measurement WHERE origin IN (SELECT key FROM chosen)
                 UNION ALL
                 FROM measurement
                 WHERE
-                    id IN (SELECT id FROM further_source WHERE origin IN (FROM chosen))
-                    AND origin NOT IN (FROM chosen)
+                    origin IN (FROM other)
+                    AND id IN (SELECT id FROM further_source WHERE origin IN (SELECT key FROM chosen))
             ),
 
             done AS (

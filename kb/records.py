@@ -43,9 +43,9 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """What a record's id is the hash of, only to be encoded: the record, some fields `instead` of what they are, without
-    those that its class calls `later` where they are at their default. So records get new fields and keep their ids.
-    """
+    """What a record's id is the hash of, only to be encoded: the record (some fields `instead` of what they are), but
+    without those that its class calls `later` where they are at their default. So records get new fields, and every id
+    that there is stays what it is."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 

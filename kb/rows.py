@@ -109,13 +109,13 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
 
     The large tables are only looked through for what comes in.
     """
-    con.execute(
+    arriving = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE arriving AS
         SELECT rowid AS place, id, session, purpose FROM incoming
         WHERE session NOT IN (SELECT session FROM forgotten)
         """
-    )
+    ).fetchone()
     claims.look_up(con)
     con.execute(
         """
@@ -160,10 +160,11 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         f"INSERT INTO series (id, {beside}) SELECT id, {beside} FROM fresh WHERE iterations_s IS NOT NULL "
         f"ORDER BY place"
     )
-    if claims.further(con):
+    assert inserted
+    if inserted != arriving and claims.further(con):
         _add_origins(con, "further")
         claims.add(con)
-    return inserted[0] if inserted else 0
+    return inserted[0]
 
 
 def _add_origins(con: "DuckDBPyConnection", table: str) -> None:

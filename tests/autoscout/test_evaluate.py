@@ -134,6 +134,7 @@ def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrul
     assert answer("c", one(1.0, "timeout", 99.0), one(2.0), one(2.0))[0].status == "ok"
     again = [(configuration.id, "search")]
     assert answer("d", one(1.0, "killed"))[1] == again
+    assert answer("d2", one(1.0, "infrastructure"))[1] == again
     assert answer("e", one(1.0, "oom"))[0].status == "oom"
     assert answer("f", one(1.0, "timeout", cost_s=95.0))[0].status == "timeout"  # the job's limit is 90 s
     assert answer("g", one(1.0, "timeout", cost_s=30.0))[1] == again

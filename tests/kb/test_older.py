@@ -158,7 +158,7 @@ def test_what_only_hostile_files_could_bring_in_goes_and_nothing_else(tmp_path: 
         "FROM measurement AS m, (SELECT key FROM origin WHERE key >= 100) AS o WHERE added = 1",
         "INSERT INTO series SELECT key, '[1]', '[]', '[]', '[]' FROM origin WHERE key >= 100",
         f"INSERT INTO decision SELECT id, 1, 'decided', 0, '{{}}' FROM {evil}",
-        f"INSERT INTO journal SELECT id, 1, 1 FROM {evil}",
+        f"INSERT INTO journal VALUES ('{HOSTILE}', 1, 1)",
         f"INSERT INTO lake_file SELECT 'h' || id, id, 1, 1 FROM {evil}",
         f"INSERT INTO forgotten VALUES ('{HOSTILE}', 1), ('old', 1)",
         "UPDATE job SET family = '../../elsewhere'",
