@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 10_000  # rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
+_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError)  # what rows of other kinds end in
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
 
@@ -134,5 +135,5 @@ def _caught(file: str, check: Any, *arguments: Any) -> Iterator[tuple[str, Refus
         check(*arguments)
     except Refused as error:
         yield file, error
-    except (AutoscoutError, ValueError, TypeError, KeyError, ArithmeticError, msgspec.MsgspecError) as error:
+    except (AutoscoutError, msgspec.MsgspecError, *_WRONG) as error:
         yield file, Refused(f"it cannot be read ({error})")
