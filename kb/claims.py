@@ -36,7 +36,7 @@ def further(con: "DuckDBPyConnection") -> int:
             SELECT k.id, o.session FROM known AS k INNER JOIN origin AS o ON o.key = k.origin
             WHERE k.purpose != 'answered'
             UNION ALL
-            SELECT id, session FROM fresh
+            SELECT id, session FROM fresh WHERE purpose != 'answered'
         )
 
         SELECT rowid AS place, id, session, job_id, context, environment, number, purpose FROM incoming
@@ -89,8 +89,9 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
 
 
 def settle(con: "DuckDBPyConnection") -> None:
-    """The temporary table `claim` has all sources of some measurements. Those that measured or imported come before
-    those that only speak for another, sessions before imports, then by name."""
+    """The temporary table `claim` has all sources of some measurements: the first of each gets the row, the others are
+    further ones. Those that measured or imported come before those that others only speak for (which go as soon as
+    there is another), sessions before imports, then by name."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS

@@ -31,4 +31,4 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path) -> Source:
-    return msgspec.structs.replace(read_csv(path), reader="aiconfigurator", meaning=MEANING, predicted=True)
+    return msgspec.structs.replace(read_csv(path), reader="aiconfigurator", meaning=MEANING, simulated=True)

@@ -158,7 +158,7 @@ class _Converting:
     def notes(self) -> list[str]:
         notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
         notes += [f"{n} values of {c} look like paths and were left out" for c, n in self.left_out.items()]
-        if self.source.predicted:
+        if self.source.simulated:
             notes.append("these are estimates: kept as predicted, and never taken for measurements")
         return notes
 
@@ -205,7 +205,7 @@ class _Converting:
             name=name,
             context=content_hash([self.job.id, "import", environment]),
             status=known,
-            fidelity="predicted" if self.source.predicted else "measured",
+            fidelity="predicted" if self.source.simulated else "measured",
             metrics=metrics,
             evidence=door.plain(evidence) if known != "ok" else "",
             cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,

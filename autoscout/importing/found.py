@@ -23,4 +23,4 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    predicted: bool = False  # predictions: kept, but they count as no measurement
+    simulated: bool = False  # predictions: kept, but they count as no measurement

@@ -35,8 +35,6 @@ TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memo
 
 _MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
-TARGETS = ("megatron", "vllm", "deepspeed", "command")
-
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
@@ -102,8 +100,8 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
-    if job.target not in TARGETS:
-        yield f"target = '{job.target}'{nearest_name(job.target, TARGETS)}"
+    if job.target not in (targets := ("megatron", "vllm", "deepspeed", "command")):
+        yield f"target = '{job.target}'{nearest_name(job.target, targets)}"
     if not _NAME.match(job.name):
         yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
     yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))

@@ -419,7 +419,7 @@ def test_aiconfigurator_tables_are_estimates(tmp_path):
         "pareto.csv",
     )
     source = open_source(path, SERVING, SPACE)
-    assert (source.reader, source.predicted) == ("aiconfigurator", True)
+    assert (source.reader, source.simulated) == ("aiconfigurator", True)
     meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
     assert meant["bs"] == Use("knob", "max_num_seqs")
     assert meant["ttft"] == Use("metric", "ttft_mean_ms")

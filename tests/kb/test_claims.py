@@ -117,6 +117,22 @@ def test_who_was_only_answered_is_no_source(tmp_path: Path):
     assert forget.forget(kb, ["first"]).measurements == 1
 
 
+def test_who_measured_and_who_was_answered_arrive_together(tmp_path: Path):
+    shared, folder = table(1)[0], tmp_path / "lake"
+    ann, bob = tmp_path / "ann" / "kb.duckdb", tmp_path / "bob" / "kb.duckdb"
+    store.ingest(ann, write(ann, "later", journal.Answered(measurement=shared, measured_by="first")))
+    store.ingest(bob, write(bob, "first", ended(shared, 3)))
+    lake.push(ann, folder)
+    lake.push(bob, folder)
+    files = sorted(folder.rglob("*.parquet"))
+    assert len(files) == 3
+    for i, order in enumerate((files, files[::-1])):
+        kb = tmp_path / str(i) / "kb.duckdb"
+        lake.take(kb, order)
+        assert query.run(kb, "SELECT session, number, purpose FROM sources").rows == [("first", 3, "search")]
+        assert lake.push(kb, folder)[:2] == (0, 0)
+
+
 def test_what_was_pushed_and_pulled_is_not_pushed_again(kb: Path, tmp_path: Path):
     """Ann and Bob have measured and imported things alike; then both have all, and nothing moves any more."""
     ann, bob, folder = kb, tmp_path / "bob" / "kb.duckdb", tmp_path / "lake"

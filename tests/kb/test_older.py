@@ -123,7 +123,7 @@ def test_a_lake_file_of_a_newer_autoscout_says_so(tmp_path: Path):
     assert "was written by a newer AutoScout (records 9" in done.passed_over[0]
 
 
-HOSTILE = "/tmp/victim"
+HOSTILE = "/home/victim"
 
 
 @pytest.mark.parametrize(
