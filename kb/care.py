@@ -84,6 +84,10 @@ _ORPHANS = {
         "SELECT count(*) FROM (SELECT id FROM measurement GROUP BY id HAVING count(*) > 1)"
     ),
     "series without a measurement": "SELECT count(*) FROM series WHERE id NOT IN (SELECT id FROM measurement)",
+    "further sources without a measurement or an origin": (
+        "SELECT count(*) FROM further_source "
+        "WHERE id NOT IN (SELECT id FROM measurement) OR origin NOT IN (SELECT key FROM origin)"
+    ),
     "decisions without a session": "SELECT count(*) FROM decision WHERE session NOT IN (SELECT id FROM session)",
     "sessions without a job": "SELECT count(*) FROM session WHERE job_id NOT IN (SELECT id FROM job)",
     "keys that are there twice": (

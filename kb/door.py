@@ -63,6 +63,12 @@ def job(stored: str | bytes) -> Job:
         raise Refused(f"a job cannot be read ({error})") from error
 
 
+def check_job(job: Job) -> None:
+    """Errors: Refused (exit 2) when its name or its target's can be none."""
+    name(job.name, "job")
+    name(job.target, "target")
+
+
 def cleaned(measurement: Measurement) -> Measurement:
     """What our own experiment or import yielded, without the control characters that logs and tables hold."""
     environment = {plain(key): plain(value) for key, value in measurement.environment.items()}
@@ -81,8 +87,10 @@ def check_configuration(configuration: Configuration) -> None:
 def check_measurement(measurement: Measurement) -> None:
     """Errors: Refused when any text of it holds a control character."""
     check_configuration(measurement.configuration)
-    environment = (part for pair in measurement.environment.items() for part in pair)
-    for part in (measurement.name, measurement.context, *environment, *measurement.metrics):
+    m = measurement
+    environment = (part for pair in m.environment.items() for part in pair)
+    names = (*m.metrics, *m.conditions, *m.per_rank, *m.rank_devices)
+    for part in (m.name, m.context, m.period, *environment, *names):
         if _CONTROL.search(part):
             raise Refused(f"a measurement's {shown(part)} holds a control character")
     if _CONTROL_IN_TEXT.search(measurement.evidence):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kb import door, store
+from kb import claims, door, store
 from kb.connect import reader, rewrite, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
-    measurements: int
+    measurements: int  # that nobody else has
     files: list[str]  # that were moved to the trash
     left: list[str]  # where traces remain, in a sentence each
 
@@ -64,12 +64,13 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
         if _is_session(folder):
             _move(folder, _trash(kb) / name / "session")
     with writer(kb) as con:
-        removed = _delete(con, sessions)
+        removed, kept = _delete(con, sessions)
     rewrite(kb)
     for path in imports:
         path.unlink(missing_ok=True)
     backups = sorted(kb.parent.glob(f"{kb.name}.bak-*")) + sorted(kb.parent.glob(f"{kb.name}.replaced-*"))
-    left = answered + [f"{path} is an older copy: remove it if it holds them" for path in backups]
+    stay = [f"{kept} measurements stay: other sessions or imports have them, too"] if kept else []
+    left = stay + answered + [f"{path} is an older copy: remove it if it holds them" for path in backups]
     left += [
         f"{_trash(kb) / name} keeps it for `autoscout kb undelete {name}`; remove that folder to be rid of it"
         for name in sessions
@@ -146,13 +147,12 @@ def _import_files(con: "DuckDBPyConnection", kb: Path, sessions: list[str]) -> l
     return [path for path in files if path.exists()]
 
 
-def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> int:
+def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
+    """How many measurements went, and how many stay since others have them, too."""
     s = {"s": sessions}
     con.execute("BEGIN")
     con.execute("CREATE OR REPLACE TEMP TABLE gone AS SELECT key FROM origin WHERE session IN (FROM unnest($s))", s)
-    row = con.execute("SELECT count(*) FROM measurement WHERE origin IN (FROM gone)").fetchone()
-    con.execute("DELETE FROM series WHERE id IN (SELECT id FROM measurement WHERE origin IN (FROM gone))")
-    con.execute("DELETE FROM measurement WHERE origin IN (FROM gone)")
+    counts = claims.leave(con)
     con.execute("DELETE FROM origin WHERE key IN (FROM gone)")
     con.execute("DELETE FROM configuration WHERE key NOT IN (SELECT configuration FROM measurement)")
     con.execute("DELETE FROM decision WHERE session IN (FROM unnest($s))", s)
@@ -161,5 +161,4 @@ def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> int:
     con.execute("DELETE FROM job WHERE id NOT IN (SELECT job_id FROM session UNION SELECT job_id FROM origin)")
     con.execute("INSERT INTO forgotten SELECT unnest($s), $at ON CONFLICT DO NOTHING", {**s, "at": time.time()})
     con.execute("COMMIT")
-    assert row
-    return row[0]
+    return counts

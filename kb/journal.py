@@ -7,7 +7,6 @@ resuming is reading it.
 """
 
 import errno
-import math
 import os
 import typing
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
+from kb import older
 from kb.records import RECORDS, AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 
 
@@ -24,7 +24,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
-    """`records`: the version of what the job may hold (kb/records.py)."""
+    """`records`: the version of what this journal holds (kb/records.py). `fidelity` is what was asked for: `adaptive`,
+    `profile` or `simulate`; on which rung a number stands is said by each measurement. `strategy`: that of the search,
+    or `profile` for one experiment alone."""
 
     session: str
     job: Job
@@ -43,15 +45,34 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
+    """`records`: as of the start; maybe a later AutoScout goes on."""
+
     pid: int
+    records: int = 0
 
 
 class Decided(Event, frozen=True, tag="decided"):
-    """One ask: which arm proposes what, and why. `values` holds what the decision was made from."""
+    """One ask: which arm proposes what, and why. `values` holds what the decision was made from, as far as there is
+    something: ucb_ARM (each arm's index), predicted_gain (a share of the cost), uncertainty (of its logarithm).
+
+    Phases:
+        default     the expert default, before anything else; every strategy begins with it
+        opening     autoscout: few experiments, far apart or as the simulators say, before its model says anything
+        tournament  paper: each tree of an ordering proposes in turn
+        search      the search itself
+        repeat      autoscout, where it was told its budget: at the end the front-runners again
+
+    Arms:
+        DEFAULT     autoscout and paper: the expert default
+        MODEL       autoscout: the largest expected gain of all candidates, and whatever opens or repeats
+        SPARSE      autoscout and paper: the tree over structures
+        DENSE       autoscout and paper: a coordinate step of the dense knobs
+        RANDOM …    any other strategy: its name in capitals, in both of its phases, default and search
+    """
 
     step: int
-    phase: str  # default · tournament · search
-    arm: str  # DEFAULT, SPARSE or DENSE
+    phase: str
+    arm: str
     configurations: list[Configuration]
     names: list[str]
     why: str
@@ -80,14 +101,28 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 
 
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
+    """`number` counts the session's experiments from 1.
+
+    Purposes:
+        search      the strategy or a person asked for it: counts towards the budget
+        check       the simulators' choice of a batch that they answered, to check them: counts, too
+        confirm     finalists and default once more, in turns, beside the budget
+        profile     one experiment alone (`autoscout profile`)
+
+    In the knowledge base rows have the purposes `answered` (known from a session that was answered with it) and
+    `import`, too; no experiment has them.
+    """
+
     number: int
-    purpose: str  # search · check · confirm · profile
+    purpose: str
     configuration: Configuration
     name: str
     folder: str  # relative to the journal's folder
 
 
 class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
+    """`number` and `purpose` are those of its start."""
+
     number: int
     purpose: str
     measurement: Measurement
@@ -109,6 +144,8 @@ class Answered(Event, frozen=True, tag="answered"):
 
 
 class Simulated(Event, frozen=True, tag="simulated"):
+    """A configuration that the simulators answered for: the rung `predicted`."""
+
     configuration: Configuration
     name: str
     predicted: float  # the objective's metric
@@ -130,6 +167,8 @@ class Checked(Event, frozen=True, tag="checked"):
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
+    """From now on what is asked is answered on the rung `to`; today that is always `measured`."""
+
     step: int
     to: Fidelity
     why: str
@@ -152,7 +191,7 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · exhausted
+    reason: str  # budget · wall · converged · exhausted · stopped
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
@@ -210,7 +249,9 @@ class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
 
 
 class SessionEnded(Event, frozen=True, tag="session_ended"):
-    reason: str  # budget · wall · converged · exhausted · interrupted · failed · profiled
+    """`reason`: that of the search's end, or `interrupted`, `failed`, `profiled` (one experiment alone)."""
+
+    reason: str
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
@@ -302,24 +343,12 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
                 try:
                     event = _decode(line)
                 except msgspec.DecodeError as error:
-                    raise _damaged(path, offset, line, error) from error
+                    raise _damaged(path, offset, error) from error
                 yield event, offset
     except FileNotFoundError as error:
         raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read the journal ({error.strerror})") from error
-
-
-def with_nan(measurement: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a measurement as read from JSON, which has no NaN and no infinity: msgspec writes null.
-
-    Losses and the like get NaN again (the measurement's id is the same, it is made from that JSON); a metric
-    that is no number is not there.
-    """
-    lists = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
-    numbers = {name: [math.nan if x is None else x for x in measurement.get(name, [])] for name in lists}
-    metrics = {name: x for name, x in measurement.get("metrics", {}).items() if x is not None}
-    return {**measurement, **numbers, "metrics": metrics}
 
 
 def _decode(line: bytes) -> AnyEvent:
@@ -328,22 +357,17 @@ def _decode(line: bytes) -> AnyEvent:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         fields = msgspec.json.decode(line)
-        if isinstance(fields, dict) and isinstance(fields.get("measurement"), dict):
-            return msgspec.convert({**fields, "measurement": with_nan(fields["measurement"])}, AnyEvent)
-        if isinstance(fields, dict) and isinstance(kind := fields.get("type"), str) and kind not in _KINDS:
+        if not isinstance(fields, dict):
+            raise
+        if isinstance(kind := fields.get("type"), str) and kind not in _KINDS:
             at = fields.get("at")
             return Later(kind=kind, body=fields, at=at if isinstance(at, int | float) else 0.0)
-        raise
+        return msgspec.convert(older.event(fields), AnyEvent)
 
 
-def _damaged(path: Path, offset: int, line: bytes, error: Exception) -> AutoscoutError:
-    """A line that is no event of ours: a later AutoScout's, or damage."""
-    try:
-        fields = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        fields = None
-    version = fields.get("records", 0) if isinstance(fields, dict) else 0
-    if isinstance(version, int) and version > RECORDS:
+def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
+    """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
+    if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
             2,
@@ -351,6 +375,21 @@ def _damaged(path: Path, offset: int, line: bytes, error: Exception) -> Autoscou
     return AutoscoutError(
         f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
     )
+
+
+def _written_with(path: Path) -> int:
+    """The newest version of the records that any line names."""
+    with open(path, "rb") as file:
+        return max((_records(line) for line in file if b'"records"' in line), default=0)
+
+
+def _records(line: bytes) -> int:
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return 0
+    version = fields.get("records", 0) if isinstance(fields, dict) else 0
+    return version if isinstance(version, int) else 0
 
 
 def events(path: Path) -> list[AnyEvent]:

@@ -3,6 +3,7 @@
 Forward only. Before an older knowledge base with content is changed, a whole copy is put beside it.
 """
 
+import contextlib
 import hashlib
 import os
 from functools import cache
@@ -93,6 +94,8 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
 
     Errors: those of `pending`; duckdb.Error when a migration fails, which leaves the schema before it.
     """
+    import duckdb
+
     todo = pending(con, kb, migrations)
     if not todo:
         return
@@ -110,7 +113,8 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
             )
             con.execute("COMMIT")
         except BaseException:
-            con.execute("ROLLBACK")
+            with contextlib.suppress(duckdb.Error):  # a commit that fails has ended the transaction
+                con.execute("ROLLBACK")
             raise
 
 

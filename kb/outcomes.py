@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """All measurements of one configuration. `status`: wrong if one run was, else ok if one run was, else that of the
-    last failure. `metrics`: medians over the runs that were ok."""
+    """All measurements of one configuration but what machines did to them. `status`: wrong if one run was, else ok if
+    one run was, else that of the last failure. `metrics`: medians over the runs that were ok."""
 
     name: str
     knobs: dict[str, Value]
@@ -46,19 +46,36 @@ def outcomes(
     with reader(kb) as con:
         found = con.execute(
             f"""
-            WITH done AS (
+            WITH chosen AS (
+                SELECT key, context FROM origin
+                WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
+            ),
+
+            -- Who may have rows that are theirs, too: a measurement has one context, whoever brought it.
+            other AS (
+                SELECT key FROM origin
+                WHERE context IN (SELECT context FROM chosen) AND key NOT IN (SELECT key FROM chosen)
+            ),
+
+            row AS (
+                FROM measurement WHERE origin IN (SELECT key FROM chosen)
+                UNION ALL
+                FROM measurement
+                WHERE
+                    origin IN (FROM other)
+                    AND id IN (SELECT id FROM further_source WHERE origin IN (SELECT key FROM chosen))
+            ),
+
+            done AS (
                 SELECT
                     m.configuration, bool_or(m.status = 'wrong') AS wrong, bool_or(m.status = 'ok') AS ok,
                     arg_max(m.status, m.added) AS last, arg_max(m.evidence, m.added) AS evidence,
                     count(*) AS runs, min(m.added) AS first {medians}
-                FROM measurement AS m
+                FROM row AS m
                 WHERE
-                    m.origin IN (
-                        SELECT key FROM origin
-                        WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
-                        AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
-                    )
-                    AND m.fidelity = 'profiled' AND ($up_to IS NULL OR m.added <= $up_to)
+                    m.fidelity = 'measured' AND m.status != 'infrastructure'
+                    AND ($up_to IS NULL OR m.added <= $up_to)
                 GROUP BY m.configuration
             )
 
@@ -100,7 +117,7 @@ def columns(
                     SELECT key FROM origin
                     WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
                 )
-                AND m.status = 'ok' AND m.fidelity = 'profiled' AND {value} IS NOT NULL
+                AND m.status = 'ok' AND m.fidelity = 'measured' AND {value} IS NOT NULL
             """,
             {"job": job_id, "contexts": contexts},
         ).fetchnumpy()

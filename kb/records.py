@@ -1,18 +1,29 @@
 """The vocabulary of the whole house, as msgspec structs. Plain data: no behaviour beyond identity."""
 
 import hashlib
-from functools import cached_property
-from typing import Any, Literal
+from functools import cache, cached_property
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-RECORDS = 1  # version of what a stored job may hold: grows with every field that older readers do not know
+# Version of what journals, stored jobs and lake files hold. It grows with every field and word that older readers do
+# not know; each journal and each stored job says which one it was written with, so that a reader who stumbles over
+# something can tell what is newer than itself from what is damaged.
+#   1  the first
+#   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
+#      conditions of a measurement; targets of any name
+RECORDS = 2
 
 Value = bool | int | float | str
-Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed"]
-Fidelity = Literal["simulated", "profiled"]
+# infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
+# configuration: it answers nothing and counts as nobody's failure. All others are facts about it.
+Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", "infrastructure"]
+# The rung of the ladder that a number stands on, the cheapest first: a simulator's prediction; the framework's own
+# code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
+# as measured.
+Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
+FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
 Task = Literal["pretrain", "finetune", "serve"]
-Target = Literal["megatron", "vllm", "deepspeed", "command"]
 
 
 class AutoscoutError(Exception):
@@ -31,8 +42,30 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
 
+def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
+    """What a record's id is the hash of, only to be encoded: the record (some fields `instead` of what they are), but
+    without those that its class calls `later` where they are at their default. So records get new fields, and every id
+    that there is stays what it is."""
+    empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
+    return msgspec.structs.replace(record, **instead, **empty)
+
+
+@cache
+def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The defaults of its later fields."""
+    known = {f.name: f for f in msgspec.structs.fields(kind)}
+    later: tuple[str, ...] = kind.later  # type: ignore[attr-defined]
+    return {
+        name: f.default if f.default is not msgspec.NODEFAULT else f.default_factory()
+        for name, f in known.items()
+        if name in later
+    }
+
+
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a person writes: unknown keys are errors."""
+
+    later: ClassVar[tuple[str, ...]] = ()  # fields that older ids know nothing of (see `identity`)
 
 
 class Model(Strict, frozen=True):
@@ -140,7 +173,7 @@ class Job(Strict, frozen=True):
     """What is tuned: the paper's workload 𝒲."""
 
     name: str
-    target: Target
+    target: str  # the name of a target, ours or a person's
     model: Model
     traffic: Traffic
     cluster: Cluster
@@ -161,7 +194,7 @@ class Job(Strict, frozen=True):
 
 
 def job_id(task: str, target: str, model: Model, traffic: Traffic) -> str:
-    return content_hash([task, target, shape(model), traffic])
+    return content_hash([task, target, identity(shape(model)), identity(traffic)])
 
 
 def shape(model: Model) -> Model:
@@ -196,13 +229,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
     iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
     answered with, one prompt after the other: what the guard compares.
+
+    `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
+    a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s,
+    power_w; `rank_devices`: where each rank ran, as "host:kind:index". `conditions`: what it was like to measure then,
+    such as foreign_cpu_share, steal_share (of the CPU time, 0 to 1), clock_mhz, temperature_c, throttled (1 or 0).
     """
+
+    later: ClassVar[tuple[str, ...]] = ("period", "per_rank", "rank_devices", "conditions")
 
     configuration: Configuration
     name: str  # canonical short name of the configuration, e.g. tp2_pp2_mbs1
     context: str  # job, hardware and versions: measurements are comparable only within one
     status: Status
-    fidelity: Fidelity = "profiled"
+    fidelity: Fidelity = "measured"
     metrics: dict[str, float] = {}
     iterations_s: list[float] = []
     losses: list[float] = []
@@ -213,7 +253,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     device_s: float = 0.0  # cost_s × devices
     environment: dict[str, str] = {}  # versions, device names, launcher
     at: float = 0.0  # unix time of the end
+    period: str = ""
+    per_rank: dict[str, list[float]] = {}
+    rank_devices: list[str] = []
+    conditions: dict[str, float] = {}
 
     @cached_property
     def id(self) -> str:
-        return content_hash(self)
+        return content_hash(identity(self, fidelity=FIRST_WORDS.get(self.fidelity, self.fidelity)))

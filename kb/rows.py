@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import journal as journals
-from kb.records import Measurement
+from kb import claims, older
+from kb.records import Measurement, Model
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,29 +31,37 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")
-_PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s")
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # all there, or none
+PER_RANK = ("per_rank", "rank_devices")  # beside them; NULL where there is nothing
+_PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {
     "id": "UBIGINT",
     **dict.fromkeys(("session", "job_id", "context", "environment"), "VARCHAR"),
     **dict.fromkeys(("configuration_id", "name", "knobs"), "VARCHAR"),
     "number": "INTEGER",
-    **dict.fromkeys(("purpose", "status", "fidelity", "evidence"), "VARCHAR"),
+    **dict.fromkeys(("purpose", "status", "fidelity", "evidence", "period"), "VARCHAR"),
     **dict.fromkeys(("cost_s", "device_s", "unix_s", *METRICS), "DOUBLE"),
-    **dict.fromkeys(("other_metrics", *SERIES), "VARCHAR"),
+    **dict.fromkeys(("other_metrics", "conditions", *SERIES, *PER_RANK), "VARCHAR"),
 }
-COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics")  # into `measurement`, as they are
+LATER = ("period", "conditions", *PER_RANK)  # what files of older lakes lack
+# Into `measurement`, as they are.
+COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics", "conditions")
 
 EXACT = (
     "o.session, o.job_id, o.context, o.environment, c.id AS configuration_id, c.name, c.knobs, m.id, "
     + ", ".join(f"m.{name}" for name in COPIED)
     + ", "
-    + ", ".join(f"x.{name}" for name in SERIES)
+    + ", ".join(f"x.{name}" for name in (*SERIES, *PER_RANK))
 )
 EXACT_FROM = (
     "measurement AS m INNER JOIN origin AS o ON o.key = m.origin "
     "INNER JOIN configuration AS c ON c.key = m.configuration"
 )
+
+
+def family(task: str, target: str, model: Model) -> str:
+    """Such as pretrain-megatron-dense: how a lake is partitioned."""
+    return f"{task}-{target}-{'moe' if model.experts else 'dense'}"
 
 
 def json(value: Any) -> str:
@@ -64,7 +72,7 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
     """A measurement as a row of `incoming`."""
     metrics = dict(measurement.metrics)
     columns = {name: metrics.pop(name, None) for name in METRICS}
-    series = [getattr(measurement, name) for name in SERIES]
+    beside = {name: getattr(measurement, name) for name in (*SERIES, *PER_RANK)}
     return {
         "id": int(measurement.id, 16),
         "session": session,
@@ -80,7 +88,9 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
         "unix_s": measurement.at,
         **columns,
         "other_metrics": json(metrics) if metrics else None,
-        **{name: json(values) if any(series) else None for name, values in zip(SERIES, series, strict=True)},
+        "conditions": json(measurement.conditions) if measurement.conditions else None,
+        **{name: json(beside[name]) if any(beside.values()) else None for name in SERIES},
+        **{name: json(beside[name]) if beside[name] else None for name in PER_RANK},
     }
 
 
@@ -94,18 +104,24 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
 
 
 def store_incoming(con: "DuckDBPyConnection") -> int:
-    """Adds what is new of `incoming`, in its order, within the caller's transaction; returns how many that are.
+    """Adds what is new of `incoming`, in its order, within the caller's transaction; returns how many that are. Of what
+    is known it is remembered who had it, too (kb/claims.py).
 
-    Of rows with the same id the first stays. The large tables are only looked through for what comes in.
+    The large tables are only looked through for what comes in.
     """
+    arriving = con.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE arriving AS
+        SELECT rowid AS place, id, session, purpose FROM incoming
+        WHERE session NOT IN (SELECT session FROM forgotten)
+        """
+    ).fetchone()
+    claims.look_up(con)
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE fresh AS
-        SELECT * FROM (SELECT *, row_number() OVER () AS place FROM incoming)
-        WHERE
-            id NOT IN (SELECT id FROM measurement WHERE id IN (SELECT id FROM incoming))
-            AND session NOT IN (SELECT session FROM forgotten)
-        QUALIFY row_number() OVER (PARTITION BY id ORDER BY place) = 1
+        SELECT rowid AS place, * FROM incoming
+        WHERE rowid IN (SELECT min(place) FROM arriving WHERE id NOT IN (SELECT id FROM known) GROUP BY id)
         """
     )
     con.execute(
@@ -123,21 +139,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
             SELECT (id, name) FROM configuration WHERE id IN (SELECT configuration_id FROM fresh))
         """
     )
-    con.execute(
-        """
-        INSERT INTO origin BY NAME
-        SELECT
-            coalesce((SELECT max(key) FROM origin), 0) + row_number() OVER (ORDER BY place) AS key,
-            session, job_id, context, environment
-        FROM (
-            SELECT session, job_id, context, environment, min(place) AS place
-            FROM fresh GROUP BY session, job_id, context, environment
-        ) AS f
-        WHERE (session, job_id, context, environment) NOT IN (
-            SELECT (session, job_id, context, environment::VARCHAR) FROM origin
-            WHERE session IN (SELECT session FROM fresh))
-        """
-    )
+    _add_origins(con, "fresh")
     inserted = con.execute(
         f"""
         INSERT INTO measurement BY NAME
@@ -153,10 +155,35 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         ORDER BY f.place
         """
     ).fetchone()
+    beside = ", ".join((*SERIES, *PER_RANK))
     con.execute(
-        f"INSERT INTO series SELECT id, {', '.join(SERIES)} FROM fresh WHERE iterations_s IS NOT NULL ORDER BY place"
+        f"INSERT INTO series (id, {beside}) SELECT id, {beside} FROM fresh WHERE iterations_s IS NOT NULL "
+        f"ORDER BY place"
     )
-    return inserted[0] if inserted else 0
+    assert inserted
+    if inserted != arriving and claims.further(con):
+        _add_origins(con, "further")
+        claims.add(con)
+    return inserted[0]
+
+
+def _add_origins(con: "DuckDBPyConnection", table: str) -> None:
+    """Those of a temporary table's rows that are not there yet."""
+    con.execute(
+        f"""
+        INSERT INTO origin BY NAME
+        SELECT
+            coalesce((SELECT max(key) FROM origin), 0) + row_number() OVER (ORDER BY place) AS key,
+            session, job_id, context, environment
+        FROM (
+            SELECT session, job_id, context, environment, min(place) AS place
+            FROM {table} GROUP BY session, job_id, context, environment
+        ) AS f
+        WHERE (session, job_id, context, environment) NOT IN (
+            SELECT (session, job_id, context, environment::VARCHAR) FROM origin
+            WHERE session IN (SELECT session FROM {table}))
+        """
+    )
 
 
 def exact(con: "DuckDBPyConnection", where: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -189,6 +216,6 @@ def measurement(row: dict[str, Any]) -> Measurement:
         **{name: row[name] for name in _PLAIN},
         "at": row["unix_s"],
         "metrics": metrics,
-        **{name: msgspec.json.decode(row[name]) for name in SERIES if row[name]},
+        **{name: msgspec.json.decode(row[name]) for name in (*SERIES, *PER_RANK, "conditions") if row[name]},
     }
-    return msgspec.convert(journals.with_nan(fields), Measurement)
+    return msgspec.convert(older.measurement(fields), Measurement)

@@ -251,7 +251,8 @@ def _counts(
 
         SELECT w.job_id, w.cluster, w.context, count(*), count(*) FILTER (WHERE m.status = 'ok')
         FROM measurement AS m INNER JOIN wanted AS w ON w.key = m.origin
-        WHERE $up_to IS NULL OR m.added <= $up_to
+        WHERE
+            m.fidelity = 'measured' AND m.status != 'infrastructure' AND ($up_to IS NULL OR m.added <= $up_to)
         GROUP BY ALL
         """,
         {

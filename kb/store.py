@@ -128,7 +128,8 @@ def mark(kb: Path) -> int:
 def measurements(
     kb: Path, *, job: str | None = None, context: str | None = None, up_to: int | None = None
 ) -> list[tuple[str, Measurement]]:
-    """(session, measurement) of profiled measurements, failures included, in the order they were added.
+    """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
+    did to experiments, which is no fact about a configuration (the view `incidents` has it).
 
     `job` is a Job.id and `up_to` a mark; None does not filter.
     """
@@ -136,7 +137,7 @@ def measurements(
         found = rows.exact(
             con,
             """
-            m.fidelity = 'profiled' AND ($job IS NULL OR o.job_id = $job)
+            m.fidelity = 'measured' AND m.status != 'infrastructure' AND ($job IS NULL OR o.job_id = $job)
             AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             """,
             {"job": job, "context": context, "up_to": up_to},
@@ -207,7 +208,7 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
     if not isinstance(started, journals.SessionStarted):
         raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
     door.name(started.session, "session")
-    door.name(started.job.name, "job")
+    door.check_job(started.job)
     if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
@@ -219,6 +220,8 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         for event, after in journals.read(path, end):
             if isinstance(event, journals.ExperimentEnded | journals.Answered):
                 door.check_measurement(event.measurement)
+            if isinstance(event, journals.Answered):
+                door.name(event.measured_by, "session")
             events.append(event)
             end = after
     except AutoscoutError as error:
@@ -265,7 +268,7 @@ def job_row(job: Job) -> dict[str, Any]:
         "name": job.name,
         "task": job.task,
         "target": job.target,
-        "family": f"{job.task}-{job.target}-{'moe' if job.model.experts else 'dense'}",
+        "family": rows.family(job.task, job.target, job.model),
         "model": rows.json(job.model),
         "traffic": rows.json(_without_paths(job).traffic),
     }

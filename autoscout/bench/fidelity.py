@@ -65,6 +65,6 @@ class Simulated:
             name=self.landscape.space.name(configuration),
             context=self.landscape.name,
             status="oom" if fails else "ok",
-            fidelity="simulated",
+            fidelity="predicted",
             metrics={} if fails else {self.landscape.metric: value},
         )

@@ -48,9 +48,9 @@ def importance(
     default: Configuration,
     winner: Configuration | None = None,
 ) -> Importance:
-    """`rows`: what was profiled; `winner`: the confirmed one, instead of the best measurement. Without steps where
+    """`rows`: what was measured; `winner`: the confirmed one, instead of the best measurement. Without steps where
     nothing qualified."""
-    rows = [m for m in rows if m.fidelity == "profiled" and space.is_valid(m.configuration)]
+    rows = [m for m in rows if m.fidelity == "measured" and space.is_valid(m.configuration)]
     simulators = Simulators(job, space, rows)
     known = _measured(job, rows)
     best = winner if winner in known else min(known, key=lambda c: known[c], default=None)

@@ -192,7 +192,8 @@ def _changes(space: Space, default: Configuration, best: Configuration) -> list[
 
 
 def _measurements(past: list[AnyEvent]) -> list[Measurement]:
-    return [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
+    found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
+    return [m for m in found if m.fidelity == "measured"]
 
 
 def _confirmed(past: list[AnyEvent]) -> Confirmed | None:

@@ -30,6 +30,7 @@ _WORDS: dict[str, Status] = {
     **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
     "wrong": "wrong",
     "killed": "killed",
+    "infrastructure": "infrastructure",
 }
 
 
@@ -136,7 +137,7 @@ class _Converting:
         notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
         notes += [f"{n} values of {c} look like paths and were left out" for c, n in self.left_out.items()]
         if self.source.simulated:
-            notes.append("these are estimates: kept as simulated, and never taken for measurements")
+            notes.append("these are estimates: kept as predicted, and never taken for measurements")
         return notes
 
     def _measurement(self, row: Row) -> Measurement:
@@ -182,7 +183,7 @@ class _Converting:
             name=name,
             context=content_hash([self.job.id, "import", environment]),
             status=known,
-            fidelity="simulated" if self.source.simulated else "profiled",
+            fidelity="predicted" if self.source.simulated else "measured",
             metrics=metrics,
             evidence=door.plain(evidence) if known != "ok" else "",
             cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,

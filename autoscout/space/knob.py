@@ -34,15 +34,15 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
 class RuleEntry(Strict, frozen=True, kw_only=True):
     """A `[[rule]]`: what must hold, why in words ({names} are filled in), and where that is known from.
 
-    `checked`: who refuses what breaks it. The target ("megatron-core", "megatron-lm", "vllm", "deepspeed"), "nobody"
-    (it would run, wrong or in vain, or crash later), or it is "ours".
+    `checked`: who refuses what breaks it. The target, by its name or that of its package (such as "megatron-core",
+    "vllm"), "nobody" (it would run, wrong or in vain, or crash later), or it is "ours".
     """
 
     id: str
     holds: str
     reason: str
     source: str
-    checked: Literal["megatron-core", "megatron-lm", "vllm", "deepspeed", "nobody", "ours"]
+    checked: str
     replace: bool = False
 
 

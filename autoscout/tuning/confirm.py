@@ -20,9 +20,9 @@ _T95 = (math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
 
 
 def finalists(job: Job, measured: list[Measurement], default: Configuration) -> list[Configuration]:
-    """The best few correct, profiled configurations and, if it works at all, the default; best first."""
+    """The best few correct, measured configurations and, if it works at all, the default; best first."""
     ranked = sorted(
-        ((c, m) for m in measured if m.fidelity == "profiled" and (c := cost(job.objective, m)) is not None),
+        ((c, m) for m in measured if m.fidelity == "measured" and (c := cost(job.objective, m)) is not None),
         key=lambda pair: pair[0],
     )
     if not ranked:

@@ -284,7 +284,7 @@ class Engine:
 
     def _note_best(self, measurement: Measurement) -> None:
         c = cost(self.job.objective, measurement)
-        if measurement.fidelity == "simulated" or c is None or (self.best is not None and c >= self.best):
+        if measurement.fidelity != "measured" or c is None or (self.best is not None and c >= self.best):
             return
         if self.milestone is None or c < 0.99 * self.milestone:
             self.stale, self.milestone = 0, c

@@ -3,7 +3,7 @@ answered by what is known, by the simulators, or by an experiment — in that or
 in the journal.
 
 `evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that knows no simulators they stand in: while fidelity
-is "simulated", every τ-th iteration one configuration is profiled too; when the MAPE of the last checks exceeds ε, or
+is "predicted", every τ-th iteration one configuration is profiled too; when the MAPE of the last checks exceeds ε, or
 nothing better has been predicted for a while, everything after that is profiled. A strategy that holds the
 simulators itself has asked them about the whole space before it asks for an experiment, so that nothing stands in:
 each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
@@ -77,7 +77,7 @@ class Evaluator:
                 f"--fidelity simulate needs simulators, and the knowledge base has too little of {job.name} on this "
                 f"hardware to fit them ({MIN_ROWS} configurations are needed); run it without that option first"
             )
-        self.fidelity: Fidelity = "simulated" if self._ensemble else "profiled"
+        self.fidelity: Fidelity = "predicted" if self._ensemble else "measured"
         self._best_predicted = float("inf")
         self._stale_iterations = 0
 
@@ -88,7 +88,7 @@ class Evaluator:
         measurements = []
         for configuration in configurations:
             measurements.append((yield from self._one(configuration)))
-        if self.fidelity == "profiled":
+        if self.fidelity == "measured":
             return measurements, False
         if not self.stand_in:
             return measurements, self._compare(measurements, step)
@@ -123,7 +123,7 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        if not self.stand_in or self.fidelity == "profiled" or self._ensemble is None or configuration == self.default:
+        if not self.stand_in or self.fidelity == "measured" or self._ensemble is None or configuration == self.default:
             return None  # everything is held against the default: it has to be real
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
@@ -141,7 +141,7 @@ class Evaluator:
             name=name,
             context=self.context,
             status="ok",
-            fidelity="simulated",
+            fidelity="predicted",
             metrics={self.job.objective.metric: event.predicted},
         )
         return simulated
@@ -190,7 +190,7 @@ class Evaluator:
         self, measurements: list[Measurement], step: int
     ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
         """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
-        simulated = [m for m in measurements if m.fidelity == "simulated"]
+        simulated = [m for m in measurements if m.fidelity == "predicted"]
         if not simulated or self._ensemble is None:
             return measurements, False
         chosen = min(simulated, key=lambda m: cost(self.job.objective, m) or float("inf"))
@@ -215,7 +215,7 @@ class Evaluator:
 
     def profile_from_now_on(self, step: int, why: str) -> bool:
         """Whether that changed anything."""
-        return self.fidelity == "simulated" and self._switch(step, why)
+        return self.fidelity == "predicted" and self._switch(step, why)
 
     def run_now(self, configuration: Configuration, again: bool = False) -> Running:
         """An experiment that the strategy did not ask for; what is known already is run only `again`."""
@@ -251,8 +251,8 @@ class Evaluator:
         return real
 
     def _switch(self, step: int, why: str) -> bool:
-        self.fidelity = "profiled"
-        self.tape.emit(FidelitySwitched(step=step, to="profiled", why=why))
+        self.fidelity = "measured"
+        self.tape.emit(FidelitySwitched(step=step, to="measured", why=why))
         return True
 
     def _fit(self) -> Simulators | None:

@@ -143,7 +143,7 @@ def resume(
                 f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
                 f"with this machine's ({context} is not {started.context}): start the job anew"
             )
-        journal.append(SessionResumed(pid=os.getpid(), at=time.time()))
+        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=time.time()))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)

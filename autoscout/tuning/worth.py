@@ -22,7 +22,7 @@ def worth(job: Job, events: list[AnyEvent]) -> WarmStartWorth | None:
         elif not isinstance(event, Answered):
             continue
         m = event.measurement
-        if m.configuration.id not in measured:
+        if m.configuration.id not in measured and m.status != "infrastructure":
             measured[m.configuration.id] = (m.name, cost(job.objective, m))
             first_at[m.configuration.id] = experiments
     carried = {c.id for c in started.favourites}

@@ -10,15 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import door, rows
-from kb.door import Refused
-from kb.records import AutoscoutError, Fidelity, Job, Model, Status, Traffic, content_hash, job_id
+from kb import door, older, rows
+from kb.door import Newer, Refused
+from kb.records import RECORDS, AutoscoutError, Fidelity, Job, Model, Status, Traffic, content_hash, job_id
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _AT_ONCE = 10_000  # rows in memory
+_NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
+_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError)  # what rows of other kinds end in
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
+
+
+def as_today(con: "DuckDBPyConnection") -> None:
+    """Brings `arrived` to what files hold today: columns that came later, and words that have changed."""
+    for column in rows.LATER:
+        con.execute(f"ALTER TABLE arrived ADD COLUMN IF NOT EXISTS {column} VARCHAR")
+    con.execute("UPDATE arrived SET period = '' WHERE kind = 'measurement' AND period IS NULL")
+    con.execute("UPDATE arrived SET fidelity = 'profile' WHERE kind = 'session' AND fidelity = 'profiled'")
+    for first, today in older.TODAY.items():
+        con.execute(
+            "UPDATE arrived SET fidelity = $today WHERE kind = 'measurement' AND fidelity = $first",
+            {"today": today, "first": first},
+        )
+        for type, key in (("fidelity_switched", "to"), ("answered", "fidelity")):
+            con.execute(
+                "UPDATE arrived SET body = replace(body, $first, $today) WHERE kind = 'decision' AND type = $type",
+                {"first": f'"{key}":"{first}"', "today": f'"{key}":"{today}"', "type": type},
+            )
 
 
 def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
@@ -27,7 +47,19 @@ def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
     for check in (_sessions, _jobs, _words, _measurements):
         for file, error in check(con):
             found.setdefault(file, error)
-    return found
+    newer = {file: Newer(_NEWER.format(version)) for file, version in _versions(con) if version > RECORDS}
+    return {file: newer.get(file, error) for file, error in found.items()}
+
+
+def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
+    """Which version of the records each session's file says it was written with."""
+    for file, job in con.execute("SELECT hash, job FROM arrived WHERE kind = 'session'").fetchall():
+        try:
+            version = msgspec.json.decode(job or "").get("records", 0)
+        except (msgspec.DecodeError, AttributeError):
+            continue
+        if isinstance(version, int):
+            yield file, version
 
 
 def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
@@ -40,20 +72,20 @@ def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
 
 
 def _jobs(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
-    jobs = "SELECT hash, job_id, job_name, job_task, job_target, job_model, job_traffic FROM arrived WHERE kind = 'job'"
-    for file, id, name, task, target, model, traffic in con.execute(jobs).fetchall():
-        yield from _caught(file, _check_workload, id, name, task, target, model or "", traffic or "")
+    columns = "hash, job_id, job_name, job_task, job_target, job_family, job_model, job_traffic"
+    for file, *found, model, traffic in con.execute(f"SELECT {columns} FROM arrived WHERE kind = 'job'").fetchall():
+        yield from _caught(file, _check_workload, *found, model or "", traffic or "")
 
 
 def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     job: Job = read(stored)
     door.name(name or "", "job")
-    door.name(job.name, "job")
+    door.check_job(job)
     if not job.traffic.trace and job.id != id:  # a trace's path is not stored, though it is part of older ids
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
 
 
-def _check_workload(id: str, name: str, task: str, target: str, model: str, traffic: str) -> None:
+def _check_workload(id: str, name: str, task: str, target: str, family: str, model: str, traffic: str) -> None:
     door.name(name or "", "job")
     door.name(target or "", "target")
     door.name(task or "", "task")
@@ -61,6 +93,8 @@ def _check_workload(id: str, name: str, task: str, target: str, model: str, traf
         shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
+    if family != rows.family(task, target, shape):  # a folder of the lakes that it goes on to
+        raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
     if not load.trace and job_id(task, target, shape, load) != id:
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
 
@@ -71,7 +105,7 @@ def _words(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
         for file, word in con.execute(words).fetchall():
             if word not in known:
                 yield file, Refused(f"a measurement has the {column} {door.shown(str(word))}, which is unknown here")
-    texts = ("host", "cluster", "goal", "metric", "strategy", "warm_start", "context", "type", "purpose")
+    texts = ("host", "cluster", "goal", "metric", "strategy", "warm_start", "context", "type", "purpose", "period")
     for column in texts:
         for file, word in con.execute(f"SELECT DISTINCT hash, {column} FROM arrived").fetchall():
             if word is not None and door.plain(str(word)) != str(word):
@@ -101,5 +135,5 @@ def _caught(file: str, check: Any, *arguments: Any) -> Iterator[tuple[str, Refus
         check(*arguments)
     except Refused as error:
         yield file, error
-    except (AutoscoutError, ValueError, TypeError, KeyError, ArithmeticError, msgspec.MsgspecError) as error:
+    except (AutoscoutError, msgspec.MsgspecError, *_WRONG) as error:
         yield file, Refused(f"it cannot be read ({error})")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from kb import rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
@@ -38,6 +39,8 @@ def push(kb: Path, catalog: str, data: Path | None) -> Moved:
             source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
             if i == 0:
                 team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
+                for column in rows.LATER:  # of a catalog that an older AutoScout made
+                    team.execute(f"ALTER TABLE team.part ADD COLUMN IF NOT EXISTS {column} VARCHAR")
             if name not in there:
                 team.execute(f"INSERT INTO team.part BY NAME {source}")
         team.execute("CREATE TABLE IF NOT EXISTS team.forgotten (session VARCHAR)")

@@ -27,7 +27,7 @@ SESSION = (
     *("source", "job_id", "job_name", "context", "host", "cluster", "devices", "goal", "metric", "constraints"),
     *("strategy", "seed", "fidelity", "warm_start", "kb_mark", "unix_s", "job", "hyper", "environment"),
 )
-_JSON = ("job", "hyper", "environment", "other_metrics")
+_JSON = ("job", "hyper", "environment", "other_metrics", "conditions")
 
 
 class Moved(NamedTuple):
@@ -119,7 +119,11 @@ def census(con: "DuckDBPyConnection") -> list[Session]:
         """
         WITH measured AS (
             SELECT o.session, any_value(o.job_id) AS job_id, sum(m.n)::BIGINT AS n
-            FROM (SELECT origin, count(*) AS n FROM measurement GROUP BY origin) AS m
+            FROM (
+                SELECT origin, count(*) AS n FROM measurement GROUP BY origin
+                UNION ALL
+                SELECT origin, count(*) AS n FROM further_source GROUP BY origin
+            ) AS m
             INNER JOIN origin AS o ON o.key = m.origin GROUP BY o.session
         ),
 
@@ -159,7 +163,8 @@ def _whole_session() -> str:
     job = ", ".join(f"j.{name}::VARCHAR AS job_{name}" for name in _JOB)
     session = ", ".join(f"s.{name}::VARCHAR AS {name}" if name in _JSON else f"s.{name}" for name in SESSION)
     copied = ", ".join(f"m.{name}::VARCHAR AS {name}" if name in _JSON else f"m.{name}" for name in rows.COPIED)
-    series = ", ".join(f"x.{name}::VARCHAR AS {name}" for name in rows.SERIES)
+    series = ", ".join(f"x.{name}::VARCHAR AS {name}" for name in (*rows.SERIES, *rows.PER_RANK))
+    origins = "(SELECT key FROM origin WHERE session = $session)"
     return f"""
         SELECT 'job' AS kind, 0::BIGINT AS place, $session AS session, {job}
         FROM job AS j
@@ -173,11 +178,15 @@ def _whole_session() -> str:
             'measurement' AS kind, row_number() OVER (ORDER BY m.added) AS place,
             o.session, o.job_id, o.context, o.environment::VARCHAR AS environment, c.id AS configuration_id, c.name,
             c.knobs::VARCHAR AS knobs, m.id, {copied}, {series}
-        FROM measurement AS m
+        FROM (
+            FROM measurement WHERE origin IN {origins}
+            UNION ALL
+            SELECT m.* REPLACE (f.origin AS origin, f.number AS number, f.purpose AS purpose)
+            FROM further_source AS f INNER JOIN measurement AS m ON m.id = f.id WHERE f.origin IN {origins}
+        ) AS m
         INNER JOIN origin AS o ON o.key = m.origin
         INNER JOIN configuration AS c ON c.key = m.configuration
         LEFT JOIN series AS x ON x.id = m.id
-        WHERE o.session = $session
         UNION ALL BY NAME
         SELECT 'decision' AS kind, seq AS place, session, type, unix_s, body::VARCHAR AS body
         FROM decision WHERE session = $session
@@ -195,6 +204,7 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
 def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
     """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
     transaction; says how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
+    arrivals.as_today(con)
     refused = arrivals.refused(con)
     con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
     con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")
@@ -225,8 +235,8 @@ def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
         """
         INSERT INTO lake_file
         SELECT
-            hash, any_value(session), count(*) FILTER (WHERE kind = 'measurement'),
-            count(*) FILTER (WHERE kind = 'decision')
+            hash, any_value(session), count(DISTINCT id) FILTER (WHERE kind = 'measurement'),
+            count(DISTINCT place) FILTER (WHERE kind = 'decision')
         FROM arrived GROUP BY hash ON CONFLICT DO NOTHING
         """
     )

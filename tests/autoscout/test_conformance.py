@@ -1,6 +1,7 @@
 """What every strategy owes to whoever drives it, ours and rivals alike; after Optuna's suite for samplers."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from landscape import measured, space_of
 from autoscout.search.earlier import Past
 from autoscout.search.strategy import kind_of, names, strategy
 from autoscout.space.graph import Space
+from kb.journal import Decided
 from kb.records import Configuration, Measurement, Objective, Value
 
 FINITE = tuple(name for name in names() if kind_of(name).finite)
@@ -103,6 +105,23 @@ def test_decides_the_same_with_the_same_seed(name):
     first, again, other = (drive(strategy(name, space, seed=s), space, budget)[0] for s in (1, 1, 2))
     assert first == again
     assert first != other or name in CERTAIN
+
+
+@every_strategy
+def test_phases_and_arms_are_those_that_the_journal_knows(name):
+    """kb.journal.Decided lists them; a rival is its own only arm."""
+    named = set(re.findall(r"^ {8}([\w-]+)", Decided.__doc__ or "", re.MULTILINE))
+    assert {"opening", "repeat", "MODEL"} <= named
+    space, _ = toy()
+    chosen = strategy(name, space, seed=0, budget=12)
+    decided: list[Decided] = []
+    for _ in range(12):
+        batch = chosen.ask()
+        chosen.tell([fine(space, c) for c in batch])
+        decided += [event for event in chosen.drain() if isinstance(event, Decided)]
+    assert decided
+    assert {d.phase for d in decided} <= named
+    assert {d.arm for d in decided} <= (named if name in OURS else {name.upper()})
 
 
 @every_strategy

@@ -66,7 +66,7 @@ def history(n, noise=0.0, seed=5) -> list[Measurement]:
 def test_with_an_empty_knowledge_base_it_simply_profiles(tmp_path):
     bench = Bench(tmp_path)
     bench.search(10)
-    assert bench.evaluator.fidelity == "profiled"
+    assert bench.evaluator.fidelity == "measured"
     assert bench.of(Simulated) == []
     assert bench.profiled
 
@@ -91,7 +91,7 @@ def test_what_the_knowledge_base_knows_is_answered_and_said(tmp_path):
 def test_simulators_stand_in_and_are_checked_every_tau_iterations(tmp_path):
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
     bench.search(25)
-    assert bench.evaluator.fidelity == "simulated"
+    assert bench.evaluator.fidelity == "predicted"
     assert bench.profiled[0] == (expert_default(bench.space).id, "search")
     assert {purpose for _, purpose in bench.profiled[1:]} == {"check"}
     assert {c.step % 5 for c in bench.of(Checked)} == {0}
@@ -106,7 +106,7 @@ def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=twice_as_slow)
     bench.search(30)
     (switch,) = bench.of(FidelitySwitched)
-    assert bench.evaluator.fidelity == "profiled"
+    assert bench.evaluator.fidelity == "measured"
     assert "more than ε = 15%" in switch.why
     last_simulated = max(i for i, e in enumerate(bench.events) if isinstance(e, Simulated))
     assert last_simulated < bench.events.index(switch)
@@ -137,6 +137,7 @@ def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrul
     assert answer("c", one(1.0, "timeout", 99.0), one(2.0), one(2.0))[0].status == "ok"
     again = [(configuration.id, "search")]
     assert answer("d", one(1.0, "killed"))[1] == again
+    assert answer("d2", one(1.0, "infrastructure"))[1] == again
     assert answer("e", one(1.0, "oom"))[0].status == "oom"
     assert answer("f", one(1.0, "timeout", cost_s=95.0))[0].status == "timeout"  # the job's limit is 90 s
     assert answer("g", one(1.0, "timeout", cost_s=30.0))[1] == again
@@ -147,14 +148,14 @@ def test_the_default_is_never_simulated(tmp_path):
     default = strategy("autoscout", space, seed=1).ask()[0]
     bench = Bench(tmp_path, [m for m in history(300) if m.configuration != default])
     (measurement,), _ = bench.evaluate([default], 1)
-    assert bench.evaluator.fidelity == "simulated"
-    assert measurement.fidelity == "profiled"
+    assert bench.evaluator.fidelity == "predicted"
+    assert measurement.fidelity == "measured"
 
 
 def test_repeats_do_not_make_simulators_look_better_than_they_are(tmp_path):
     """Four configurations four times each are four rows."""
     rows = history(4) * 4
-    assert Bench(tmp_path, rows).evaluator.fidelity == "profiled"
+    assert Bench(tmp_path, rows).evaluator.fidelity == "measured"
 
 
 def test_every_simulated_configuration_says_why_it_was_believed(tmp_path):
@@ -180,8 +181,8 @@ def test_a_region_where_the_simulators_err_is_profiled_though_they_are_believed_
     measurements, switched = bench.evaluate(configurations, 1)
     assert not switched
     for m in measurements:
-        assert m.fidelity == ("profiled" if m.configuration.knobs["pp"] == 4 else "simulated")
-    assert {m.fidelity for m in measurements} == {"profiled", "simulated"}
+        assert m.fidelity == ("measured" if m.configuration.knobs["pp"] == 4 else "predicted")
+    assert {m.fidelity for m in measurements} == {"measured", "predicted"}
 
 
 def test_what_other_jobs_measured_predicts_for_a_job_without_rows(tmp_path):

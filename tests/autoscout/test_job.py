@@ -66,7 +66,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"layers": 'preset = ["x"]'}, "model.preset = ['x'], which is unknown"),
         ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
         ({"hidden": "hidden = 66"}, "model.hidden 66 is not a multiple of model.heads 4"),
-        ({"target": 'target = "megatrom"'}, "target: invalid enum value 'megatrom'"),
+        ({"target": 'target = "megatrom"'}, "target = 'megatrom', which is unknown; did you mean 'megatron'"),
         ({"task": 'task = "serve"'}, "traffic of a serving job needs"),
         ({"repeats": 'repeats = 2\nlauncher = "replay"'}, "needs launch.recorded"),
     ],

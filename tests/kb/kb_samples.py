@@ -9,6 +9,7 @@ from kb import journal
 from kb.records import Cluster, Configuration, Job, Measurement, Model, Node, Objective, Traffic, Value
 
 HERE = Path(__file__).parent
+PAST = HERE / "past"  # what older AutoScouts wrote, and a newer one might write
 
 
 def job(name: str = "tiny", seq_len: int = 8, objective: Objective | None = None) -> Job:

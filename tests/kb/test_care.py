@@ -27,7 +27,7 @@ def failed(kb: Path) -> dict[str, str]:
 
 def test_info(kb: Path):
     info = care.info(kb)
-    assert (info["measurements"], info["jobs"], info["sessions"], info["schema"]) == (6, 1, 1, 2)
+    assert (info["measurements"], info["jobs"], info["sessions"], info["schema"]) == (6, 1, 1, 3)
     assert info["statuses"] == {"ok": 6}
 
 
@@ -44,7 +44,7 @@ def test_a_changed_number_shows(kb: Path):
 def test_rows_that_lead_nowhere_show(kb: Path):
     with connect.writer(kb) as con:
         con.execute("DELETE FROM origin")
-        con.execute("INSERT INTO series VALUES (1, '[]', '[]', '[]', '[]')")
+        con.execute("INSERT INTO series VALUES (1, '[]', '[]', '[]', '[]', NULL, NULL)")
     assert failed(kb)["references"] == "6 measurements without an origin; 1 series without a measurement"
 
 

@@ -325,6 +325,17 @@ def test_a_migration_that_fails_changes_nothing(kb: Path, tmp_path: Path):
     assert query.run(kb, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'half'").rows == []
 
 
+def test_a_migration_that_cannot_be_committed_says_why(kb: Path, tmp_path: Path):
+    """DuckDB alters no table of which the same transaction has deleted rows, and says so only in the end."""
+    more = _with_one_more(
+        tmp_path / "migrations", "DELETE FROM measurement; ALTER TABLE measurement ADD COLUMN colour VARCHAR"
+    )
+    with pytest.raises(AutoscoutError, match="another transaction has altered this table"), connect.writer(kb) as con:
+        migrate.apply(con, kb, more)
+    assert store.mark(kb) == 1
+    assert len(store.measurements(kb)) == 1
+
+
 def test_a_changed_migration_is_refused(kb: Path):
     with connect.writer(kb) as con:
         con.execute("UPDATE schema_migrations SET sha256 = 'x'")

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from kb_samples import ended, measured, write
+from kb_samples import PAST, ended, measured, write
 
-from kb import forget, store
+from kb import forget, query, store
 from kb.records import AutoscoutError
-from kb.sharing import places
+from kb.sharing import ducklake, places
 
 BINARIES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), Path("/nowhere"))
 EXTENSIONS = ("duckdb_extensions", "duckdb_extension_ducklake", "duckdb_extension_postgres_scanner")
@@ -76,6 +77,31 @@ def test_two_knowledge_bases_meet_in_a_catalog(catalog: str, tmp_path: Path):
     carol = tmp_path / "carol" / "kb.duckdb"
     places.pull(carol, catalog)
     assert {session for session, _ in store.measurements(carol)} == {"b"}
+
+
+def test_a_catalog_that_an_older_autoscout_made(catalog: str, tmp_path: Path):
+    """It lacks the columns that came later, and has older words."""
+    files = sorted((PAST / "lake-1").rglob("*.parquet"))
+    with ducklake._attached(catalog.removeprefix("ducklake:postgres:"), tmp_path / "data", write=True) as team:
+        names = ", ".join(f"'{path}'" for path in files)
+        team.execute(
+            "CREATE TABLE team.part AS SELECT parse_filename(filename, true) AS hash, * EXCLUDE (filename) "
+            f"FROM read_parquet([{names}], union_by_name = true, filename = true)"
+        )
+        team.execute("CREATE TABLE team.forgotten (session VARCHAR)")
+    ann, bob = tmp_path / "ann" / "kb.duckdb", tmp_path / "bob" / "kb.duckdb"
+    today = msgspec.structs.replace(measured(2.0, tp=2), period="p", per_rank={"power_w": [1.0]})
+    store.ingest(ann, write(ann, "a", ended(today)))
+    assert places.push(ann, catalog)[:2] == (1, 1)
+    assert places.pull(ann, catalog).measurements == 7
+    assert places.pull(bob, catalog).measurements == 8
+    for kb in (ann, bob):
+        assert today.id in {m.id for _, m in store.measurements(kb)}
+        assert query.run(kb, "SELECT fidelity, count(*) FROM runs GROUP BY 1 ORDER BY 1").rows == [
+            ("measured", 7),
+            ("predicted", 1),
+        ]
+        assert places.push(kb, catalog)[:2] == (0, 0)
 
 
 def test_a_catalog_that_is_not_there(tmp_path: Path):

@@ -109,7 +109,8 @@ def test_a_kill_while_pushing_leaves_only_whole_files(two, tmp_path):
         write(ann, f"s{i:02}", ended(measured(1.0 + i, tp=100 + i)))
     store.ingest_all(ann)
     child = python(
-        "import sys, pathlib; from kb import lake; lake.push(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
+        "import sys; from pathlib import Path; from kb.sharing import lake\n"
+        "lake.push(Path(sys.argv[1]), Path(sys.argv[2]))",
         ann,
         folder,
     )

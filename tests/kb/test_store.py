@@ -36,6 +36,10 @@ any_measurement = st.builds(
     device_s=finite,
     environment=st.dictionaries(words, words, max_size=3),
     at=finite,
+    period=words,
+    per_rank=st.dictionaries(words, st.lists(st.floats(), max_size=3), max_size=2),
+    rank_devices=st.lists(words, max_size=3),
+    conditions=st.dictionaries(words, finite, max_size=2),
 )
 
 

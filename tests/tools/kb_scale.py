@@ -2,9 +2,10 @@
 
     python tests/tools/kb_scale.py [--rows 10000000] [--folder /tmp/autoscout-kb-scale] [--json]
 
-A fiftieth of the rows are sessions of our own: numbers in full precision, series, a journal's decisions. The others are
-imported tables: times with six significant digits, memory with two decimals, as result files have them. Times are CPU
-seconds of one thread's work or of several together, the least of three runs, the file opened each time.
+A fiftieth of the rows are sessions of our own: numbers in full precision, series, periods and values per rank, a
+journal's decisions. The others are imported tables: times with six significant digits, memory with two decimals, as
+result files have them; one in a hundred was imported twice. Times are CPU seconds of one thread's work or of several
+together, the least of three runs, the file opened each time.
 """
 
 import argparse
@@ -97,10 +98,12 @@ timed AS (
 SELECT
     hash(n, j, 3) AS id, row_number() OVER () AS added, n + 1 AS origin, k + 1 AS configuration,
     if(imported, NULL, j + 1) AS number, if(imported, 'import', if(j % 10 = 0, 'confirm', 'search')) AS purpose,
-    if(failed, if(u < 0.05, 'oom', 'error'), 'ok') AS status, 'profiled' AS fidelity,
+    if(failed, if(u < 0.05, 'oom', 'error'), 'ok') AS status, 'measured' AS fidelity,
     if(failed, if(u < 0.05, 'out of memory on rank 0', 'AssertionError'), '') AS evidence,
     if(imported, 0, 20 + 40 * v) AS cost_s, if(imported, 0, (20 + 40 * v) * gpus) AS device_s,
     if(imported, 0, 1.7e9 + 1000 * n + 50 * j + v) AS unix_s,
+    if(imported, '', printf('gpu-%02d boot %d', n % 40, n // 400)) AS period,
+    if(imported, NULL, '{"steal_share": 0.01, "clock_mhz": 1410.0}') AS conditions,
     if(failed OR serving, NULL, if(imported, round(t, (5 - floor(log10(t)))::INTEGER), t)) AS step_time_s,
     if(failed OR serving, NULL, if(imported, round(512 / t, 2), 512 / t)) AS tokens_per_s,
     if(failed, NULL, round(gib, 2)) AS peak_memory_gib,
@@ -110,9 +113,17 @@ SELECT
     if(failed OR NOT serving, NULL, round(5 * t, 2)) AS tpot_p99_ms,
     if(failed OR NOT serving, NULL, round(9000 / t, 1)) AS output_tokens_per_s
 FROM timed ORDER BY n, j;
-INSERT INTO series
-SELECT id, to_json([step_time_s, step_time_s * 1.01, step_time_s * 0.99]), '[10.8, 10.7]', '[1.5, 1.4]', '[70.1, 70.2]'
+INSERT INTO series BY NAME
+SELECT
+    id, to_json([step_time_s, step_time_s * 1.01, step_time_s * 0.99]) AS iterations_s, '[10.8, 10.7]' AS losses,
+    '[1.5, 1.4]' AS grad_norms, '[70.1, 70.2]' AS rank_memory_gib, '{"power_w": [301.5, 310.25]}' AS per_rank,
+    '["gpu-07:gpu:0", "gpu-07:gpu:1"]' AS rank_devices
 FROM measurement WHERE number IS NOT NULL AND step_time_s IS NOT NULL;
+"""
+_FURTHER = """
+INSERT INTO further_source
+SELECT id, 1 + (origin * 7) % (SELECT count(*) FROM run WHERE imported), NULL, 'import'
+FROM measurement WHERE purpose = 'import' AND id % 100 = 0;
 """
 _DECISIONS = """
 INSERT INTO decision
@@ -153,7 +164,7 @@ def build(kb: Path, rows: int) -> None:
         con.execute("SET threads = 2")
         for name, value in numbers.items():
             con.execute(f"SET VARIABLE {name} = {value}")
-        for part in (_JOBS, _SESSIONS, _CONFIGURATIONS, _MEASUREMENTS, _DECISIONS):
+        for part in (_JOBS, _SESSIONS, _CONFIGURATIONS, _MEASUREMENTS, _FURTHER, _DECISIONS):
             for name in numbers:
                 part = part.replace(f"${name}", f"getvariable('{name}')")
             con.execute(part)

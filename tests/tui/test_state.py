@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tui_samples import JOB, ended, running, session
+from tui_samples import JOB, START, configuration, ended, experiment, measured, running, session
 
 from kb import journal as journals
 from kb.journal import ExperimentEnded, SessionResumed
+from tui.draw import panels
 from tui.printing.plain import Progress
 from tui.session.eta import remaining
 from tui.session.state import best_so_far, fold
@@ -20,12 +21,12 @@ RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl
 def test_a_running_session():
     state = fold(running())
     assert (state.session, state.phase, state.strategy) == ("gpt-1", "search", "autoscout")
-    assert (state.searched, state.known, state.simulated) == (9, 1, 3)
+    assert (state.searched, state.known, state.predicted) == (9, 1, 3)
     assert [run.name for run in state.running.values()] == ["pp4_tp2_arnone_mbs2"]
     assert state.failures == {"oom": 1, "error": 1, "limit": 1}
     assert state.default_value == 1.0
     assert state.gain == pytest.approx(1 / 0.72)
-    assert state.fidelity == "profiled"
+    assert state.fidelity == "measured"
     assert "22 %" in state.fidelity_why
     assert state.arms["SPARSE"].pulls == 7
     assert state.arms["SPARSE"].ucb[-1] == 0.2
@@ -37,6 +38,19 @@ def test_a_run_that_breaks_a_constraint_is_no_best_and_says_why():
     run = next(r for r in fold(session()).runs if r.status == "limit")
     assert run.value is None
     assert "peak_memory_gib <= 78" in run.note
+
+
+def test_what_a_machine_did_is_no_failure_and_is_shown():
+    spoiled = measured(configuration(pp=4), 0.0, "infrastructure", evidence="gpu-07 fell off the bus")
+    before = fold(running())
+    state = fold([*running(), *experiment(10, spoiled, START + 500)])
+    assert (state.failures, state.incidents) == (before.failures, 1)
+    assert state.curve == before.curve
+    assert state.runs[-1].status == "infrastructure"
+    shown = panels.failures(state, 100, 5, True).plain
+    assert "^ infrastructure 1" in shown
+    assert "gpu-07 fell off the bus" in shown
+    assert "infrastructure 1" in panels.curve(state, 120, 10, True).plain
 
 
 def test_the_verdict_replaces_the_single_run():

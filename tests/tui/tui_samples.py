@@ -170,7 +170,7 @@ def session() -> list[j.AnyEvent]:
             )
         )
     events.append(
-        j.FidelitySwitched(step=9, to="profiled", why="the simulators err by 22 %, more than ε = 15 %", at=START + 140)
+        j.FidelitySwitched(step=9, to="measured", why="the simulators err by 22 %, more than ε = 15 %", at=START + 140)
     )
     return events
 

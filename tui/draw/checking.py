@@ -19,7 +19,7 @@ def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
                 (
                     check.predicted,
                     check.measured,
-                    "x" if far else fidelity_mark("profiled", ascii_only),
+                    "x" if far else fidelity_mark("measured", ascii_only),
                     "red" if far else "blue",
                 )
             )

@@ -9,6 +9,7 @@ GLYPHS = {
     "timeout": ("✗", "x", "red"),
     "wrong": ("!", "!", "magenta"),
     "killed": ("✗", "x", "red"),
+    "infrastructure": ("↯", "^", "yellow"),
     "limit": ("≠", "/", "yellow"),
 }
 
@@ -23,7 +24,7 @@ def style(status: str) -> str:
 
 
 def fidelity_mark(kind: str, ascii_only: bool) -> str:
-    """Profiled, simulated, answered from memory: told apart by shape."""
-    fancy = {"profiled": "●", "simulated": "○", "known": "◆"}
-    plain = {"profiled": "*", "simulated": "o", "known": "#"}
+    """The rungs of the ladder, and what was answered from memory: told apart by shape."""
+    fancy = {"predicted": "○", "shadow": "◌", "one-device": "◔", "short": "◑", "measured": "●", "known": "◆"}
+    plain = {"predicted": "o", "shadow": "~", "one-device": "1", "short": "%", "measured": "*", "known": "#"}
     return (plain if ascii_only else fancy)[kind]

@@ -47,26 +47,27 @@ def gain(state: State) -> str:
 def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:
     marks = [
         Marks(
-            [(p.at, p.value) for p in state.curve if p.kind == "simulated"],
-            fidelity_mark("simulated", ascii_only),
+            [(p.at, p.value) for p in state.curve if p.kind == "predicted"],
+            fidelity_mark("predicted", ascii_only),
             "dim",
         ),
         Marks([(p.at, p.value) for p in state.curve if p.kind == "known"], fidelity_mark("known", ascii_only), "cyan"),
         Marks(
-            [(p.at, p.value) for p in state.curve if p.kind == "profiled" and p.value is not None],
-            fidelity_mark("profiled", ascii_only),
+            [(p.at, p.value) for p in state.curve if p.kind == "measured" and p.value is not None],
+            fidelity_mark("measured", ascii_only),
             "blue",
         ),
         Marks([(p.at, None) for p in state.curve if p.value is None], glyph("error", ascii_only), "red"),
     ]
     last = float(len(state.curve) or 1)
     text = plot(width, max(2, height - 1), best_so_far(state), marks, state.default_value, "default", last, ascii_only)
-    mark = {kind: fidelity_mark(kind, ascii_only) for kind in ("profiled", "simulated", "known")}  # type: ignore[arg-type]
+    mark = {kind: fidelity_mark(kind, ascii_only) for kind in ("measured", "predicted", "known")}  # type: ignore[arg-type]
     counts = [
-        (mark["profiled"], ("profiled", "prof."), state.searched),
-        (mark["simulated"], ("simulated", "sim."), state.simulated),
+        (mark["measured"], ("measured", "meas."), state.searched),
+        (mark["predicted"], ("predicted", "pred."), state.predicted),
         (mark["known"], ("known", "known"), state.known),
         (glyph("error", ascii_only), ("failed", "failed"), sum(state.failures.values())),
+        (glyph("infrastructure", ascii_only), ("infrastructure", "infra."), state.incidents),
     ]
     legends = ["  ".join(f"{m} {words[short]} {n}" for m, words, n in counts if n) for short in (0, 1)]
     text.append(f"\n{legends[len(legends[0]) > width]}", style="dim")
@@ -74,10 +75,14 @@ def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    if not state.failures:
+    spoiled = {"infrastructure": state.incidents} if state.incidents else {}
+    if not state.failures and not spoiled:
         return Text("no failure", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("  ".join(f"{glyph(s, ascii_only)} {s} {n}" for s, n in sorted(state.failures.items())) + "\n")
+    text.append(
+        "  ".join(f"{glyph(s, ascii_only)} {s} {n}" for s, n in [*sorted(state.failures.items()), *spoiled.items()])
+        + "\n"
+    )
     failed = [run for run in reversed(state.runs) if run.status not in ("ok", "running")]
     for run in failed[: max(0, height - 1)]:
         text.append(f"{run.name}: {run.note}\n", style="dim")
@@ -175,7 +180,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}")
     if state.fidelity_why:
         text.append(f": {state.fidelity_why}")
-    elif state.job is not None and state.fidelity == "profiled":
+    elif state.job is not None and state.fidelity == "measured":
         text.append(": every experiment is a real one")
     return text
 

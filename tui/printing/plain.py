@@ -97,7 +97,7 @@ class Progress:
     def _experiment(self, event: ExperimentEnded) -> None:
         if event.purpose in ("search", "check"):
             self.searched += 1
-            self._measured(event.measurement, f"profiled {self.searched}/{self.job.budget.profiles}")
+            self._measured(event.measurement, f"measured {self.searched}/{self.job.budget.profiles}")
         else:
             self.arm = ""
             self._measured(event.measurement, "re-measured")

@@ -60,7 +60,7 @@ class Point(msgspec.Struct, frozen=True):
 
     at: int
     value: float | None
-    kind: Literal["profiled", "simulated", "known"]
+    kind: Literal["measured", "predicted", "known"]
 
 
 class Arm(msgspec.Struct, kw_only=True):
@@ -91,14 +91,14 @@ class State(msgspec.Struct, kw_only=True):
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     default: Configuration | None = None
     fidelity_asked: str = "adaptive"
-    fidelity: str = "profiled"
+    fidelity: str = "measured"
     fidelity_why: str = ""
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
     began: float = 0.0
     now: float = 0.0  # unix time of the last event; of the screen's clock while the session runs
     last: float = 0.0  # of the last event
     resumed: int = 0
-    phase: str = "starting"  # starting · tournament · search · confirm · ended
+    phase: str = "starting"  # starting, then as kb.journal.Decided says, then confirm and ended
     step: int = 0
     arm: str = ""
     decision: Decided | None = None
@@ -107,7 +107,7 @@ class State(msgspec.Struct, kw_only=True):
     waiting: Waiting | None = None  # for the devices
     coordinates: dict[str, list[int]] = msgspec.field(default_factory=dict)  # of the dense optimizer
     curve: list[Point] = msgspec.field(default_factory=list)
-    simulated: int = 0
+    predicted: int = 0
     known: int = 0
     searched: int = 0  # experiments that count towards the budget
     device_s: float = 0.0
@@ -120,6 +120,7 @@ class State(msgspec.Struct, kw_only=True):
     checks: list[Checked] = msgspec.field(default_factory=list)
     rounds: list[TournamentRanked] = msgspec.field(default_factory=list)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
+    incidents: int = 0  # experiments that a machine spoiled: no failures of their configurations
     confirmed: Confirmed | None = None
     ended: SessionEnded | None = None
     search_end: str = ""
@@ -182,10 +183,10 @@ class State(msgspec.Struct, kw_only=True):
                 run.note = f"known from session {event.measured_by}"
                 self._measured(run, event.measurement, "known")
             case Simulated():
-                self.simulated += 1
-                self.fidelity = "simulated" if not self.switches else self.fidelity
+                self.predicted += 1
+                self.fidelity = "predicted" if not self.switches else self.fidelity
                 self.predictions[event.configuration.id] = event.predicted
-                self.curve.append(Point(len(self.curve) + 1, event.predicted, "simulated"))
+                self.curve.append(Point(len(self.curve) + 1, event.predicted, "predicted"))
             case Checked():
                 self.checks.append(event)
                 self._predicted(event)
@@ -215,7 +216,7 @@ class State(msgspec.Struct, kw_only=True):
         self.job, self.session, self.strategy, self.seed = event.job, event.session, event.strategy, event.seed
         self.context, self.environment, self.default = event.context, event.environment, event.default
         self.fidelity_asked = event.fidelity
-        self.fidelity = "simulated" if event.fidelity == "simulate" else "profiled"
+        self.fidelity = "predicted" if event.fidelity == "simulate" else "measured"
         self.began = event.at
         self.patience = int(event.hyper.get("patience", 0))
 
@@ -278,7 +279,7 @@ class State(msgspec.Struct, kw_only=True):
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES:
             self.searched += 1
-        self._measured(run, m, "profiled")
+        self._measured(run, m, "measured")
 
     def _run(self, number: int | None, purpose: str, configuration: Configuration, name: str) -> Run:
         searching = purpose not in ("confirm", "profile")
@@ -294,7 +295,7 @@ class State(msgspec.Struct, kw_only=True):
         self.runs.append(run)
         return run
 
-    def _measured(self, run: Run, m: Measurement, kind: Literal["profiled", "known"]) -> None:
+    def _measured(self, run: Run, m: Measurement, kind: Literal["measured", "known"]) -> None:
         assert self.job is not None
         objective = self.job.objective
         c = cost(objective, m)
@@ -303,6 +304,9 @@ class State(msgspec.Struct, kw_only=True):
         run.note = m.evidence or run.note
         if c is None and m.status == "ok":
             run.status, run.note = "limit", broken(objective, m)
+        if run.status == "infrastructure":
+            self.incidents += 1
+            return
         if run.status != "ok":
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
@@ -329,7 +333,7 @@ def best_so_far(state: State) -> list[tuple[int, float]]:
     minimized = state.job is None or bool(state.job.objective.minimize)
     steps: list[tuple[int, float]] = []
     for point in state.curve:
-        if point.value is None or point.kind == "simulated":
+        if point.value is None or point.kind == "predicted":
             continue
         if not steps or (point.value < steps[-1][1] if minimized else point.value > steps[-1][1]):
             steps.append((point.at, point.value))

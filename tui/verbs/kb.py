@@ -23,8 +23,9 @@ def sql(
 ) -> None:
     """Ask the knowledge base in SQL, read-only; without a query a console opens.
 
-    Views: runs, best, results, failures, knob_effects, sessions, imports, decisions, grids, arms, checks,
-    simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters, versions, objectives.
+    Views: runs, ranks, best, results, failures, incidents, knob_effects, sessions, imports, sources, periods,
+    decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters,
+    versions, objectives.
     """
     from kb import query as queries
     from tui.printing import sql_console

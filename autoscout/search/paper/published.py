@@ -36,7 +36,7 @@ class Paper:
         for m in measurements:
             if m.configuration.id in asked:
                 found = cost(self.space.objective, m)
-                self._told[m.configuration.id] = Told(m.configuration, found, m.fidelity == "simulated")
+                self._told[m.configuration.id] = Told(m.configuration, found, m.fidelity == "predicted")
 
     def drain(self) -> list[Event]:
         events, self.search.events = self.search.events, []

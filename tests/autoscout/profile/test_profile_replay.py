@@ -35,7 +35,7 @@ def recorded(tmp_path: Path) -> Job:
             context="recorded",
             strategy="autoscout",
             seed=0,
-            fidelity="profiled",
+            fidelity="profile",
             warm_start="",
             hyper={},
             environment=ENVIRONMENT,

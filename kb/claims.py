@@ -1,0 +1,116 @@
+"""Several sources of one measurement: a session, an import and a colleague's lake may all have brought it.
+
+Its row in `measurement` is that of the source that sorts first (`settle` says by what), whoever came first;
+`further_source` names the others. So merging knows no order, and when one source is forgotten, the measurement stays as
+long as another one has it. A session that was only answered with a measurement is no source of it: its journal speaks
+for the one that measured, as long as nobody else does.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM further_source"
+
+
+def look_up(con: "DuckDBPyConnection") -> None:
+    """Makes the temporary table `known`: all sources of what is in `arriving` (kb/rows.py) and stored already."""
+    here = con.execute(
+        "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
+    ).fetchone()
+    assert here
+    # Mostly all is new: then one column is all that is looked through.
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here[0] else 'false'}"
+    )
+
+
+def further(con: "DuckDBPyConnection") -> int:
+    """Makes the temporary table `further`: who in `arriving` is a source that was not `known`, beside those whose rows
+    are stored now, `fresh`; returns how many they are."""
+    row = con.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE further AS
+        WITH source AS (
+            SELECT k.id, o.session FROM known AS k INNER JOIN origin AS o ON o.key = k.origin
+            WHERE k.purpose != 'answered'
+            UNION ALL
+            SELECT id, session FROM fresh WHERE purpose != 'answered'
+        )
+
+        SELECT rowid AS place, id, session, job_id, context, environment, number, purpose FROM incoming
+        WHERE rowid IN (
+            SELECT min(a.place) FROM arriving AS a ANTI JOIN source AS s ON s.id = a.id AND s.session = a.session
+            WHERE a.purpose != 'answered' GROUP BY a.id, a.session)
+        """
+    ).fetchone()
+    assert row
+    return row[0]
+
+
+def add(con: "DuckDBPyConnection") -> None:
+    """Takes in the sources of `further`, whose origins are there."""
+    con.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE claim AS
+        FROM ({_ALL}) WHERE id IN (SELECT id FROM further)
+        UNION ALL
+        SELECT f.id, o.key, f.number, f.purpose
+        FROM further AS f
+        INNER JOIN (SELECT * FROM origin WHERE session IN (SELECT session FROM further)) AS o
+            ON o.session = f.session AND o.job_id = f.job_id AND o.context = f.context
+            AND o.environment::VARCHAR = f.environment
+        """
+    )
+    settle(con)
+
+
+def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
+    """Takes the sources of the temporary table `gone` (keys of origins) away, and the measurements that no other source
+    has; returns how many of these were removed, and how many others have and stay."""
+    con.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE claim AS
+        WITH every AS (FROM ({_ALL}))
+        FROM every WHERE id IN (SELECT id FROM every WHERE origin IN (FROM gone)) AND origin NOT IN (FROM gone)
+        """
+    )
+    lost = "origin IN (FROM gone) AND id NOT IN (SELECT id FROM claim)"
+    con.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM measurement WHERE {lost})")
+    row = con.execute(
+        f"SELECT count(*), (SELECT count(DISTINCT id) FROM claim) FROM measurement WHERE {lost}"
+    ).fetchone()
+    con.execute(f"DELETE FROM measurement WHERE {lost}")
+    con.execute("DELETE FROM further_source WHERE origin IN (FROM gone)")
+    settle(con)
+    assert row
+    return row
+
+
+def settle(con: "DuckDBPyConnection") -> None:
+    """The temporary table `claim` has all sources of some measurements: the first of each gets the row, the others are
+    further ones. Those that measured or imported come before those that others only speak for (which go as soon as
+    there is another), sessions before imports, then by name."""
+    con.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE settled AS
+        SELECT *, row_number() OVER (PARTITION BY id ORDER BY hearsay, purpose = 'import', session) AS place
+        FROM (
+            SELECT c.*, o.session, c.purpose = 'answered' AS hearsay
+            FROM claim AS c INNER JOIN origin AS o ON o.key = c.origin
+            QUALIFY row_number() OVER (PARTITION BY c.id, o.session ORDER BY hearsay, c.origin) = 1
+        ) AS s
+        """
+    )
+    con.execute("DELETE FROM further_source WHERE id IN (SELECT id FROM settled)")
+    con.execute(
+        "INSERT INTO further_source SELECT id, origin, number, purpose FROM settled WHERE place > 1 AND NOT hearsay"
+    )
+    con.execute(
+        """
+        UPDATE measurement SET origin = s.origin, number = s.number, purpose = s.purpose
+        FROM (FROM settled WHERE place = 1) AS s
+        WHERE s.id = measurement.id AND (s.origin, s.purpose) != (measurement.origin, measurement.purpose)
+        """
+    )

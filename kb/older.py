@@ -1,0 +1,45 @@
+"""What JSON and older versions of AutoScout have for a record, as it is today: NaN, and words that have changed.
+
+In SQL: kb/sharing/arrivals.py, and the migrations.
+"""
+
+import math
+from typing import Any
+
+from kb.records import FIRST_WORDS
+
+TODAY = {first: word for word, first in FIRST_WORDS.items()}
+
+
+def measurement(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a measurement as read from JSON, whenever it was written, as `Measurement` has them.
+
+    JSON has no NaN and no infinity, msgspec writes null: losses and the like get NaN again (the measurement's id is
+    the same, it is made from that JSON); a metric or a condition that is no number is not there.
+    """
+    found = dict(fields)
+    for name in ("iterations_s", "losses", "grad_norms", "rank_memory_gib"):
+        if None in (values := fields.get(name, ())):
+            found[name] = _with_nan(values)
+    for name in ("metrics", "conditions"):
+        if None in (numbers := fields.get(name, {})).values():
+            found[name] = {key: x for key, x in numbers.items() if x is not None}
+    if "per_rank" in fields:
+        found["per_rank"] = {name: _with_nan(values) for name, values in fields["per_rank"].items()}
+    if (rung := fields.get("fidelity")) in TODAY:
+        found["fidelity"] = TODAY[rung]
+    return found
+
+
+def event(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a journal's event likewise; what is no event comes back as it is."""
+    try:
+        if isinstance(fields.get("measurement"), dict):
+            return {**fields, "measurement": measurement(fields["measurement"])}
+        return {**fields, "to": TODAY[fields["to"]]} if fields.get("to") in TODAY else fields
+    except (TypeError, AttributeError):  # lists and texts where others belong
+        return fields
+
+
+def _with_nan(values: list[float | None]) -> list[float]:
+    return [math.nan if x is None else x for x in values]
