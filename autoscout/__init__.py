@@ -1,23 +1,25 @@
 """Reasoning: spaces, search, simulators, profilers, sessions. No screens, no SQL strings.
 
-space = autoscout.Space.load("job.toml")
-strategy = autoscout.strategy("autoscout", space, seed=0)
-batch = strategy.ask()
-strategy.tell([measure(configuration) for configuration in batch])
+What a script needs is here: docs/api.md has it in use. Everything else may move.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoscout.search.strategy import strategy
+    from autoscout.search.strategy import Kind as Strategy
+    from autoscout.search.strategy import register, strategy
+    from autoscout.study import Study
     from autoscout.targets.jobs import JobSpace as Space
     from autoscout.targets.target import Target
 
-__all__ = ["Space", "Target", "strategy"]
+__all__ = ["Space", "Strategy", "Study", "Target", "register", "strategy"]
 
 # Imported on first use: `autoscout --help` must not pay for numpy and networkx.
 _WHERE = {
+    "Strategy": ("autoscout.search.strategy", "Kind"),
+    "Study": ("autoscout.study", "Study"),
+    "register": ("autoscout.search.strategy", "register"),
     "Space": ("autoscout.targets.jobs", "JobSpace"),
     "Target": ("autoscout.targets.target", "Target"),
     "strategy": ("autoscout.search.strategy", "strategy"),

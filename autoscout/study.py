@@ -1,13 +1,293 @@
 """The Python face of a session: the same loop, journal, knowledge base and stopping rule as `tune`, driven by you.
 
-study = autoscout.Study("job.toml")
-while study.wants_more():
-    for configuration in study.ask(2):
-        study.tell(configuration, {"step_time_s": 0.27})      # or tell(configuration, failed="oom")
-study.best()
+    study = autoscout.Study("job.toml")
+    while study.wants_more():
+        for configuration in study.ask(2):
+            study.tell(configuration, {"step_time_s": 0.27})      # or tell(configuration, failed="oom")
+    study.best()
+
+What is known already is not asked; the finalists are asked again at the end, as `tune` re-measures them.
 """
 
-from kb.records import Status, Value
+import contextlib
+import platform
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-Knobs = dict[str, Value]
-_FAILURES: tuple[Status, ...] = ("oom", "invalid", "error", "timeout", "wrong", "infrastructure", "killed")
+import msgspec
+import numpy as np
+
+from autoscout.job.load import with_budget
+from autoscout.job.metrics import problems
+from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import listed, nearest_name
+from autoscout.running.equivalence import IfTold
+from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.strategy import Kind, register
+from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+from autoscout.tuning import session
+from autoscout.tuning.engine import Experiment
+from autoscout.tuning.loop import end
+from autoscout.tuning.session import Options
+from kb import store
+from kb.journal import Confirmed, ExperimentEnded
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Status, Value
+
+Simulator = Callable[[dict[str, Value]], float]  # knobs → the objective's metric; NaN: cannot say, inf: will fail
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """`value` in the objective's metric; `confirmed`: the verdict of the re-measurements, None while the search goes
+    on."""
+
+    configuration: dict[str, Value]
+    name: str
+    value: float
+    measurements: int
+    confirmed: Confirmed | None
+
+
+class Study:
+    """One session. Errors of all methods: AutoscoutError, a sentence each."""
+
+    def __init__(
+        self,
+        what: str | Path | Job | Space,
+        *,
+        minimize: str = "",
+        maximize: str = "",
+        constraints: Sequence[str] = (),
+        kb: str | Path | None = None,
+        strategy: str | Kind = "autoscout",
+        simulators: Mapping[str, Simulator] | None = None,
+        profiles: int | None = None,
+        wall: str | None = None,
+        seed: int = 0,
+        warm_start: str = "auto",
+        environment: Mapping[str, str] | None = None,
+        name: str = "study",
+        resume: str = "",
+        on_note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`what`: a job file, a job, or a space by itself, which needs `minimize` or `maximize`. `kb`: the knowledge
+        base, `tune`'s by default. `strategy`: a name of `autoscout bench`, or one of your own (it is registered).
+        `environment`: versions and devices that the measurements are of: only measurements of the same are comparable.
+        `resume`: the name of a session to go on with."""
+        self.job, self.space = _job_and_space(what, name, minimize, maximize, constraints)
+        self.job = with_budget(self.job, profiles, wall)
+        self.kb = Path(kb) if kb else store.default_path()
+        if isinstance(strategy, Kind):
+            register(strategy)
+            strategy = strategy.name
+        self._on_note = on_note
+        self._given = contextlib.ExitStack()
+        check = IfTold(target_of(self.job).equivalence(self.job))
+        predictors = {n: _predictor(self.space, simulator) for n, simulator in (simulators or {}).items()}
+        versions = {"python": platform.python_version(), "device": platform.machine(), **(environment or {})}
+        session.repair(self.kb, on_note)
+        if resume:
+            opened = session.resumed(
+                resume, self.kb, self.space, versions, _unheard, on_note, simulators=predictors, check=check
+            )
+        else:
+            options = Options(strategy=strategy, seed=seed, warm_start=warm_start)
+            opened = session.begun(
+                session.new_id(self.job),
+                self.job,
+                self.kb,
+                self.space,
+                options,
+                versions,
+                _unheard,
+                on_note,
+                simulators=predictors,
+                check=check,
+            )
+        self._engine = self._given.enter_context(opened)
+        self._asked: dict[str, list[Experiment]] = {}  # by configuration, the oldest first
+        self._next: Experiment | None = None
+        self._ended = False
+
+    @classmethod
+    def from_table(cls, table: Any, *, metric: str, goal: str = "min", **more: Any) -> "Study":
+        """Over the rows of a table (rows, columns, or a CSV or Parquet file): all columns but `metric` are knobs, and
+        the rows are what is valid. `more`: as for a study over a space."""
+        from autoscout.space.from_table import columns_of
+
+        columns = columns_of(table)
+        if metric not in columns:
+            raise AutoscoutError(f"the table has no column '{metric}'{nearest_name(metric, columns)}", 2)
+        space = Space.from_table({name: column for name, column in columns.items() if name != metric})
+        asked = {"minimize": metric} if goal == "min" else {"maximize": metric}
+        return cls(space, **asked, **more)
+
+    @property
+    def session(self) -> str:
+        """Its name, for `watch`, `best`, `export` and `resume`."""
+        return self._engine.started.session
+
+    def wants_more(self) -> bool:
+        """Whether there is something to measure, now or when what was asked is told."""
+        if self._ended:
+            return False
+        if self._asked or self._next is not None:
+            return True
+        self._next = self._more()
+        if self._next is None and self._engine.over:
+            self.close(self._engine.reason)
+            return False
+        return True
+
+    def ask(self, count: int = 1) -> list[Configuration]:
+        """Up to `count` configurations to measure; fewer, or none, where the next depends on what was not told yet."""
+        found: list[Configuration] = []
+        while len(found) < count and not self._ended:
+            experiment = self._next or self._more()
+            self._next = None
+            if experiment is None:
+                break
+            self._asked.setdefault(experiment.configuration.id, []).append(experiment)
+            found.append(experiment.configuration)
+        return found
+
+    def tell(
+        self,
+        configuration: Configuration | Mapping[str, Value],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        failed: str = "",
+        evidence: str = "",
+        losses: Sequence[float] = (),
+        grad_norms: Sequence[float] = (),
+        cost_s: float = 0.0,
+    ) -> Measurement:
+        """What came of a configuration that was asked: its metrics, or how it failed (oom, invalid, error, timeout,
+        wrong, infrastructure, killed). With `losses` it is checked to compute what the reference computes.
+
+        Errors: AutoscoutError (exit 2) for a configuration that was not asked, a metric that the job does not know, a
+        failure of another name, or no value of the objective."""
+        asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
+        if asked.id not in self._asked:
+            raise AutoscoutError(f"{self.space.name(asked) or asked.knobs} was not asked for, or was told already", 2)
+        status = self._status(failed, metrics or {})
+        experiment = self._asked[asked.id][0]
+        measurement = Measurement(
+            configuration=asked,
+            name=experiment.name,
+            context=self._engine.started.context,
+            status=status,
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
+            losses=[float(x) for x in losses],
+            grad_norms=[float(x) for x in grad_norms],
+            evidence=evidence,
+            cost_s=cost_s,
+            device_s=cost_s * self.job.devices,
+            environment=self._engine.started.environment,
+            at=time.time(),
+        )
+        self._asked[asked.id].pop(0)
+        if not self._asked[asked.id]:
+            del self._asked[asked.id]
+        return self._engine.tell(experiment.number, measurement)
+
+    def best(self) -> Best:
+        """The confirmed winner; before that the best so far. Errors: AutoscoutError (exit 3) when nothing ran."""
+        objective = self.job.objective
+        confirmed = self._engine.confirmed
+        ran = [(c, m) for m in self._engine.evaluator.done.values() if (c := cost(objective, m)) is not None]
+        if not ran:
+            raise AutoscoutError(f"no configuration of {self.job.name} has run correctly yet", 3)
+        least, best = min(ran, key=lambda pair: pair[0])
+        if confirmed is not None:
+            best = next(m for _, m in ran if m.configuration.id == confirmed.winner.id)
+        return Best(
+            configuration=best.configuration.knobs,
+            name=best.name,
+            value=confirmed.value if confirmed else to_metric(objective, least),
+            measurements=confirmed.pairs if confirmed else 1,
+            confirmed=confirmed,
+        )
+
+    def close(self, reason: str = "interrupted") -> None:
+        """Writes everything down and gives the session back; it can be resumed by its name. Once is enough."""
+        if not self._ended:
+            self._ended = True
+            end(self._engine, self.kb, reason, self._on_note)
+            self._given.close()
+
+    def __enter__(self) -> "Study":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _more(self) -> Experiment | None:
+        """What the engine wants next that the journal does not answer already."""
+        try:
+            while (experiment := self._engine.ask()) is not None:
+                recorded = self._engine.tape.peek(ExperimentEnded, experiment.configuration)
+                if recorded is None:
+                    return experiment
+                self._engine.tell(experiment.number, recorded.measurement)
+        except AutoscoutError:
+            self.close("failed")
+            raise
+        return None
+
+    def _status(self, failed: str, metrics: Mapping[str, float]) -> Status:
+        known = target_of(self.job).metrics(self.job)
+        for name in metrics:
+            if known and name not in known and isinstance(self.space, JobSpace):
+                raise AutoscoutError(f"the metric '{name}'{nearest_name(name, known)}", 2)
+        if failed:
+            kinds = [kind for kind in typing.get_args(Status) if kind != "ok"]
+            if failed not in kinds:
+                raise AutoscoutError(f"failed = '{failed}': a run fails as {listed(kinds)}", 2)
+            return failed  # type: ignore[return-value]
+        wanted = self.job.objective.metric
+        if wanted not in metrics:
+            raise AutoscoutError(
+                f"the objective asks for '{wanted}', but told were {listed(metrics) or 'no metrics'}", 2
+            )
+        return "ok"
+
+
+def _unheard(event: object) -> None:
+    """Nobody watches here; `autoscout watch` does."""
+
+
+def _job_and_space(
+    what: str | Path | Job | Space, name: str, minimize: str, maximize: str, constraints: Sequence[str]
+) -> tuple[Job, Space]:
+    if not isinstance(what, Space) or isinstance(what, JobSpace):
+        if minimize or maximize or constraints:
+            raise AutoscoutError("a job says itself what it minimizes; give that with a space only", 2)
+        job = what.job if isinstance(what, JobSpace) else what if isinstance(what, Job) else load_job(what)
+        return job, what if isinstance(what, JobSpace) else JobSpace.of_job(job)
+    if bool(minimize) == bool(maximize):
+        raise AutoscoutError("a study over a space needs minimize = or maximize =, the metric that it is told", 2)
+    objective = Objective(minimize=minimize, maximize=maximize, constraints=list(constraints))
+    job = Job(name=name, target="command", objective=objective)
+    if problem := next(problems(job, ()), None):
+        raise AutoscoutError(problem, 2)
+    what.objective = objective
+    return job, what
+
+
+def _predictor(space: Space, simulator: Simulator) -> Predictor:
+    """One call a configuration, each once."""
+    known: dict[bytes, float] = {}
+
+    def predict(codes: np.ndarray) -> np.ndarray:
+        for row in codes:
+            key = row.tobytes()
+            if key not in known:
+                known[key] = float(simulator(space.of_codes(row.tolist()).knobs))
+        return np.array([known[row.tobytes()] for row in codes])
+
+    return predict

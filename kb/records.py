@@ -69,12 +69,12 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Model(Strict, frozen=True):
-    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model."""
+    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model; without layers there is none."""
 
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    vocab: int = 0
     kv_heads: int = 0  # 0: as many as heads
     head_dim: int = 0  # 0: hidden / heads
     ffn: int = 0  # 0: 4 × hidden
@@ -121,7 +121,7 @@ class Node(Strict, frozen=True):
 
 
 class Cluster(Strict, frozen=True):
-    nodes: list[Node]
+    nodes: list[Node] = [Node(device="cpu", count=1)]
 
 
 class Objective(Strict, frozen=True):
@@ -174,10 +174,10 @@ class Job(Strict, frozen=True):
 
     name: str
     target: str  # the name of a target, ours or a person's
-    model: Model
-    traffic: Traffic
-    cluster: Cluster
     objective: Objective
+    model: Model = Model()  # none: the target is tuned as it is
+    traffic: Traffic = Traffic()
+    cluster: Cluster = Cluster()
     task: Task = "pretrain"
     budget: Budget = Budget()
     space: SpaceLimits = SpaceLimits()
@@ -189,12 +189,14 @@ class Job(Strict, frozen=True):
 
     @property
     def id(self) -> str:
-        """Identity of the workload: what is computed, not what it is called or how long we search."""
-        return job_id(self.task, self.target, self.model, self.traffic)
+        """Identity of the workload: what is computed, not how long we search. Of a job that describes no model its name
+        is all that is known of that."""
+        return job_id(self.task, self.target, self.model, self.traffic, self.name)
 
 
-def job_id(task: str, target: str, model: Model, traffic: Traffic) -> str:
-    return content_hash([task, target, identity(shape(model)), identity(traffic)])
+def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "") -> str:
+    called = [] if model.layers else [name]
+    return content_hash([task, target, identity(shape(model)), identity(traffic), *called])
 
 
 def shape(model: Model) -> Model:
@@ -202,7 +204,7 @@ def shape(model: Model) -> Model:
     return msgspec.structs.replace(
         model,
         kv_heads=model.kv_heads or model.heads,
-        head_dim=model.head_dim or model.hidden // model.heads,
+        head_dim=model.head_dim or (model.hidden // model.heads if model.heads else 0),
         ffn=model.ffn or 4 * model.hidden,
         expert_ffn=model.expert_ffn or model.ffn or 4 * model.hidden,
         preset="",

@@ -184,7 +184,7 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
         ORDER BY
             p.job_id != $id,
             3 * (j.target != $target)::INTEGER + 2 * ((coalesce(j.experts, 0) > 0) != $moe)::INTEGER
-            + 0.3 * abs(log2(j.layers / $layers)) + 0.9 * abs(log2(j.hidden / $hidden))
+            + 0.3 * abs(log2(greatest(j.layers, 1) / $layers)) + 0.9 * abs(log2(greatest(j.hidden, 1) / $hidden))
             + abs(log2(p.devices / $devices)) + 0.25 * abs(log2(greatest(j.seq_len, 1) / $seq_len)),
             p.job_id, p.cluster, p.context
         LIMIT $limit
@@ -194,8 +194,8 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
             "id": job.id,
             "target": job.target,
             "moe": m.experts > 0,
-            "layers": m.layers,
-            "hidden": m.hidden,
+            "layers": max(m.layers, 1),
+            "hidden": max(m.hidden, 1),
             "devices": max(job.devices, 1),
             "seq_len": max(job.traffic.seq_len, 1),
             "limit": _LOOKED_AT,

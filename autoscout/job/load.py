@@ -11,7 +11,7 @@ import msgspec
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job
+from kb.records import AutoscoutError, Budget, Job, Model
 
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
@@ -84,26 +84,15 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield f"target = '{job.target}'{nearest_name(job.target, targets)}"
     if not _NAME.match(job.name):
         yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
-    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
-    yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
-    yield from _traffic_problems(job)
+    if model != Model():
+        yield from _model_problems(model)
+        yield from _traffic_problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
-    if model.experts:
-        yield from _not_positive("model", model, ("topk",))
     if job.launch.iterations < 2:
         yield "launch.iterations must be at least 2: one iteration has no spread"
     if job.launch.warmup < 1:
         yield "launch.warmup must be at least 1: the first iteration is never typical"
-    if model.hidden % model.heads and not model.head_dim:
-        yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
-    if model.kv_heads and model.heads % model.kv_heads:
-        yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
-    head_dim = model.head_dim or model.hidden // model.heads
-    if model.position == "rope" and head_dim % 2:
-        yield f"rotary positions need an even size of a head; here it is {head_dim}"
-    if model.experts and model.topk > model.experts:
-        yield f"model.topk {model.topk} is more than model.experts {model.experts}"
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     for i, node in enumerate(job.cluster.nodes):
@@ -121,6 +110,22 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _model_problems(model: Model) -> typing.Iterator[str]:
+    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
+    yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    if model.experts:
+        yield from _not_positive("model", model, ("topk",))
+    if model.hidden % model.heads and not model.head_dim:
+        yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
+    if model.kv_heads and model.heads % model.kv_heads:
+        yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
+    head_dim = model.head_dim or model.hidden // model.heads
+    if model.position == "rope" and head_dim % 2:
+        yield f"rotary positions need an even size of a head; here it is {head_dim}"
+    if model.experts and model.topk > model.experts:
+        yield f"model.topk {model.topk} is more than model.experts {model.experts}"
 
 
 def _traffic_problems(job: Job) -> typing.Iterator[str]:

@@ -65,6 +65,19 @@ class Answers:
         return _compare_answers(reference, measured)
 
 
+class IfTold:
+    """Of runs that may or may not say what they computed: by another check, where both did."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def flaw(self, measured: Measurement) -> str:
+        return self._check.flaw(measured) if measured.losses else ""
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
+        return self._check.compare(reference, measured) if reference.losses and measured.losses else ""
+
+
 def judge(check: Check, reference: Measurement, measured: Measurement) -> Measurement:
     """The measurement, with status "wrong" and the evidence when it is ok but does not agree."""
     if measured.status != "ok":

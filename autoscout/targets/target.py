@@ -33,6 +33,7 @@ class Target:
     name: str = ""
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
     about: str = ""  # in a line: what it runs
+    needs_model: bool = False  # a job has to describe a model and its traffic
     proven: str = ""  # what it was run against, and where; "" unproven
     packages: tuple[str, ...] = ()  # what the interpreter that runs it must have …
     how: str = ""  # … and how to get them

@@ -10,7 +10,7 @@ with the same answers in the same order it decides the same.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from autoscout.job.load import seconds
 from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.running import equivalence
+from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Search, Strategy, kind_of, made
@@ -60,12 +61,17 @@ class Engine:
         on_note: Callable[[str], None],
         elapsed_s: float = 0.0,
         past: list[Past] | None = None,
+        simulators: Mapping[str, Predictor] = {},
+        check: equivalence.Check | None = None,
     ) -> None:
+        """`simulators`: a person's own, beside ours: rows of codes → predicted metric. `check`: how runs are told to
+        have computed the same; as the target says by default."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = kind_of(started.strategy) if started.strategy != "profile" else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.reference = equivalence.Reference(target_of(self.job).equivalence(self.job), started.default.id)
+        self.simulators = simulators
+        self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were started
@@ -223,7 +229,7 @@ class Engine:
         """The strategy, from the space that is allowed and everything that is known by now."""
         assert self.kind is not None
         s, allowed = self.started, space or self.space
-        predictors = self.evaluator.predictors(allowed) if self.kind.asks_simulators else {}
+        predictors = {**self.evaluator.predictors(allowed), **self.simulators} if self.kind.asks_simulators else {}
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None

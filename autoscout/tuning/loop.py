@@ -13,7 +13,6 @@ import msgspec
 from autoscout.cluster import slots
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
-from autoscout.tuning.tape import Tape
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
@@ -56,13 +55,12 @@ class Loop:
         engine: Engine,
         profiler: Profiler,
         kb: Path,
-        folder: Path,
-        tape: Tape,
         on_note: Callable[[str], None],
         stop: Stop,
     ) -> None:
         self.engine, self.profiler, self.job = engine, profiler, engine.job
-        self.kb, self.folder, self.tape, self.on_note, self.stop = kb, folder, tape, on_note, stop
+        self.folder, self.tape = engine.folder, engine.tape
+        self.kb, self.on_note, self.stop = kb, on_note, stop
         self.waited = False  # for the devices, with the experiment that comes
         stop.now = profiler.interrupt
 
@@ -70,14 +68,14 @@ class Loop:
         try:
             self._run()
         except Interrupted:
-            self._end("interrupted")
+            end(self.engine, self.kb, "interrupted", self.on_note)
             raise
         except AutoscoutError as error:
             early = self.engine.reason == "stopped" and not self.engine.evaluator.done
             with contextlib.suppress(AutoscoutError):
-                self._end("stopped" if early else "failed", error)
+                end(self.engine, self.kb, "stopped" if early else "failed", self.on_note, error)
             raise
-        mean, peak = self._end(self.engine.reason)
+        mean, peak = end(self.engine, self.kb, self.engine.reason, self.on_note)
         return Result(
             session=self.engine.started.session,
             reason=self.engine.reason,
@@ -91,7 +89,7 @@ class Loop:
         try:
             return self._measure(self.engine.ask_for(configuration))
         finally:
-            self._end("profiled")
+            end(self.engine, self.kb, "profiled", self.on_note)
 
     def _run(self) -> None:
         while not self.engine.over:
@@ -112,7 +110,7 @@ class Loop:
         found = self._run_or_adopt(experiment, self.folder / experiment.folder)
         told = self.engine.tell(experiment.number, found)
         if experiment.number % _INGEST_EVERY == 0:
-            self._ingest()
+            ingest(self.engine, self.kb, self.on_note)
         return told
 
     def _run_or_adopt(self, experiment: Experiment, folder: Path) -> Measurement:
@@ -146,27 +144,31 @@ class Loop:
         self.tape.emit(Waiting(holder=held.session if held else "", pid=held.pid if held else 0), write=True)
         self.on_note("another AutoScout measures on this machine; waiting for its experiment to end")
 
-    def _end(self, reason: str, error: AutoscoutError | None = None) -> tuple[float, float]:
-        """Milliseconds that the engine took: the mean of an experiment, and the longest pause."""
-        spent = self.engine.engine_ms
-        mean, peak = sum(spent) / max(1, self.engine.experiments), max(spent, default=0.0)
-        if not self.tape.replaying:
-            self.tape.emit(
-                SessionEnded(
-                    reason=reason,
-                    experiments=self.engine.experiments,
-                    engine_ms_mean=mean,
-                    engine_ms_max=peak,
-                    problem=str(error or ""),
-                    exit_code=error.exit_code if error else 0,
-                ),
-                sync=True,
-            )
-        self._ingest()
-        return mean, peak
 
-    def _ingest(self) -> None:
-        try:
-            store.ingest(self.kb, self.folder / "journal.jsonl")
-        except AutoscoutError as error:
-            self.on_note(f"not in the knowledge base yet, the journal keeps it: {error}")
+def end(
+    engine: Engine, kb: Path, reason: str, on_note: Callable[[str], None], error: AutoscoutError | None = None
+) -> tuple[float, float]:
+    """Writes that the session is over, and brings it into the knowledge base. Milliseconds that the engine took: the
+    mean of an experiment, and the longest pause."""
+    mean, peak = sum(engine.engine_ms) / max(1, engine.experiments), max(engine.engine_ms, default=0.0)
+    if not engine.tape.replaying:
+        engine.tape.emit(
+            SessionEnded(
+                reason=reason,
+                experiments=engine.experiments,
+                engine_ms_mean=mean,
+                engine_ms_max=peak,
+                problem=str(error or ""),
+                exit_code=error.exit_code if error else 0,
+            ),
+            sync=True,
+        )
+    ingest(engine, kb, on_note)
+    return mean, peak
+
+
+def ingest(engine: Engine, kb: Path, on_note: Callable[[str], None]) -> None:
+    try:
+        store.ingest(kb, engine.folder / "journal.jsonl")
+    except AutoscoutError as error:
+        on_note(f"not in the knowledge base yet, the journal keeps it: {error}")

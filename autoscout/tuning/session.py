@@ -12,15 +12,19 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
+from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.space.explain import completed, parse
+from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import Engine
@@ -64,61 +68,63 @@ def tune(
     name: str = "",
 ) -> Result:
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
-    _repair(kb, on_note)
+    repair(kb, on_note)
     space = JobSpace.of_job(job)
-    with _begun(name or new_id(job), job, kb, space, options, on_event, on_note, stop) as loop:
-        result = loop.run()
-    _note_worth(kb, job, loop.folder, on_event, on_note)
+    with contextlib.closing(profiler_of(job)) as profiler:
+        environment = profiler.environment()
+        with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
+            result = Loop(engine, profiler, kb, on_note, stop).run()
+    note_worth(kb, job, engine.folder, on_event, on_note)
     return result
 
 
 @contextlib.contextmanager
-def _begun(
+def begun(
     session: str,
     job: Job,
     kb: Path,
-    space: JobSpace,
+    space: Space,
     options: Options,
+    environment: dict[str, str],
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
-    stop: Stop,
-) -> Iterator[Loop]:
-    """A new session's folder, journal and loop; everything is given back at the end."""
+    simulators: Mapping[str, Predictor] | None = None,
+    check: Check | None = None,
+) -> Iterator[Engine]:
+    """A new session's folder, journal and engine; everything is given back at the end. `simulators`, `check`: as
+    Engine has them."""
     choice = warm.Choice.parse(options.warm_start)
-    with contextlib.closing(profiler_of(job)) as profiler:
-        environment = profiler.environment()
-        context = context_of(job, environment)
-        mark = store.mark(kb) if choice.source != "off" else 0
-        carried = warm.gather(
-            kb, job, space, choice=choice, environment=environment, context=context, up_to=mark or None
+    context = context_of(job, environment)
+    mark = store.mark(kb) if choice.source != "off" else 0
+    carried = warm.gather(kb, job, space, choice=choice, environment=environment, context=context, up_to=mark or None)
+    started = SessionStarted(
+        session=session,
+        job=job,
+        context=context,
+        strategy=options.strategy,
+        seed=options.seed,
+        fidelity=options.fidelity,
+        warm_start=options.warm_start,
+        hyper=msgspec.to_builtins(options.hyper),
+        environment=environment,
+        kb_mark=mark,
+        default=space.reference or space.sample(np.random.default_rng((options.seed, 1))),
+        orderings=carried.orderings,
+        host=hosts.host(),
+        records=RECORDS,
+    )
+    folder = store.session_folder(kb, started.session)
+    with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
+        tape = Tape(journal, [], on_event)
+        if carried.past:
+            (folder / _CARRIED).write_bytes(msgspec.json.encode(carried.past))
+        tape.emit(started, sync=True)
+        if carried.past:
+            tape.emit(carried.started, sync=True)
+            _note_carried(carried.started, on_note)
+        yield Engine(
+            started, space, kb, folder, tape, on_note, past=carried.past, simulators=simulators or {}, check=check
         )
-        started = SessionStarted(
-            session=session,
-            job=job,
-            context=context,
-            strategy=options.strategy,
-            seed=options.seed,
-            fidelity=options.fidelity,
-            warm_start=options.warm_start,
-            hyper=msgspec.to_builtins(options.hyper),
-            environment=environment,
-            kb_mark=mark,
-            default=expert_default(space),
-            orderings=carried.orderings,
-            host=hosts.host(),
-            records=RECORDS,
-        )
-        folder = store.session_folder(kb, started.session)
-        with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
-            tape = Tape(journal, [], on_event)
-            if carried.past:
-                (folder / _CARRIED).write_bytes(msgspec.json.encode(carried.past))
-            tape.emit(started, sync=True)
-            if carried.past:
-                tape.emit(carried.started, sync=True)
-                _note_carried(carried.started, on_note)
-            engine = Engine(started, space, kb, folder, tape, on_note, past=carried.past)
-            yield Loop(engine, profiler, kb, folder, tape, on_note, stop)
 
 
 def resume(
@@ -129,14 +135,33 @@ def resume(
     stop: Stop,
 ) -> Result:
     """Goes on where the journal ends. Errors: AutoscoutError when there is no such session, or it runs already."""
-    _repair(kb, on_note)
+    repair(kb, on_note)
+    job = session_started(kb, session).job
+    with contextlib.closing(profiler_of(job)) as profiler:
+        space = JobSpace.of_job(job)
+        with resumed(session, kb, space, profiler.environment(), on_event, on_note) as engine:
+            result = Loop(engine, profiler, kb, on_note, stop).run()
+    note_worth(kb, job, engine.folder, on_event, on_note)
+    return result
+
+
+@contextlib.contextmanager
+def resumed(
+    session: str,
+    kb: Path,
+    space: Space,
+    environment: dict[str, str],
+    on_event: Callable[[Event], None],
+    on_note: Callable[[str], None],
+    simulators: Mapping[str, Predictor] | None = None,
+    check: Check | None = None,
+) -> Iterator[Engine]:
+    """As `begun`, of a session that was begun before. Errors: AutoscoutError when it measured on other versions or
+    hardware, or runs in another process."""
     folder = session_folder(kb, session)
-    path = folder / "journal.jsonl"
     started = session_started(kb, session)
-    profiler = profiler_of(started.job)
-    with contextlib.closing(profiler), _owned(folder), contextlib.closing(Journal(path)) as journal:
-        past = journals.events(path)  # only now nobody else appends
-        environment = profiler.environment()
+    with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
+        past = journals.events(journal.path)  # only now nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
             changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
             raise AutoscoutError(
@@ -148,12 +173,18 @@ def resume(
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
         tape.recorded(WarmStarted)
-        space = JobSpace.of_job(started.job)
-        carried = _carried(folder)
-        engine = Engine(started, space, kb, folder, tape, on_note, _active_seconds(past), past=carried)
-        result = Loop(engine, profiler, kb, folder, tape, on_note, stop).run()
-    _note_worth(kb, started.job, folder, on_event, on_note)
-    return result
+        yield Engine(
+            started,
+            space,
+            kb,
+            folder,
+            tape,
+            on_note,
+            _active_seconds(past),
+            past=_carried(folder),
+            simulators=simulators or {},
+            check=check,
+        )
 
 
 def _carried(folder: Path) -> list[Past]:
@@ -172,7 +203,7 @@ def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
         on_note(text)
 
 
-def _note_worth(
+def note_worth(
     kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
 ) -> None:
     """Says, and stores, what the warm start was worth; once."""
@@ -207,16 +238,18 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     space = JobSpace.of_job(job)
     default = expert_default(space)
     configuration = completed(space, parse(space, assignments), default)
-    _repair(kb, on_note)
+    repair(kb, on_note)
     options = Options(strategy="profile", fidelity="profile", warm_start="off")
-    with _begun(new_id(job, "profile"), job, kb, space, options, lambda event: None, on_note, stop) as loop:
-        remembered = store.measurements(kb, job=job.id, context=loop.engine.started.context)
-        of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
-        if of_default:
-            loop.engine.reference.judge(of_default[-1])
-        elif configuration.id != default.id:
-            on_note("the losses are not checked: the expert default has not been measured for this job yet")
-        return loop.profile_alone(configuration)
+    with contextlib.closing(profiler_of(job)) as profiler:
+        environment, name = profiler.environment(), new_id(job, "profile")
+        with begun(name, job, kb, space, options, environment, lambda event: None, on_note) as engine:
+            remembered = store.measurements(kb, job=job.id, context=engine.started.context)
+            of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
+            if of_default:
+                engine.reference.judge(of_default[-1])
+            elif configuration.id != default.id:
+                on_note("the losses are not checked: the expert default has not been measured for this job yet")
+            return Loop(engine, profiler, kb, on_note, stop).profile_alone(configuration)
 
 
 def session_folder(kb: Path, session: str) -> Path:
@@ -226,7 +259,7 @@ def session_folder(kb: Path, session: str) -> Path:
     return folder
 
 
-def _repair(kb: Path, on_note: Callable[[str], None]) -> None:
+def repair(kb: Path, on_note: Callable[[str], None]) -> None:
     """Brings into the KB what earlier sessions left in their journals only."""
     repaired, problems = store.ingest_all(kb)
     if repaired:

@@ -75,6 +75,8 @@ class Steering:
                 self.wanted(order, best)
             elif order.what == "validate" and self.favourite() is None:
                 return "this session has no simulators that predict anything that was not measured"
+            elif order.what in ("pin", "exclude") and not isinstance(self.space, JobSpace):
+                return "a space that no job describes cannot be narrowed; begin a study with a narrower one"
             elif order.what in ("pin", "exclude"):
                 JobSpace.of_job(self._limited(order))
         except AutoscoutError as error:

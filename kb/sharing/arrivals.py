@@ -95,7 +95,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
         raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
     if family != rows.family(task, target, shape):  # a folder of the lakes that it goes on to
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
-    if not load.trace and job_id(task, target, shape, load) != id:
+    if not load.trace and job_id(task, target, shape, load, name) != id:
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
 
 

@@ -15,6 +15,7 @@ class DeepSpeed(Target):
     name = "deepspeed"
     tasks = ("pretrain", "finetune")
     about = "training with DeepSpeed"
+    needs_model = True
     packages = ("torch", "deepspeed")
     how = "pip install torch deepspeed; nothing here runs it yet, its results can be imported"
 

