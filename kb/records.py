@@ -121,7 +121,7 @@ class Node(Strict, frozen=True):
 
 
 class Cluster(Strict, frozen=True):
-    nodes: list[Node] = [Node(device="cpu", count=1)]
+    nodes: list[Node] = msgspec.field(default_factory=lambda: [Node(device="cpu", count=1)])
 
 
 class Objective(Strict, frozen=True):
