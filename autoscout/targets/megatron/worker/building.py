@@ -17,7 +17,9 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-_LEARNING_RATE = 1e-3
+# Small: rounding must not grow from step to step, or correct layouts would part. Adam moves every weight by this much
+# whatever its gradient, so that an update that went wrong shows in the next loss all the same.
+_LEARNING_RATE = 1e-5
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 _OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
