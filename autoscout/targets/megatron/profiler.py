@@ -81,7 +81,7 @@ class MegatronProfiler:
                 started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
-            return _failed(configuration, name, "error", str(error))
+            return _failed(configuration, name, "infrastructure", str(error))
         worker = worker_config(self._job, configuration, devices.gpus_of(about.environment))
         self._launcher.start(lambda: self._stopping)
         started = time.time()

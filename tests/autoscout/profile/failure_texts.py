@@ -131,9 +131,7 @@ FURTHER = [
         "encountered",
         source="GoogleCloudPlatform/ai-infra-cluster-provisioning#383",
     ),
-    Text(
-        "error", "CUDA error: unspecified launch failure", "RuntimeError", source="pytorch/pytorch#74235, MinerU#426"
-    ),
+    Text("error", "CUDA error: unspecified launch failure", "RuntimeError", source="pytorch/pytorch#74235, MinerU#426"),
     Text(
         "infrastructure",
         ":4654:5666 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.3.0.61<39430> with "
@@ -300,5 +298,31 @@ FURTHER = [
         "AssertionError",
         "build",
         source="Megatron-core 0.16.1 without Transformer Engine",
+    ),
+    # From here on: found when the classifier was done, which got the first two wrong at first.
+    Text(
+        "infrastructure",
+        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:317, unhandled cuda error\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 999 'unknown error'",
+        "DistBackendError",
+        "groups",
+        source="hubbid.com, fixing-cuda-failure-999-unknown",
+    ),
+    Text(
+        "infrastructure",
+        "[Mon Feb 2 22:52:45 2026] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 12028, Data {0x000001c0, 0x000e265f}",
+        source="sulao.cn/post/1165",
+    ),
+    Text(
+        "infrastructure",
+        "[Mon Feb 2 22:52:45 2026] NVRM: Xid (PCI:0000:4c:00): 94, pid=538574, name=python, channel 0x0000000a",
+        source="sulao.cn/post/1165",
+    ),
+    Text(
+        "error",
+        "NCCL error in: /pytorch/torch/lib/c10d/ProcessGroupNCCL.cpp:784, internal error, NCCL version 2.7.8 "
+        "ncclInternalError: Internal check failed. Last error: cudaErrorAssert: device-side assert triggered",
+        "RuntimeError",
+        source="duoke360.com/post/34406",
     ),
 ]

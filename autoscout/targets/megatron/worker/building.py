@@ -27,13 +27,20 @@ _OVERLAPPED_GEMMS = (
 )
 
 
+def device_of(config: dict[str, Any]) -> torch.device:
+    """This rank's device, which becomes the current one. Errors: RuntimeError for a driver that does not work."""
+    if config["device"] == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
 def make_groups(config: dict[str, Any]) -> torch.device:
     """Joins the process group and splits it; returns this rank's device."""
     on_cpu = config["device"] == "cpu"
     timeout = datetime.timedelta(seconds=config["group_timeout_s"])
-    device = torch.device("cpu") if on_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    if not on_cpu:
-        torch.cuda.set_device(device)
+    device = device_of(config)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
     minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta

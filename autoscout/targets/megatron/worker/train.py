@@ -29,6 +29,7 @@ import leash
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
 _phase = "import"
 _steps = 0
+_before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
@@ -78,6 +79,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
     _enter("groups")
     config = configs.read(config)
+    _look_at_memory(building.device_of(config))
     device = building.make_groups(config)
     _enter("config")
     shape = building.transformer_config(config)
@@ -219,6 +221,27 @@ def _forget_peak_memory(device: Any) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def _look_at_memory(device: Any) -> None:
+    """What is free before our first allocation: what others hold is not the configuration's doing."""
+    if device.type == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info(device)
+        _before.update(free_gib=free / 2**30, total_gib=total / 2**30)
+
+
+def _memory_at_failure() -> dict[str, float]:
+    """Of RankError; {} on CPUs, or where the device does not answer any more."""
+    if not _before:
+        return {}
+    import torch
+
+    try:
+        return {**_before, "reserved_gib": torch.cuda.max_memory_reserved() / 2**30}
+    except RuntimeError:
+        return _before
+
+
 def _peak_memory(device: Any) -> dict[str, float]:
     if device.type == "cuda":
         import torch
@@ -258,6 +281,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "phase": _phase,
         "steps": _steps,
         "time": time.time(),
+        "memory": _memory_at_failure(),
     }
 
 
