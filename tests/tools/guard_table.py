@@ -18,7 +18,7 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 8), (2048, 4), (4096, 2))  # hidden, layers
+WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 4), (2048, 2), (4096, 2))  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},
@@ -80,14 +80,14 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
 
 def layouts(hidden: int, layers: int, experts: int) -> list[tuple[str, dict[str, Any]]]:
     """(the rule that a trap breaks or "", knobs); the first is the reference."""
-    some = EXPERTS if experts else DENSE[:3] if hidden >= 4096 else DENSE[:6] if hidden >= 2048 else DENSE
+    some = EXPERTS if experts else DENSE[: {4096: 2, 2048: 3, 1536: 5}.get(hidden, 8)]
     traps = [("M18", NOT_SUMMED)] if experts else [("P9", MIXED_UP)] if layers >= 4 else []
     return [("", {}), *(("", knobs) for knobs in some), *traps]
 
 
 def run() -> None:
     known = {(row.dtype, row.hidden, row.layers, row.experts, row.layout) for row in recorded()}
-    models = [(h, n, 0) for h, n in WIDTHS] + [(256, 4, 4), (1024, 2, 4)]
+    models = [(256, 4, 4), *((h, n, 0) for h, n in WIDTHS), (1024, 2, 4)]
     for hidden, layers, experts in models:
         for dtype in ("bf16", "fp32"):
             found = profiler(job(dtype, hidden, layers, experts))
