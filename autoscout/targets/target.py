@@ -104,7 +104,7 @@ class Target:
         """How it is told whether a configuration computes what the reference computes."""
         from autoscout.running.equivalence import Losses
 
-        return Losses(job.model.dtype)
+        return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         """The order in which a batch is best run."""

@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autoscout.running.equivalence import Losses, deviates
 from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
@@ -141,6 +142,49 @@ def groups() -> dict[tuple[str, int, int, int], list[Row]]:
     return found
 
 
+def shares(reference: Row, row: Row) -> dict[str, tuple[float, float]]:
+    """Of each thing that is compared (deviation, share of its tolerance), the largest over the steps that it is of."""
+    check = Losses(row.dtype, row.hidden, row.layers)
+    found: dict[str, tuple[float, float]] = {}
+    for what, tolerances, expected, values in (
+        ("loss", check.losses, reference.losses, row.losses),
+        ("gradient norm", check.norms, reference.norms, row.norms),
+    ):
+        for number, (wanted, value) in enumerate(zip(expected, values, strict=True)):
+            name = f"{what} of the experts" if number > 2 else f"first {what}" if number == 0 else f"later {what}"
+            by, allowed = deviates(wanted, value), tolerances[number % 3 > 0]
+            found[name] = max(found.get(name, (0.0, 0.0)), (by, by / allowed))
+    return found
+
+
+def table() -> None:
+    correct: dict[tuple[str, str], list[tuple[float, float, Row]]] = defaultdict(list)
+    traps: dict[str, list[tuple[float, str, float, Row]]] = defaultdict(list)
+    for reference, *others in groups().values():
+        for row in others:
+            found = shares(reference, row)
+            if row.trap:
+                share, name = max((share, name) for name, (_, share) in found.items())
+                traps[row.dtype].append((share, name, found[name][0], row))
+            else:
+                for name, (by, share) in found.items():
+                    correct[row.dtype, name].append((share, by, row))
+    print(
+        "| format | compared | correct runs | largest deviation | of its tolerance | where |\n|---|---|---|---|---|---|"
+    )
+    for (dtype, name), rows in sorted(correct.items()):
+        share, by, row = max(rows)
+        where = f"hidden {row.hidden}, {row.layers} layers, {row.layout}"
+        print(f"| {dtype} | {name} | {len(rows)} | {by:.1e} | {share:.1%} | {where} |")
+    print("\n| format | traps | the least visible | by | deviation | times its tolerance |\n|---|---|---|---|---|---|")
+    for dtype, found_traps in sorted(traps.items()):
+        share, name, by, row = min(found_traps)
+        where = f"rule {row.trap}, hidden {row.hidden}, {row.layers} layers"
+        print(f"| {dtype} | {len(found_traps)} | {where} | {name} | {by:.1e} | {share:.1f} |")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["run"]:
         run()
+    else:
+        table()

@@ -108,11 +108,12 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     iterations_s: list[float] = []
     losses: list[float] = []
     grad_norms: list[float] = []
+    of_experts: list[float] = []
     cpu_s = 0.0
     wanted = config["warmup"] + config["iterations"]
     while _steps < wanted:
         cpu = _cpu_seconds()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps)
+        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
         if len(losses) < _COMPARED:
             losses.append(_global_mean(loss, device))
@@ -131,15 +132,17 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
         "iterations_s": iterations_s,
         "cpu_s": cpu_s / len(iterations_s),
         "losses": losses,
-        "grad_norms": grad_norms,
+        "grad_norms": grad_norms + of_experts,
     }
 
 
 def _iteration(
-    config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int
+    config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, list[Any], float]:
-    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm)."""
+    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm). `of_experts` gets the
+    norm of their gradients alone, in a first step that warms up."""
     import batches
+    import experts
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -160,6 +163,8 @@ def _iteration(
         micro_batch_size=config["micro_batch"],
         forward_only=False,
     )
+    if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
+        of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
     _finish(device)
     seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
