@@ -32,7 +32,7 @@ def describe(job: Job) -> dict[str, str]:
             f"flags, and that torch is not a build for CPUs",
             2,
         )
-    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
         raise AutoscoutError(problem, 2)
     return {**found, "worker": environment.hash_of(sorted(WORKER.glob("*.py"))), "launcher": launcher(job)}
 

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
+_CONTEXT_GIB = 0.6
 _phase = "import"
 _steps = 0
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
@@ -251,14 +252,25 @@ def _peak_memory(device: Any) -> dict[str, float]:
     if device.type == "cuda":
         import torch
 
+        free, total = torch.cuda.mem_get_info(device)
+        now, most = torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
+        beside = _beside_the_allocator(total / 2**30, free / 2**30, now / 2**30, _before.get("free_gib", total / 2**30))
         return {
-            "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
-            "reserved_memory_gib": torch.cuda.max_memory_reserved(device) / 2**30,
+            "peak_memory_gib": most / 2**30 + beside,
+            "reserved_memory_gib": most / 2**30,
+            "allocated_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
         }
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return {"peak_memory_gib": int(line.split()[1]) / 2**20}
     return {"peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def _beside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
+    """GiB that the context, NCCL and libraries hold: what is taken beside the allocator's, without what others had
+    taken before. A context of our own was there already then, which takes about half a GiB."""
+    others = max(0.0, total - free_before - _CONTEXT_GIB)
+    return max(0.0, total - free - reserved - others)
 
 
 def _versions() -> dict[str, str]:
