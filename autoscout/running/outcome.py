@@ -43,6 +43,7 @@ _REFUSING_TYPES = (
 )
 # Of a device or its libraries: the log may say what is behind it.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
+_NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _COLLECTIVE = re.compile(
     r"in (all_reduce|all_gather\w*|reduce_scatter\w*|all_to_all\w*|broadcast|barrier|batch_isend_irecv|recv|send"
@@ -117,6 +118,8 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):
             return "oom", _sentence(error, folder)
         return _of_symptom(found, who, error.message, error.memory, folder)
+    if _contains(error, _NOT_A_NUMBER):
+        return "wrong", _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
         return "error", _sentence(error, folder)
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.

@@ -19,7 +19,7 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 4), (2048, 2), (4096, 2))  # hidden, layers
+WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 2), (2048, 2), (4096, 2))  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},
@@ -72,7 +72,7 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
         name="guard",
         target="megatron",
         model=model,
-        traffic=Traffic(seq_len=64, global_batch=4),
+        traffic=Traffic(seq_len=64 if hidden <= 1024 else 32, global_batch=4),
         cluster=Cluster(nodes=[Node(device="cpu", count=4, memory_gib=16.0)]),
         objective=Objective(minimize="step_time_s"),
         launch=Launch(warmup=1, iterations=2, timeout_s=900.0),
@@ -88,7 +88,7 @@ def layouts(hidden: int, layers: int, experts: int) -> list[tuple[str, dict[str,
 
 def run() -> None:
     known = {(row.dtype, row.hidden, row.layers, row.experts, row.layout) for row in recorded()}
-    models = [(256, 4, 4), *((h, n, 0) for h, n in WIDTHS), (1024, 2, 4)]
+    models = [(256, 4, 4), *((h, n, 0) for h, n in WIDTHS), (512, 2, 4)]
     for hidden, layers, experts in models:
         for dtype in ("bf16", "fp32"):
             found = profiler(job(dtype, hidden, layers, experts))

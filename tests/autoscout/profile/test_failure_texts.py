@@ -86,6 +86,11 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     )
 
 
+def test_a_gradient_that_is_no_number_is_wrong_not_refused(tmp_path: Path) -> None:
+    said = "Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before ...')"
+    assert exception(tmp_path, "RuntimeError", said, "train")[0] == "wrong"
+
+
 def test_packages_of_two_versions(tmp_path: Path) -> None:
     said = "cannot import name 'is_te_min_version' from 'megatron.core.utils'"
     status, evidence = exception(tmp_path, "ImportError", said, "import")

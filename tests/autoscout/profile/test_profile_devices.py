@@ -21,9 +21,9 @@ VLLM = Path("autoscout/targets/vllm/worker").resolve()
 A100, A40, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3"
 
 
-def job_on(*nodes: tuple[str, int], python: str = "") -> Job:
+def job_on(*nodes: tuple[str, int], python: str = "", transformer_engine: bool = True) -> Job:
     cluster = Cluster(nodes=[Node(device=kind, count=count, memory_gib=40.0) for kind, count in nodes])
-    return msgspec.structs.replace(tiny_job(python=python), cluster=cluster)
+    return msgspec.structs.replace(tiny_job(python=python, transformer_engine=transformer_engine), cluster=cluster)
 
 
 MIXED = job_on(("a100", 2), ("a40", 1))
@@ -211,7 +211,13 @@ def test_indices_count_among_the_gpus_that_the_ranks_were_given(given: str, seen
 
 def target_with(folder: Path, gpus: list[str]) -> str:
     """An interpreter whose probe reports these GPUs."""
-    found = {"torch": "2", "megatron-core": "0", "devices": str(len(gpus)), "gpus": ", ".join(gpus)}
+    found = {
+        "torch": "2",
+        "megatron-core": "0",
+        "transformer-engine": "2",
+        "devices": str(len(gpus)),
+        "gpus": ", ".join(gpus),
+    }
     path = folder / "python"
     path.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
     path.chmod(0o755)
@@ -228,6 +234,18 @@ def test_a_machine_that_lacks_gpus_is_refused(tmp_path: Path) -> None:
         with pytest.raises(AutoscoutError, match=said) as refused:
             describe(job)
         assert refused.value.exit_code == 2
+
+
+def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
+    python = target_with(tmp_path, [A100])
+    with pytest.raises(
+        AutoscoutError, match=r"has Transformer Engine; write transformer_engine = true under \[launch\]"
+    ):
+        describe(job_on(("a100", 1), python=python, transformer_engine=False))
+    path = Path(python)
+    path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))
+    with pytest.raises(AutoscoutError, match="has no Transformer Engine, and what is fastest without"):
+        describe(job_on(("a100", 1), python=python))
 
 
 def test_a_machine_without_gpus_is_refused(tmp_path: Path) -> None:
