@@ -48,7 +48,7 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
         return f"{interpreter}: has Transformer Engine; write transformer_engine = true under [launch] to run with it"
     return (
         f"{interpreter}: has no Transformer Engine, and what is fastest without its fused kernels is not what is "
-        f"fastest with them; install it there (`pip install --no-build-isolation transformer-engine[pytorch]`) and write "
+        f"fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
         f"transformer_engine = true under [launch]"
     )
 
