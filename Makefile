@@ -11,7 +11,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-serve test check format table screenshots bench-docs clean
+.PHONY: run run-serve test check format table screenshots bench-docs gpu-check clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -50,6 +50,12 @@ LANDSCAPES ?= ../shared/data/landscapes
 bench-docs: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
 	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
+
+# What docs/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
+# without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
+PROVE_JOB ?=
+gpu-check: $(VENV)/megatron
+	$(BIN)/autoscout doctor $(PROVE_JOB) --prove --out build/gpu-check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

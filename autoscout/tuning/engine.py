@@ -146,7 +146,9 @@ class Engine:
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if purpose in _SEARCH_PURPOSES:
-            self.stale += 1
+            spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
+            self.searched -= spoiled
+            self.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
             self._go_on(asking, measurement)

@@ -109,6 +109,8 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        if measurement.status == "infrastructure":  # says nothing about the configuration: once more
+            measurement = yield Wanted(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
