@@ -49,7 +49,7 @@ class Simulators:
         learned = past_jobs(space, earlier, lambda: members_of(metric, job.task, bases=self.bases))
         members = table_2() if published else members_of(metric, job.task, [learned] if learned else [], self.bases)
         self.ensemble = Ensemble(members, rule)
-        self.any_row = self.columns([next(space.configurations())])
+        self.any_row = self.columns([space.any()])
         configurations, values = medians(rows, metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))
@@ -80,7 +80,7 @@ class Simulators:
         return {**self.attributes, **encode.of_configurations(self.space, configurations)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
-        """By name: rows of `space.feasible` codes (of our space, or of a narrower one of the job) → predicted values of
+        """By name: rows of codes (of our space, or of a narrower one of the job) → predicted values of
         the job's objective (NaN: cannot say, inf: predicted to run out of memory). "ensemble" is fitted on the rows;
         each analytic member also speaks for itself, as it was before any row."""
 
@@ -88,7 +88,7 @@ class Simulators:
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
-                columns = {**self.attributes, **over_space.feasible.columns(codes)}
+                columns = {**self.attributes, **over_space.columns(codes)}
                 value = member.predict(columns).value
                 value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
                 if self.memory is None:

@@ -104,6 +104,10 @@ class Space:
         """A row of codes as a configuration: active knobs only, in the space's order."""
         return self._coding.configuration(codes)
 
+    def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
+        """Each knob's values, (n,), for rows of codes (n, knobs): what simulators compute on (`Coding.columns`)."""
+        return self._coding.columns(codes)
+
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}
         x = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "dense"}
@@ -234,6 +238,10 @@ class Space:
     def sample(self, rng: np.random.Generator) -> Configuration:
         """Uniform over all valid configurations."""
         return self.of_codes(self._diagram.draw(rng))
+
+    def any(self) -> Configuration:
+        """One valid configuration, always the same."""
+        return self.of_codes(self._diagram.draw(np.random.default_rng(0)))
 
     def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """(n, knobs) codes, each row uniform over all valid configurations."""

@@ -74,7 +74,7 @@ def _shares(space: Space, configurations: list[Configuration]) -> list[float]:
     if not configurations:
         return []
     codes = np.array([space.codes_of(c.knobs) for c in configurations])
-    columns = {**space.attributes, **space.feasible.columns(codes)}
+    columns = {**space.attributes, **space.columns(codes)}
     needed = Memory().predict({n: v for n, v in columns.items() if n != "degrees"}).value
     return [float(gib) / _smallest_gib(space, c) for gib, c in zip(needed, configurations, strict=True)]
 
