@@ -13,6 +13,8 @@ from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job, Model
 
+_MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
@@ -115,6 +117,10 @@ def _problems(job: Job) -> typing.Iterator[str]:
 def _model_problems(model: Model) -> typing.Iterator[str]:
     yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    for name, most in _MOST.items():
+        if getattr(model, name) > most:
+            yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
+            return  # what follows divides by it
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not model.head_dim:

@@ -77,7 +77,11 @@ class Simulators:
         }
 
     def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
-        return {**self.attributes, **encode.of_configurations(self.space, configurations)}
+        return self._described(encode.of_configurations(self.space, configurations))
+
+    def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Columns of knobs with those of the job."""
+        return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
         """By name: rows of codes (of our space, or of a narrower one of the job) → predicted values of
@@ -88,7 +92,7 @@ class Simulators:
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
-                columns = {**self.attributes, **over_space.columns(codes)}
+                columns = self._described(over_space.columns(codes))
                 value = member.predict(columns).value
                 value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
                 if self.memory is None:
@@ -99,7 +103,8 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than one member without any row
+        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def predictor(self) -> Predictor | None:
         """The most complete of them: the ensemble, or an analytic member where nothing is fitted."""

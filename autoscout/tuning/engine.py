@@ -21,7 +21,7 @@ from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.strategy import Search, Strategy, kind_of, made
+from autoscout.search.strategy import Search, Strategy, kind_of, made, sampled
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
@@ -249,6 +249,8 @@ class Engine:
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
         )
+        if said := sampled(self.kind, allowed):
+            self.on_note(said)
         return made(self.kind, search)
 
     def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
