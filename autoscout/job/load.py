@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
@@ -27,6 +28,11 @@ def read_job(path: str | Path) -> Job:
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
+    if isinstance(model := data.get("model"), dict) and "from" in model:
+        config = model.pop("from")
+        if not isinstance(config, str) or "preset" in model:
+            raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
+        data["model"] = {**shape_of(path.parent / config), **model}
     job = converted(path, data, Job)
     try:
         problem = next(_problems(job), None)

@@ -45,7 +45,7 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     """Topological order of the activation graph, as declared where that leaves a choice."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
-    for name in [*limits.fix, *limits.limit]:
+    for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
             raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
     graph = nx.DiGraph()

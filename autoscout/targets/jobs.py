@@ -96,7 +96,7 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
-        knobs, found = instantiate(catalog, attributes)
+        knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities = job, capacities(job)
         return space
