@@ -26,7 +26,8 @@ from kb.records import Configuration, Value
 Way = Literal["guide", "dp first"]
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_LONG = 16_384  # tokens of a sequence from which on context parallel is worth its communication
+_LONG = 8_192  # tokens of a sequence from which on context parallel is worth its communication
+_MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
 _PER_CHUNK = 4  # layers of a virtual stage in NVIDIA's recipes: fewer send too often, more leave a longer bubble
 _TRIED = 200  # layouts that should fit and are asked of the space, until the first that it has
 _FULL, _FRUGAL = 0.97, 20  # of a device's memory, where nothing leaves a margin; layouts tried where nothing fits at all
@@ -98,6 +99,7 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
     degrees, experts = a["degrees"], a["experts"]
     inside = _joined(space)
     batches = space.knob["mbs"].values if "mbs" in space.knob else (1,)
+    shares = {pp: _stages(space, int(pp)) for pp in degrees}
     found: list[tuple[tuple[float, ...], dict[str, Value]]] = []
     for tp, pp, cp in itertools.product(degrees, repeat=3):
         if gpus % (tp * pp * cp) or pp > a["layers"] or (cp > 1 and a["seq_len"] % (2 * cp)):
@@ -108,11 +110,11 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
             if a["global_batch"] % (mbs * dp):
                 continue
             micro_batches = a["global_batch"] // (mbs * dp)
-            wanted: dict[str, Value] = {"tp": tp, "pp": pp, "cp": cp, "ar": ar, "mbs": mbs}
+            wanted: dict[str, Value] = {"tp": tp, "pp": pp, "cp": cp, "ar": ar, "mbs": mbs, **shares[pp]}
             if experts:
                 wanted["ep"] = ep
             if pp > 1 and "vpp" in space.knob:
-                wanted["vpp"] = _chunks(space, pp, micro_batches)
+                wanted["vpp"] = _chunks(space, pp, micro_batches, shares[pp])
             price = _price(tp, pp, cp, ep if experts else 0, ar, mbs, micro_batches, a, inside, way)
             found.append((price, wanted))
     return [wanted for _, wanted in sorted(found, key=lambda each: each[0])]
@@ -125,22 +127,41 @@ def _price(
     above 4 are not tried before smaller ones: attention and products are efficient by then."""
     beyond = np.log2(max(tp / inside, 1))  # of what NVLink joins: nobody does
     long_enough = a["seq_len"] >= _LONG
-    thin = 1.75 if ep else 1.0  # experts are small: what tensor parallel leaves of their products is inefficient
-    split = thin * np.log2(tp) + 1.25 * np.log2(pp) + (1.25 if long_enough else 4.0) * np.log2(cp) + 8 * beyond
+    thin, stage = (2.5, 0.6) if ep else (1.0, 1.25)  # what tensor parallel leaves of small experts is inefficient
+    split = thin * np.log2(tp) + 1.0 * np.log2(max(tp / _MOST_TP, 1)) + stage * np.log2(pp) + (1.25 if long_enough else 4.0) * np.log2(cp) + 8 * beyond
     split += 1.5 * min((pp - 1) / micro_batches, 2.0)  # the bubble
     wanted_ep = min(inside, a["experts"]) if ep else 1
-    spread = 0.5 * abs(np.log2(wanted_ep / ep)) + (0.5 * np.log2(ep / inside) if ep > inside else 0.0) if ep else 0.0
+    spread = 0.5 * abs(np.log2(wanted_ep / ep)) + 1.0 * np.log2(max(ep / inside, 1)) if ep else 0.0
     batch = 0.2 * abs(np.log2(mbs / min(4, max(mbs, 4))))
     if way == "dp first":
         return (float(split + beyond), {"none": 0.0, "selective": 1.0, "full": 2.0}[ar], float(spread), float(batch))
-    again = {"none": 0.0, "selective": 0.3, "full": 2.5}[ar]
+    again = {"none": 0.0, "selective": 0.3, "full": 4.0 if ep else 2.5}[ar]  # of experts it repeats the exchange of tokens too
     return (float(split + again + spread + batch),)
 
 
-def _chunks(space: Space, pp: int, micro_batches: int) -> int:
+def _stages(space: Space, pp: int) -> dict[str, Value]:
+    """How layers that `pp` does not divide are shared out: the embedding and the loss as if they were layers, or fewer
+    layers for the ends."""
+    layers = space.attributes["layers"]
+    if layers % pp == 0 or "stage_split" not in space.knob:
+        return {}
+    for split, counted in (("embedding+loss", 2), ("loss", 1)):
+        if (layers + counted) % pp == 0:
+            return {"stage_split": split}
+    for less in range(1, 5):  # fewer layers at both ends
+        first, last = less // 2, less - less // 2
+        if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
+            return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}
+    return {}
+
+
+def _chunks(space: Space, pp: int, micro_batches: int, shares: Mapping[str, Value]) -> int:
     """Virtual stages of about `_PER_CHUNK` layers, where the schedule can be interleaved."""
-    per_stage, rest = divmod(space.attributes["layers"], pp)
+    counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
+    per_stage, rest = divmod(space.attributes["layers"] + counted, pp)
     possible = [v for v in space.knob["vpp"].values if not rest and per_stage % int(v) == 0]
+    if counted:
+        possible = [v for v in possible if per_stage > int(v)]
     if micro_batches % pp or not possible:
         return 1
     return int(min(possible, key=lambda v: (abs(np.log2(per_stage / int(v) / _PER_CHUNK)), int(v))))
