@@ -12,6 +12,7 @@ sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/perf
 
 import itertools
 from collections.abc import Iterator, Mapping
+from math import log2
 from typing import Any, Literal
 
 import numpy as np
@@ -100,6 +101,7 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
     inside = _joined(space)
     batches = space.knob["mbs"].values if "mbs" in space.knob else (1,)
     shares = {pp: _stages(space, int(pp)) for pp in degrees}
+    chunks = {pp: _chunks(space, int(pp), shares[pp]) for pp in degrees}
     found: list[tuple[tuple[float, ...], dict[str, Value]]] = []
     for tp, pp, cp in itertools.product(degrees, repeat=3):
         if gpus % (tp * pp * cp) or pp > a["layers"] or (cp > 1 and a["seq_len"] % (2 * cp)):
@@ -114,7 +116,7 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
             if experts:
                 wanted["ep"] = ep
             if pp > 1 and "vpp" in space.knob:
-                wanted["vpp"] = _chunks(space, pp, micro_batches, shares[pp])
+                wanted["vpp"] = 1 if micro_batches % pp else chunks[pp]
             price = _price(tp, pp, cp, ep if experts else 0, ar, mbs, micro_batches, a, inside, way)
             found.append((price, wanted))
     return [wanted for _, wanted in sorted(found, key=lambda each: each[0])]
@@ -125,14 +127,14 @@ def _price(
 ) -> tuple[float, ...]:
     """How reluctantly an expert goes there, in doublings of tensor parallel; the lowest is tried first. Micro batches
     above 4 are not tried before smaller ones: attention and products are efficient by then."""
-    beyond = np.log2(max(tp / inside, 1))  # of what NVLink joins: nobody does
-    long_enough = a["seq_len"] >= _LONG
+    beyond = log2(max(tp / inside, 1))  # of what NVLink joins: nobody does
     thin, stage = (2.5, 0.6) if ep else (1.0, 1.25)  # what tensor parallel leaves of small experts is inefficient
-    split = thin * np.log2(tp) + 1.0 * np.log2(max(tp / _MOST_TP, 1)) + stage * np.log2(pp) + (1.25 if long_enough else 4.0) * np.log2(cp) + 8 * beyond
+    split = thin * log2(tp) + log2(max(tp / _MOST_TP, 1)) + 8 * beyond + stage * log2(pp)
+    split += (1.25 if a["seq_len"] >= _LONG else 4.0) * log2(cp)
     split += 1.5 * min((pp - 1) / micro_batches, 2.0)  # the bubble
     wanted_ep = min(inside, a["experts"]) if ep else 1
-    spread = 0.5 * abs(np.log2(wanted_ep / ep)) + 1.0 * np.log2(max(ep / inside, 1)) if ep else 0.0
-    batch = 0.2 * abs(np.log2(mbs / min(4, max(mbs, 4))))
+    spread = 0.5 * abs(log2(wanted_ep / ep)) + 1.0 * log2(max(ep / inside, 1)) if ep else 0.0
+    batch = 0.2 * abs(log2(mbs / 4))
     if way == "dp first":
         return (float(split + beyond), {"none": 0.0, "selective": 1.0, "full": 2.0}[ar], float(spread), float(batch))
     again = {"none": 0.0, "selective": 0.3, "full": 4.0 if ep else 2.5}[ar]  # of experts it repeats the exchange of tokens too
@@ -155,16 +157,18 @@ def _stages(space: Space, pp: int) -> dict[str, Value]:
     return {}
 
 
-def _chunks(space: Space, pp: int, micro_batches: int, shares: Mapping[str, Value]) -> int:
-    """Virtual stages of about `_PER_CHUNK` layers, where the schedule can be interleaved."""
+def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
+    """Virtual stages of about `_PER_CHUNK` layers, as far as they divide the layers of a stage."""
+    if "vpp" not in space.knob:
+        return 1
     counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
     per_stage, rest = divmod(space.attributes["layers"] + counted, pp)
     possible = [v for v in space.knob["vpp"].values if not rest and per_stage % int(v) == 0]
     if counted:
         possible = [v for v in possible if per_stage > int(v)]
-    if micro_batches % pp or not possible:
+    if not possible:
         return 1
-    return int(min(possible, key=lambda v: (abs(np.log2(per_stage / int(v) / _PER_CHUNK)), int(v))))
+    return int(min(possible, key=lambda v: (abs(log2(per_stage / int(v) / _PER_CHUNK)), int(v))))
 
 
 def _joined(space: Space) -> int:
