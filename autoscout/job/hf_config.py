@@ -32,8 +32,8 @@ _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # nothing 
 
 
 def shape_of(path: Path) -> dict[str, Any]:
-    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, that is no model's, or of an
-    architecture that is not known."""
+    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, that is no model's, or of
+    an architecture that is not known."""
     try:
         config = json.loads(path.read_text())
     except OSError as error:

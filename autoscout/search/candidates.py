@@ -40,8 +40,8 @@ def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
 def favourites(
     space: Space, costs: Costs, rng: np.random.Generator, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of codes, costs), the best first and no row twice; where a space can be listed and is short, all of it. Else
-    a beam over one-knob moves, from samples of the whole
+    """(rows of codes, costs), the best first and no row twice; where a space can be listed and is short, all of it.
+    Else a beam over one-knob moves, from samples of the whole
     space and from `start`, that keeps several layouts apart so that the best of one does not crowd out the others."""
     if space.enumerable and space.count <= _LISTED:
         value = _finite(costs(space.feasible.codes))
@@ -81,7 +81,9 @@ def as_costs(objective: Objective, predict: Costs) -> Costs:
     return costs
 
 
-def _open(codes: np.ndarray, value: np.ndarray, order: np.ndarray, layout: list[int], expanded: set[bytes]) -> list[int]:
+def _open(
+    codes: np.ndarray, value: np.ndarray, order: np.ndarray, layout: list[int], expanded: set[bytes]
+) -> list[int]:
     """The best rows, at most `_ALIKE` of a layout; of these, those that were not gone on from yet."""
     seen: dict[bytes, int] = {}
     found: list[int] = []

@@ -120,7 +120,7 @@ def strategy(
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
     return made(
-        kind_of(name),
+        usable(name),
         Search(
             space=space,
             default=default or space.reference,
@@ -136,10 +136,16 @@ def strategy(
     )
 
 
-def made(kind: Kind, search: Search) -> Strategy:
-    """Errors: AutoscoutError (exit 2) where a package is missing."""
+def usable(name: str) -> Kind:
+    """As `kind_of`. Errors: also (exit 2) where a package is missing."""
+    kind = kind_of(name)
     if why := kind.missing:
         raise AutoscoutError(why, 2)
+    return kind
+
+
+def made(kind: Kind, search: Search) -> Strategy:
+    """One that needs a list of a space that cannot be listed gets a sample of it."""
     space = search.space
     if kind.lists and not space.enumerable:
         wanted = [*([search.default] if search.default else []), *(m.configuration for m in search.told)]

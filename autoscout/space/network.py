@@ -24,7 +24,9 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
     domain = {key(v) for v in knob.values}
-    if knob.name in limits.fix and key(limits.fix[knob.name]) not in {key(v) for v in limits.limit.get(knob.name, wanted)}:
+    if knob.name in limits.fix and key(limits.fix[knob.name]) not in {
+        key(v) for v in limits.limit.get(knob.name, wanted)
+    }:
         raise AutoscoutError(
             f"[space] fixes {knob.name} = {limits.fix[knob.name]}, but limits it to {listed(limits.limit[knob.name])}; "
             f"drop one of them",

@@ -1,4 +1,4 @@
-"""What stopped people before anything ran: bad numbers, limits that contradict, and spaces that were empty needlessly."""
+"""What stopped people before anything ran: bad numbers, limits that contradict, spaces that were empty needlessly."""
 
 from pathlib import Path
 

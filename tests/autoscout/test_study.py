@@ -9,6 +9,7 @@ from test_session import replay_job
 
 import autoscout
 from autoscout.search.rivals.random import STRATEGY as RANDOM
+from autoscout.search.strategy import kind_of, names
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop
@@ -209,3 +210,11 @@ def test_a_large_job_told_by_its_model(tmp_path):
             times.append(seconds)
             study.tell(configuration, {"step_time_s": seconds})
     assert study.best().value <= times[0]
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not kind_of(name).missing])
+def test_every_strategy_can_be_given(tmp_path, name):
+    study = over_a_table(tmp_path, strategy=name, profiles=4)
+    asked = drive(study)
+    best = study.best().configuration
+    assert best in [configuration.knobs for configuration in asked]

@@ -2,10 +2,11 @@
 
     python tests/tools/published_recipes.py          a table in Markdown, as docs/knobs.md has it
 
-The recipes are those of Megatron-Bridge's docs/performance-summary.md (25.11 container, commit 00b7660) that a [model]
-can describe and whose layout is the whole recipe; in bf16 all of them, also where theirs is in FP8; sharded data parallel
-(their FSDP = 1) as a distributed optimizer. The page leaves out the global batch of Qwen3-235B on H100: 2048 is ours.
-Times are those of the analytic simulator, none of whose constants were fitted to that page.
+The recipes are those of Megatron-Bridge's docs/performance-summary.md (25.11 container, commit 00b7660) that a
+[model] can describe and whose layout is the whole recipe; in bf16 all of them, also where theirs is in FP8; sharded
+data parallel (their FSDP = 1) as a distributed optimizer. The page leaves out the global batch of Qwen3-235B on H100:
+2048 is ours. Times are those of the analytic simulator, none of whose constants were fitted to that page; the prices
+of our recipes were (autoscout/targets/megatron/expert.py).
 """
 
 from dataclasses import dataclass, field

@@ -62,7 +62,6 @@ def nothing(pool: Pool) -> Mean:
 def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding, rng: np.random.Generator) -> Mean:
     """`predictor`: codes → metric values; NaN: cannot say, inf: predicted to fail."""
 
-
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-costs, and where a failure is predicted."""
         predicted = np.asarray(predictor(codes), dtype=float)
@@ -98,7 +97,9 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
     costs = np.array([np.nan if c is None else c for _, c in past.rows], dtype=float)
     ran = np.isfinite(costs)
     mean = Mean(f"past {past.name}", np.zeros((len(pool), 0)))
-    costs_of = fails_of = None
+    costs_of: Callable[[Rows], np.ndarray] | None = None
+    fails_of: Callable[[Rows], np.ndarray] | None = None
+    level = 0.0
     if ran.sum() >= 3:
         y = np.log(costs[ran])
         centre, unit = y.mean(), max(float(y.std()), 0.05)
@@ -107,12 +108,13 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         posterior.fit(encoding.rows(codes[ran]), (y - centre) / unit, nothing_else, none)
         measured = posterior.features(encoding.rows(codes[ran]), nothing_else, none)
 
-        def costs_of(part: Rows) -> np.ndarray:
+        def moved(part: Rows) -> np.ndarray:
             belief = Belief(posterior, measured, posterior.features(part, np.zeros((len(part), 0)), none))
             return unit * belief.mean((y - centre) / unit)
 
-        mean.z = _in_parts(costs_of, pool.codes, encoding)[:, None]
-        level = mean.z.mean()
+        costs_of = moved
+        mean.z = _in_parts(moved, pool.codes, encoding)[:, None]
+        level = float(mean.z.mean())
         mean.z -= level
         mean.slopes, mean.spread = np.array([1.0]), np.array([0.5])
     if not ran.all():
@@ -120,11 +122,12 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         feasibility.tell(feasibility.features(encoding.rows(codes)), ran)
         feasibility.fit()
 
-        def fails_of(part: Rows) -> np.ndarray:
+        def failing(part: Rows) -> np.ndarray:
             feasibility.watch(feasibility.features(part))
             return 1 - feasibility.chance(np.ones(len(part)))
 
-        mean.fails = _in_parts(fails_of, pool.codes, encoding)
+        fails_of = failing
+        mean.fails = _in_parts(failing, pool.codes, encoding)
 
     def said(codes: np.ndarray) -> Said:
         z = np.zeros((len(codes), 0)) if costs_of is None else _in_parts(costs_of, codes, encoding)[:, None] - level
@@ -145,9 +148,9 @@ def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Enc
 def _smooth(
     log: np.ndarray, known: np.ndarray, pool: Pool, encoding: Encoding, rng: np.random.Generator
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest evidence
-    (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what they fit
-    is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
+    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest
+    evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what
+    they fit is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
     rows = np.flatnonzero(known)
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
     y = log[rows]

@@ -31,7 +31,8 @@ _LONG = 8_192  # tokens of a sequence from which on context parallel is worth it
 _MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
 _PER_CHUNK = 4  # layers of a virtual stage in NVIDIA's recipes: fewer send too often, more leave a longer bubble
 _TRIED = 200  # layouts that should fit and are asked of the space, until the first that it has
-_FULL, _FRUGAL = 0.97, 20  # of a device's memory, where nothing leaves a margin; layouts tried where nothing fits at all
+_FULL = 0.97  # of a device's memory, where nothing leaves a margin
+_FRUGAL = 20  # layouts tried where nothing fits at all
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -123,7 +124,16 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
 
 
 def _price(
-    tp: int, pp: int, cp: int, ep: int, ar: str, mbs: int, micro_batches: int, a: Mapping[str, Any], inside: int, way: Way
+    tp: int,
+    pp: int,
+    cp: int,
+    ep: int,
+    ar: str,
+    mbs: int,
+    micro_batches: int,
+    a: Mapping[str, Any],
+    inside: int,
+    way: Way,
 ) -> tuple[float, ...]:
     """How reluctantly an expert goes there, in doublings of tensor parallel; the lowest is tried first. Micro batches
     above 4 are not tried before smaller ones: attention and products are efficient by then."""
@@ -137,7 +147,9 @@ def _price(
     batch = 0.2 * abs(log2(mbs / 4))
     if way == "dp first":
         return (float(split + beyond), {"none": 0.0, "selective": 1.0, "full": 2.0}[ar], float(spread), float(batch))
-    again = {"none": 0.0, "selective": 0.3, "full": 4.0 if ep else 2.5}[ar]  # of experts it repeats the exchange of tokens too
+    again = {"none": 0.0, "selective": 0.3, "full": 4.0 if ep else 2.5}[
+        ar
+    ]  # of experts it repeats the exchange of tokens too
     return (float(split + again + spread + batch),)
 
 
