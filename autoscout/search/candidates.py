@@ -38,20 +38,27 @@ def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def favourites(
-    space: Space, costs: Costs, rng: np.random.Generator, start: np.ndarray | None = None
+    space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of codes, costs), the best first and no row twice; where a space can be listed and is short, all of it.
-    Else a beam over one-knob moves, from samples of the whole
-    space and from `start`, that keeps several layouts apart so that the best of one does not crowd out the others."""
+    """(rows of codes, costs), the best first and no row twice: of all that there are where they are few, else what a
+    beam finds. `near`: rows of codes to begin from too."""
     if space.enumerable and space.count <= _LISTED:
-        value = _finite(costs(space.feasible.codes))
+        codes, value = space.feasible.codes, _finite(costs(space.feasible.codes))
         order = np.argsort(value, kind="stable")
-        return space.feasible.codes[order], value[order]
+        return codes[order], value[order]
+    return beam(space, costs, rng, near)
+
+
+def beam(
+    space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `favourites`, over one-knob moves from samples of the whole space (`start` of either kind) and from `near`. It
+    keeps several layouts apart, so that the best of one does not crowd out the others."""
     layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
-    codes = spread(space, _START, rng)
-    if start is not None:
-        codes = np.concatenate([start, codes])
-    known: dict[bytes, None] = {}
+    codes = spread(space, start, rng)
+    if near is not None:
+        codes = np.concatenate([near, codes])
+    known: set[bytes] = set()
     codes = _fresh(codes, known)
     value = _finite(costs(codes))
     expanded: set[bytes] = set()
@@ -100,13 +107,13 @@ def _open(
     return found
 
 
-def _fresh(codes: np.ndarray, known: dict[bytes, None]) -> np.ndarray:
+def _fresh(codes: np.ndarray, known: set[bytes]) -> np.ndarray:
     """The rows that are not known yet, each once; they are from now on."""
     kept = []
     for i, row in enumerate(np.ascontiguousarray(codes)):
         key = row.tobytes()
         if key not in known:
-            known[key] = None
+            known.add(key)
             kept.append(i)
     return np.ascontiguousarray(codes[kept])
 

@@ -139,6 +139,8 @@ def _price(
     above 4 are not tried before smaller ones: attention and products are efficient by then."""
     beyond = log2(max(tp / inside, 1))  # of what NVLink joins: nobody does
     thin, stage = (2.5, 0.6) if ep else (1.0, 1.25)  # what tensor parallel leaves of small experts is inefficient
+    if ep:
+        thin *= 1 + log2(max(tp / 2, 1)) / 2
     split = thin * log2(tp) + log2(max(tp / _MOST_TP, 1)) + 8 * beyond + stage * log2(pp)
     split += (1.25 if a["seq_len"] >= _LONG else 4.0) * log2(cp)
     split += 1.5 * min((pp - 1) / micro_batches, 2.0)  # the bubble
