@@ -146,10 +146,13 @@ class Budget(Strict, frozen=True):
 
 
 class SpaceLimits(Strict, frozen=True):
-    """`catalog`: files that declare more knobs and rules, or (target = "command") a whole target's."""
+    """`allow`: knobs whose values that change numbers (8-bit products, caches, …) or need a package may be used; to fix
+    or limit a knob allows it too. `catalog`: files that declare more knobs and rules, or (target = "command") a whole
+    target's."""
 
     fix: dict[str, Value] = {}
     limit: dict[str, list[Value]] = {}
+    allow: list[str] = []
     catalog: list[str] = []
 
 
