@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.importing.units import factor, unit_of
+from autoscout.job.units import factor, unit_of
 from autoscout.job.metrics import SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.words import nearest_name
 from autoscout.space.graph import Space
