@@ -129,6 +129,10 @@ class Target:
         """Starts an exported launch here; seconds until it worked. Errors: AutoscoutError."""
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
 
+    def soak(self, job: Job, launch: "Launch", form: str) -> float:
+        """As `check`, for long enough to write a checkpoint and to evaluate."""
+        raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
+
     # ---- knowledge ------------------------------------------------------------------------------------------------
 
     def simulators(self, job: Job) -> "list[Member]":

@@ -1,6 +1,6 @@
 """A command of the person's own: what they launch is what is measured, and what is handed back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
@@ -86,6 +86,11 @@ class Command(Target):
         from autoscout.targets.command.exported import exported
 
         return exported(job, configuration)
+
+    def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
+        from autoscout.targets.command import writing
+
+        return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, "hostfile": writing.hostfile}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried
