@@ -147,9 +147,9 @@ class Budget(Strict, frozen=True):
 
 
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path in
-    the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`: ""
-    dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog."""
+    """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path
+    in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`:
+    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog."""
 
     name: str
     values: str | list[Value]  # a list, or an expression that yields one
@@ -193,9 +193,9 @@ class Rendered(Strict, frozen=True, kw_only=True):
 
 
 class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a metric is read, by one of: `pattern` (its last group is the number), `between` (seconds from one line with
-    this pattern to the next, as they are printed), `json` path ("results.0.step"). `file`: "" what the command prints,
-    for `json` the file that $AUTOSCOUT_RESULT names. `unit`: where the name does not say it."""
+    """Where a metric is read, by one of: `pattern` (its last group is the number), `between` (seconds from one line
+    with this pattern to the next, as they are printed), `json` path ("results.0.step"). `file`: "" what the command
+    prints, for `json` the file that $AUTOSCOUT_RESULT names. `unit`: where the name does not say it."""
 
     file: str = ""
     pattern: str = ""

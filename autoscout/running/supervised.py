@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -117,6 +118,7 @@ def run(
 def _ended(
     status: Path, seconds: float, first: float | None, timed_out: bool, stopped: bool, why: str, own: int | None
 ) -> Ended:
+    found: dict[str, Any]
     try:
         found = json.loads(status.read_text())
     except (OSError, ValueError):

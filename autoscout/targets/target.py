@@ -74,6 +74,10 @@ class Target:
         """What a person should know about how the catalog and the installed version differ."""
         return []
 
+    def notes_on_job(self, job: Job) -> list[str]:
+        """What a person should know before a job is run."""
+        return []
+
     def refuses_knob(self, knob: "KnobEntry") -> str:
         """ "" or why a knob of a person's own catalog could not reach the engine."""
         return ""

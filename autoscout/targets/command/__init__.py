@@ -55,6 +55,23 @@ class Command(Target):
         preset = preset_of(job)
         return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
 
+    def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.targets.command.arguments import command_of, currently
+        from autoscout.targets.command.preset import metrics_of, preset_of
+        from autoscout.targets.jobs import declared
+
+        notes = []
+        if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
+            notes.append("no loss is read, so a configuration that computes something else is not found out")
+        preset = preset_of(job)
+        if job.launch.script and not preset.proven:
+            notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
+        now = currently(job) if command_of(job) else {}
+        for entry in declared(job).knob:
+            if entry.name not in now and entry.default is None:
+                notes.append(f"the command does not say {entry.name}: its first value stands for what you run now")
+        return notes
+
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         """The command as it is written: what its flags say of the knobs, else their defaults or first values."""
         from autoscout.targets.command.arguments import command_of, currently

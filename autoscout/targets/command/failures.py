@@ -12,12 +12,18 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-_OF_ALL = (
+_OF_ALL: tuple[tuple[Status, str], ...] = (
     ("oom", r"(?i)cuda out of memory|torch\.(cuda\.)?OutOfMemoryError|hip out of memory"),
-    ("oom", r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'"),
+    (
+        "oom",
+        r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'",
+    ),
     ("oom", r"std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:"),
     ("infrastructure", r"No CUDA GPUs are available|CUDA driver initialization failed|Error 802: system not yet"),
-    ("infrastructure", r"Address already in use|EADDRINUSE|No space left on device|fallen off the bus|uncorrectable ECC"),
+    (
+        "infrastructure",
+        r"Address already in use|EADDRINUSE|No space left on device|fallen off the bus|uncorrectable ECC",
+    ),
     ("infrastructure", r"ProcessGroupNCCL is only supported with GPUs|nvidia-smi has failed"),
     ("timeout", r"Watchdog caught collective operation timeout"),
 )
@@ -26,7 +32,9 @@ _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
 )
-_ERROR = re.compile(r"((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?|\berror: .*|\bfatal: .*)")
+_ERROR = re.compile(
+    r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
+)
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes of the log that are looked at, at each end
 
@@ -67,14 +75,11 @@ def classify(
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:
     """ "" or the lines of a log that come nearest to a pattern that matches none."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}
-    if not words:
-        return ""
     scored: dict[str, float] = {}
-    for line in _lines(log):
-        has = {word.lower() for word in _WORDS.findall(line)}
-        score = len(words & has) / len(words) + (0.1 if re.search(r"\d", line) else 0.0)
-        if words & has:
-            scored.setdefault(" ".join(line.split()), score)
+    for i, line in enumerate(_lines(log)):
+        shared = words & {word.lower() for word in _WORDS.findall(line)}
+        if shared or re.search(r"\d", line):  # without a word in common the last line with a number
+            scored[" ".join(line.split())] = len(shared) + (0.5 if re.search(r"\d", line) else 0.0) + i * 1e-9
     best = sorted(scored, key=lambda line: -scored[line])[:most]
     return "; nearest: " + " | ".join(_trim(line, 120) for line in best) if best else ""
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from autoscout.targets.command.template import as_text
+from autoscout.targets.command.template import PLACEHOLDER, as_text
 from kb.records import AutoscoutError, Value
 
 _NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$")
@@ -13,7 +13,13 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 def words_of(command: str, where: str) -> list[str] | None:
     """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A backslash at
     the end of a line joins it with the next. Errors: AutoscoutError (exit 2) for an open quote."""
-    text = re.sub(r"\\\s*\n", " ", command).strip()
+    places: list[str] = []
+
+    def put_by(found: re.Match[str]) -> str:  # an expression has spaces and signs that mean nothing to a shell
+        places.append(found[0])
+        return f"\ue000{len(places) - 1}\ue001"
+
+    text = PLACEHOLDER.sub(put_by, re.sub(r"\\\s*\n", " ", command).strip())
     try:
         lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split = True
@@ -27,7 +33,9 @@ def words_of(command: str, where: str) -> list[str] | None:
     unquoted = re.sub(r"'[^']*'", "", text)
     operators = any(token and set(token) <= set("|&;<>") for token in tokens)
     needs_shell = operators or re.search(r"[$`]", unquoted) or "\n" in unquoted or _ASSIGNMENT.match(words[0])
-    return None if needs_shell else words
+    if needs_shell:
+        return None
+    return [re.sub("\ue000(\\d+)\ue001", lambda found: places[int(found[1])], word) for word in words]
 
 
 def switch(flag: str) -> tuple[str, str]:
@@ -63,19 +71,16 @@ def value_of(text: str) -> Value:
 def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
     """The line with a flag's value in the place where it stands, else at the end; None or False: without the flag."""
     on, off = switch(flag)
-    name, joined = on.rstrip("="), on.endswith("=")
-    if off:
-        words = [word for word in words if word != off]
-    place = next((i for i in range(len(words) - 1, -1, -1) if words[i] == name or words[i].startswith(f"{name}=")), None)
+    name = on.rstrip("=")
     new = _written(on, off, value)
-    if place is None:
+    places = [i for i, w in enumerate(words) if w in (name, off or name) or w.startswith(f"{name}=")]
+    if not places:
         return [*words, *new]
-    length = 1
-    if words[place] == name and said(words, on) is not True:
-        length = 2
-    elif words[place] != name and not joined and len(new) == 2:
+    place = places[-1]  # the last one counts
+    follows = words[place] == name and said(words[: place + 2], on) is not True
+    if words[place].startswith(f"{name}=") and len(new) == 2:
         new = [f"{new[0]}={new[1]}"]
-    return [*words[:place], *new, *words[place + length :]]
+    return [*words[:place], *new, *words[place + 1 + follows :]]
 
 
 def _written(on: str, off: str, value: Value | None) -> list[str]:

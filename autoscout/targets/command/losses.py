@@ -38,8 +38,8 @@ class LossesIfTold:
             return ""
         return (
             f"losses deviate by {off:.2g} on average (allowed {self._tolerance:g}): expected "
-            f"{_series([a for a, _ in pairs])}, found {_series([b for _, b in pairs])}; if your script draws other data "
-            f"each time, seed it, or raise launch.loss_tolerance"
+            f"{_series([a for a, _ in pairs])}, found {_series([b for _, b in pairs])}; if your script draws other "
+            f"data each time, seed it, or raise launch.loss_tolerance"
         )
 
 

@@ -38,9 +38,7 @@ class CommandProfiler:
         """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
         if not self._environment:
             if not command_of(self._job):
-                raise AutoscoutError(
-                    'there is nothing to run: give launch.command, for example "torchrun train.py"', 2
-                )
+                raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
             self._environment = environment.describe(self._job, _example(self._job))
         return self._environment
 

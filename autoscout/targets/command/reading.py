@@ -54,14 +54,14 @@ class Numbers:
 
     def _lines(self, text: bytes) -> Iterator[bytes]:
         if not self._literal:
-            yield from (_plain(line) for line in _ENDS.split(text))
+            yield from (line[:_LONGEST] for line in _ENDS.split(text))
             return
         place = text.find(self._literal)
         while place >= 0:
             start = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
             ends = [end for end in (text.find(b"\n", place), text.find(b"\r", place)) if end >= 0]
             end = min(ends, default=len(text))
-            yield _plain(text[start:end])
+            yield text[start : min(end, start + _LONGEST)]
             place = text.find(self._literal, end)
 
 
@@ -78,6 +78,8 @@ class Stream:
             self._rest = (self._rest + piece)[-_LONGEST:]
             return
         text = self._rest + piece[:cut]
+        if b"\x1b" in text:
+            text = _COLOURS.sub(b"", text)
         self._rest = piece[cut:][-_LONGEST:]
         for numbers in self._numbers:
             numbers.read(text, at)
@@ -212,8 +214,3 @@ def literal_of_parsed(parsed: Any) -> str:
             return text
         text += chr(argument)
     return text
-
-
-def _plain(line: bytes) -> bytes:
-    line = line[:_LONGEST]
-    return _COLOURS.sub(b"", line) if b"\x1b" in line else line

@@ -1,7 +1,7 @@
 """Placeholders: `{name}`, or `{an expression}` such as {global_batch // (mbs * gpus)}, in commands, environments and
 rendered files; in rendered files `$NAME` too, where NAME is known.
 
-What stands between braces and does not begin like a name, or holds quotes, colons or further braces, is none: JSON may
+What stands between braces without a name in it, or with quotes, colons or further braces, is none: JSON may
 be written as it is. `{{name}}` stands for `{name}` itself, and `${NAME}` is left to the shell.
 """
 
@@ -13,8 +13,8 @@ from autoscout.job.words import nearest_name
 from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError
 
-_INNER = r"[A-Za-z_][^{}\"'\n:;]*"
-_PLACE = re.compile(rf"\{{\{{(?P<kept>{_INNER})\}}\}}|(?<!\$)\{{(?P<inner>{_INNER})\}}")
+_INNER = r"(?=[^{}]*[A-Za-z_])[A-Za-z_0-9(][^{}\"'\n:;]*"
+PLACEHOLDER = re.compile(rf"\{{\{{(?P<kept>{_INNER})\}}\}}|(?<!\$)\{{(?P<inner>{_INNER})\}}")
 _DOLLAR = re.compile(r"\$(?P<name>[A-Za-z_]\w*)")
 
 
@@ -33,7 +33,7 @@ def filled(
             return "{" + found["kept"] + "}"
         return quoted(as_text(_value(found["inner"], names, where)))
 
-    text = _PLACE.sub(place, text)
+    text = PLACEHOLDER.sub(place, text)
     if not dollars:
         return text
     return _DOLLAR.sub(lambda m: as_text(names[m["name"]]) if m["name"] in names else m[0], text)
@@ -42,7 +42,7 @@ def filled(
 def names_in(text: str, dollars: bool = False) -> set[str]:
     """What a text's placeholders speak of; what is no expression is left out."""
     found: set[str] = set()
-    for match in _PLACE.finditer(text):
+    for match in PLACEHOLDER.finditer(text):
         try:
             found |= set(Expression(match["inner"]).names) if match["inner"] else set()
         except AutoscoutError:
