@@ -83,8 +83,6 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
-    if job.target not in (targets := ("megatron", "vllm", "deepspeed", "command")):
-        yield f"target = '{job.target}'{nearest_name(job.target, targets)}"
     if not _NAME.match(job.name):
         yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
     if model != Model():

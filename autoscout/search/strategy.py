@@ -116,8 +116,7 @@ def strategy(
     """A strategy by its name; the arguments are those of `Search`, `default` else the space's reference.
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
-    return made(
-        kind_of(name),
+    return usable(name).make(
         Search(
             space=space,
             default=default or space.reference,
@@ -129,15 +128,16 @@ def strategy(
             told=told,
             budget=budget,
             batch=batch,
-        ),
+        )
     )
 
 
-def made(kind: Kind, search: Search) -> Strategy:
-    """Errors: AutoscoutError (exit 2) where a package is missing."""
+def usable(name: str) -> Kind:
+    """As `kind_of`. Errors: also (exit 2) where a package is missing."""
+    kind = kind_of(name)
     if why := kind.missing:
         raise AutoscoutError(why, 2)
-    return kind.make(search)
+    return kind
 
 
 def kind_of(name: str) -> Kind:

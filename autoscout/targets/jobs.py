@@ -1,5 +1,6 @@
 """A job of any target: its file, checked by its target too, and its space."""
 
+import importlib.metadata
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from autoscout.job.load import read_job
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
+from autoscout.simulate.member import Member
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
@@ -108,3 +110,17 @@ def profiler_of(job: Job) -> Profiler:
     if job.launch.launcher == "replay":
         return Replay(job)
     return target_of(job).profiler(job)
+
+
+def simulators_of(job: Job) -> list[Member]:
+    """Simulators of the job's objective that need no measured row, made anew: the target's, and what the functions that
+    packages name under the entry points `autoscout.simulators` make of the job.
+
+    Errors: AutoscoutError for a package that cannot be loaded."""
+    found = target_of(job).simulators(job)
+    for entry in importlib.metadata.entry_points(group="autoscout.simulators"):
+        try:
+            found = [*found, *entry.load()(job)]
+        except Exception as error:  # a plug-in's own code
+            raise AutoscoutError(f"the simulators '{entry.name}' ({entry.value}) cannot be loaded: {error}") from error
+    return found

@@ -105,10 +105,10 @@ class Target:
         )
 
     def equivalence(self, job: Job) -> "Check":
-        """How it is told whether a configuration computes what the reference computes."""
-        from autoscout.running.equivalence import Losses
+        """How it is told whether a configuration computes what the reference computes; by losses, if runs tell any."""
+        from autoscout.running.equivalence import IfTold, Losses
 
-        return Losses(job.model.dtype)
+        return IfTold(Losses(job.model.dtype))
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         """The order in which a batch is best run."""

@@ -21,7 +21,7 @@ from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.strategy import Search, Strategy, kind_of, made
+from autoscout.search.strategy import Search, Strategy, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
@@ -34,6 +34,7 @@ from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted,
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
+ALONE = "profile"  # in place of a strategy: a session of one experiment
 _SEARCH_PURPOSES = ("search", "check")
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
@@ -68,7 +69,7 @@ class Engine:
         have computed the same; as the target says by default."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
-        self.kind = kind_of(started.strategy) if started.strategy != "profile" else None
+        self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.simulators = simulators
         self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
@@ -249,7 +250,7 @@ class Engine:
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
         )
-        return made(self.kind, search)
+        return self.kind.make(search)
 
     def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
         """Evaluates a batch of the strategy, and tells it."""

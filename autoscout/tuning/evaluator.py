@@ -23,7 +23,7 @@ from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import simulators_of
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
@@ -259,7 +259,7 @@ class Evaluator:
         """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
-        bases = partial(target_of(self.job).simulators, self.job)
+        bases = partial(simulators_of, self.job)
         simulators = Simulators(self.job, self.space, self._training, past=self._past, bases=bases)
         return simulators if simulators.weights else None
 

@@ -17,8 +17,7 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
@@ -67,7 +66,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    bases = partial(target_of(job).simulators, job)
+    bases = partial(simulators_of, job)
     simulators = Simulators(job, space, rows, past=past, bases=bases)
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)

@@ -19,7 +19,13 @@ from tui.verbs import watching
 @click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
-@click.option("--strategy", type=click.Choice(["autoscout", "paper", "random"]), default="autoscout", show_default=True)
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    default="autoscout",
+    show_default=True,
+    help="Who searches: autoscout, paper, random, or another that `bench` compares, installed packages' too.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
 @click.option(
     "--warm-start",
@@ -59,6 +65,7 @@ def tune(
     as_json: bool,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
+    from autoscout.search.strategy import usable
     from autoscout.tuning import loop, session
     from kb import journal as journals
     from tui.printing import plain, report
@@ -76,6 +83,7 @@ def tune(
         raise click.UsageError("give a job file, or --resume SESSION")
     else:
         job = load_job(job_file, profiles, wall)
+        usable(strategy)
     if dry_run:
         report.dry_run(job, as_json)
         return

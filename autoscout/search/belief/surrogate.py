@@ -259,10 +259,8 @@ class Model:
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
-        if row in self.costs:
-            at = int(np.flatnonzero(self.rows == row)[0])
-            believed = self.believed_costs()
-            return self._unbent(float(believed[at])), 0.0
+        if row in self._believed:
+            return self._unbent(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = int(np.searchsorted(self.candidates, row))
         if row in self.failed or at == len(self.candidates) or self.candidates[at] != row:
             return None
@@ -279,12 +277,13 @@ class Model:
         return most.posterior.theta.noise * most.unit
 
     def believed_costs(self) -> np.ndarray:
-        """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""
-        bent = self.bent()
-        found = np.zeros(len(bent))
+        """(n,): bent log-cost of the rows that were measured at the last `update` as it is believed, freed of part of
+        the noise."""
+        n = len(self._believed)
+        bent, found = self.bent()[:n], np.zeros(n)
         for member in self._active():
             assert member.belief is not None
-            expected = member.mean.expected(self.rows) + member.centre
+            expected = member.mean.expected(self.rows[:n]) + member.centre
             found += member.weight * (expected + member.unit * member.belief.fitted((bent - expected) / member.unit))
         return found
 

@@ -9,6 +9,7 @@ from autoscout.targets.target import Target
 from kb.records import Configuration, Job
 
 if TYPE_CHECKING:
+    from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.space.graph import Space
     from autoscout.space.knob import KnobEntry, RuleEntry
@@ -60,6 +61,11 @@ class Megatron(Target):
         from autoscout.targets.megatron.profiler import profiler
 
         return profiler(job)
+
+    def equivalence(self, job: Job) -> "Check":
+        from autoscout.running.equivalence import Losses
+
+        return Losses(job.model.dtype)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.running.interpreter import target_python
