@@ -12,7 +12,7 @@ from autoscout.running import early, results, supervised
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
-from autoscout.targets.command import environment, measurement
+from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
 from autoscout.targets.command.failures import classify, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
@@ -39,7 +39,7 @@ class CommandProfiler:
         if not self._environment:
             if not command_of(self._job):
                 raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
-            self._environment = environment.describe(self._job, _example(self._job))
+            self._environment = surroundings.describe(self._job, _example(self._job))
         return self._environment
 
     def aim(self, bar: early.Bar | None) -> None:
@@ -226,7 +226,7 @@ def launched(
         with results.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-    variables = {**environment.variables(job, run), RESULT: str(folder / "result.json")}
+    variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
     cwd = Path(job.launch.path or ".")
     ended = supervised.run(run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough)
     reader.close()
