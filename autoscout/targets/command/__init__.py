@@ -32,7 +32,12 @@ class Command(Target):
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
 
-        preset_of(job)
+        if not (job.space.catalog or job.space.knob or preset_of(job).knob):
+            yield (
+                "target = 'command' has no knobs of its own; add [[space.knob]] with a name, its values and the flag "
+                "that it sets, or name a catalog that declares them in space.catalog"
+            )
+            return
         if not command_of(job):
             return
         for name in unused(job):
