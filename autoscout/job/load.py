@@ -133,6 +133,9 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
 
 def _model_problems(model: Model) -> typing.Iterator[str]:
     yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
+    for name in ("layers", "hidden", "heads", "vocab"):
+        if not getattr(model, name):
+            yield f"model.{name} is missing, or 0"
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
