@@ -109,7 +109,8 @@ def run(
         finally:
             os.close(gone)
     finally:
-        processes.end(process, 0.0, seen)
+        if process.poll() is None or not status.is_file():  # else it has seen to it that all have ended
+            processes.end(process, 0.0, seen)
         os.close(read)
         kept.close()
     return _ended(status, time.monotonic() - started, first, timed_out, stopped, why, process.returncode)
