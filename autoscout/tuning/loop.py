@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running import symptoms
+from autoscout.running import early, symptoms
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -64,6 +64,7 @@ class Loop:
         self.kb, self.on_note, self.stop = kb, on_note, stop
         self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
         self.waited = False  # for the devices, with the experiment that comes
+        self._told: list[Measurement] = []
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -106,12 +107,14 @@ class Loop:
     def _measure(self, experiment: Experiment) -> Measurement:
         """What the tape recorded of it, else what this machine says."""
         if (ended := self.tape.peek(ExperimentEnded, experiment.configuration)) is not None:
-            return self.engine.tell(experiment.number, ended.measurement)
+            self._told.append(self.engine.tell(experiment.number, ended.measurement))
+            return self._told[-1]
         if self.stop.asked:
             raise Interrupted
         found = self._run_or_adopt(experiment, self.folder / experiment.folder)
         told = self.engine.tell(experiment.number, found)
         self._heed(told)
+        self._told.append(told)
         if experiment.number % _INGEST_EVERY == 0:
             ingest(self.engine, self.kb, self.on_note)
         return told
@@ -136,10 +139,19 @@ class Loop:
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)
+            if isinstance(self.profiler, early.Aimed):
+                self.profiler.aim(self._bar(experiment))
             measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def _bar(self, experiment: Experiment) -> early.Bar | None:
+        """What an experiment has to beat; a confirmation is measured in full."""
+        if experiment.purpose != "search":
+            return None
+        known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
+        return early.bar(self.job.objective, known.values())
 
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":

@@ -1,10 +1,11 @@
-"""Verbs about this machine: doctor, targets."""
+"""Verbs about this machine and what is to run on it: doctor, targets, init, check."""
 
+import json
 from pathlib import Path
 
 import click
 
-from tui.options import common, kb_path, load_job
+from tui.options import common, kb_path, load_job, note
 
 
 @click.command()
@@ -44,3 +45,42 @@ def targets(kb: Path | None, as_json: bool) -> None:
     from tui.printing import report
 
     report.targets([target(name) for name in names()], as_json)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--out", type=click.Path(path_type=Path), help="File to write (default: standard output).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def init(given: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Write a job file from a launch line, a script or sbatch file with one, or a Hugging Face config.json.
+
+    For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
+    """
+    from autoscout.machine.starting import job_file
+
+    if not given:
+        raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
+    text, notes = job_file(list(given), Path.cwd())
+    if out is not None:
+        if out.exists():
+            raise click.UsageError(f"{out} exists; choose another name")
+        out.write_text(text)
+    for line in notes:
+        note(line)
+    if as_json:
+        click.echo(json.dumps({"job": text, "notes": notes}))
+    elif out is None:
+        click.echo(text, nl=False)
+    else:
+        note(f"wrote {out}; next: autoscout check {out}")
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@common
+def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
+    """Say what can be known before anything is spent: what runs it, devices, memory, noise, minutes."""
+    from autoscout.machine.preflight import preflight
+    from tui.printing import report
+
+    report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)

@@ -53,9 +53,9 @@ class Megatron(Target):
         return [groups]
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.megatron.expert import recommended
+        from autoscout.targets.megatron.expert import portfolio
 
-        yield recommended(space)
+        yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.megatron.profiler import profiler

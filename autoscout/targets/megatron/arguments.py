@@ -30,9 +30,11 @@ _SWITCHES = {
     "overlap_grad": "--overlap-grad-reduce",
     "overlap_param": "--overlap-param-gather",
     "permute_fusion": "--moe-permute-fusion",
+    "ep_overlap": "--overlap-moe-expert-parallel-comm",
 }
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
-_FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm")
+_FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
+_FROM_ELSEWHERE += ("fp8", "opt_state")
 # What only the person knows.
 MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -70,6 +72,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **_parallelism(knobs),
         **_recomputation(knobs),
         **_communication(knobs),
+        **_precision(knobs),
         **_own(job, knobs),
     }
 
@@ -165,6 +168,22 @@ def _parallelism(knobs: dict[str, Value]) -> Flags:
         found.pop("--num-virtual-stages-per-pipeline-rank", None)
     elif not knobs.get("overlap_p2p"):
         found["--no-overlap-p2p-communication"] = True
+    split = str(knobs.get("stage_split", "even"))
+    for part in ("embedding", "loss"):
+        if part in split:
+            found[f"--account-for-{part}-in-pipeline-split"] = True
+    for end in ("first", "last"):
+        if knobs.get(f"{end}_layers"):
+            found[f"--decoder-{end}-pipeline-num-layers"] = knobs[f"{end}_layers"]
+    return found
+
+
+def _precision(knobs: dict[str, Value]) -> Flags:
+    found: Flags = {}
+    if knobs.get("fp8", "none") != "none":
+        found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
+    if knobs.get("opt_state", "fp32") != "fp32":
+        found |= {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "bf16"}
     return found
 
 
