@@ -1,6 +1,7 @@
 """A machine that is broken stops a session, and is no fact about any configuration: through the command line."""
 
 import importlib.util
+import os
 import stat
 import subprocess
 import sys
@@ -19,8 +20,10 @@ pytestmark = [
 
 
 def tuned(kb: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Without waiting for who measures beside us: nothing is measured."""
     command = [sys.executable, "-m", "tui.cli", "tune", "--no-tui", "--kb", str(kb), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "TMPDIR": str(kb.parent)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def ended(kb: Path) -> list[ExperimentEnded]:
