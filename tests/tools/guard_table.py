@@ -19,7 +19,7 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 2), (4096, 1), (2048, 2))  # hidden, layers
+WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (4096, 1), (1536, 2), (2048, 2))  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},
@@ -89,8 +89,8 @@ def layouts(hidden: int, layers: int, experts: int) -> list[tuple[str, dict[str,
 def run() -> None:
     known = {(row.dtype, row.hidden, row.layers, row.experts, row.layout) for row in recorded()}
     models = [(256, 4, 4), *((h, n, 0) for h, n in WIDTHS), (512, 2, 4)]
-    for hidden, layers, experts in models:
-        for dtype in ("fp32", "bf16"):
+    for dtype in ("fp32", "bf16"):
+        for hidden, layers, experts in models:
             found = profiler(job(dtype, hidden, layers, experts))
             for trap, knobs in layouts(hidden, layers, experts):
                 configuration = Configuration({"mbs": 4, **knobs})
