@@ -83,7 +83,7 @@ def _training(job: Job) -> dict[str, Any]:
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
-        **{f"allows_{name}": name in allowed(job.space) for name in ("fp8", "opt_state")},
+        "allows_fp8": "fp8" in allowed(job.space),
         "grad_mib": parameters(job.model) * 4 / 2**20,
     }
 

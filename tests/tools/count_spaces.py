@@ -19,7 +19,6 @@ TABLE_1 = SpaceLimits(
         "stage_split": "even",
         "first_layers": 0,
         "last_layers": 0,
-        "ep_overlap": False,
         "etp": 1,
         "dispatcher": "alltoall",
         "overlap_grad": True,
