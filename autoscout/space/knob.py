@@ -103,10 +103,10 @@ def read_catalog(path: Path) -> Catalog:
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
     """`changed`: when, so that a file that is edited is read anew."""
-    return _checked(path, converted(path, read_toml(path, "catalog"), Catalog))
+    return checked(path, converted(path, read_toml(path, "catalog"), Catalog))
 
 
-def _checked(path: Path, catalog: Catalog) -> Catalog:
+def checked(path: Path, catalog: Catalog) -> Catalog:
     """The catalog itself. Errors: AutoscoutError (exit 2) for what no TOML check can see."""
     seen: set[str] = set()
     for knob in catalog.knob:

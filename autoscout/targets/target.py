@@ -74,6 +74,10 @@ class Target:
         """What a person should know about how the catalog and the installed version differ."""
         return []
 
+    def notes_on_job(self, job: Job) -> list[str]:
+        """What a person should know before a job is run."""
+        return []
+
     def refuses_knob(self, knob: "KnobEntry") -> str:
         """ "" or why a knob of a person's own catalog could not reach the engine."""
         return ""
@@ -128,6 +132,10 @@ class Target:
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         """Starts an exported launch here; seconds until it worked. Errors: AutoscoutError."""
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
+
+    def soak(self, job: Job, launch: "Launch", form: str) -> float:
+        """As `check`, for long enough to write a checkpoint and to evaluate."""
+        raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     # ---- knowledge ------------------------------------------------------------------------------------------------
 

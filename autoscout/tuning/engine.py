@@ -87,7 +87,7 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark) if mark else []
+        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark, short=True) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,
@@ -147,7 +147,9 @@ class Engine:
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if purpose in _SEARCH_PURPOSES:
-            self.stale += 1
+            spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
+            self.searched -= spoiled
+            self.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
             self._go_on(asking, measurement)

@@ -109,6 +109,8 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        if measurement.status == "infrastructure":  # says nothing about the configuration: once more
+            measurement = yield Wanted(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
@@ -270,7 +272,9 @@ def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list
     for rows in by_id.values():
         metric = job.objective.metric
         wrong = [row for row in rows if row[1].status == "wrong"]
-        ran = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
+        good = [row for row in rows if row[1].status == "ok"]
+        full = [row for row in good if row[1].fidelity == "measured"]  # not ended early
+        ran = sorted(full or good, key=lambda r: r[1].metrics.get(metric, float("inf")))
         final = [row for row in rows if _final(job, row[1])]
         if wrong:
             chosen.append(wrong[-1])

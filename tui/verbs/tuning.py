@@ -1,5 +1,6 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
+import hashlib
 import json
 import os
 import shlex
@@ -70,6 +71,8 @@ def tune(
     from tui.printing import plain, report
 
     path = kb_path(kb)
+    if job_file == Path("-"):
+        job_file = _piped(path)
     past = []
     if resume is not None:
         started = session.session_started(path, resume)
@@ -151,6 +154,18 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     for problem in store.ingest_all(path)[1]:
         note(problem)
     report.sessions(store.session_rows(path), as_json)
+
+
+def _piped(kb: Path) -> Path:
+    """The job file that comes on standard input, kept beside the knowledge base: a session may go on with it later."""
+    text = sys.stdin.read()
+    if not text.strip():
+        raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
+    path = kb.parent / "jobs" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    sys.argv = [str(path) if word == "-" else word for word in sys.argv]
+    return path
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:

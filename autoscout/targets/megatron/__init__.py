@@ -65,7 +65,7 @@ class Megatron(Target):
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Losses
 
-        return Losses(job.model.dtype)
+        return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.running.interpreter import target_python

@@ -5,6 +5,7 @@ An exported launch carries these flags; an experiment gives them to the worker, 
 """
 
 import math
+import re
 
 from autoscout.cluster import devices
 from autoscout.space.declared import own_knobs
@@ -12,6 +13,7 @@ from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
 
 Flags = dict[str, Value | list[str]]
 
+_BLACKWELL = re.compile(r"g?b\d{3}\b|rtx-?pro-?\d|rtx-?50\d\d")
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
     "tp": "--tensor-model-parallel-size",
@@ -86,8 +88,10 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
-    # Communication must be enqueued before the GEMM that it overlaps with (Megatron-LM insists).
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped else {}
+    older = any(not _BLACKWELL.match(node.device) for node in devices.used_nodes(job, configuration))
+    # Communication must be enqueued before the GEMM that it overlaps with: Megatron-LM insists on devices of a compute
+    # capability below 10.
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
 
 
 def user_buffers(multiprocessors: object) -> str:
