@@ -30,6 +30,7 @@ from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.tape import Tape
@@ -72,6 +73,8 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
+    if problem := fits_nowhere(space):
+        on_note(problem)
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:

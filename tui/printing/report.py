@@ -25,9 +25,10 @@ def _json(value: Any) -> None:
 
 def dry_run(job: Job, as_json: bool) -> None:
     from autoscout.targets.target import target_of
+    from autoscout.tuning.fitting import fits_nowhere
 
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default, problem = expert_default(space), fits_nowhere(space)
     command = target_of(job).probe_line(job, default, Path("experiment.json"))
     if as_json:
         _json(
@@ -36,13 +37,19 @@ def dry_run(job: Job, as_json: bool) -> None:
                 "configurations": space.count,
                 "structures": space.structure_count,
                 "default": default.knobs,
+                "recipes": [c.knobs for c in space.recipes],
                 "launch": command,
                 "profiles": job.budget.profiles,
+                "problem": problem,
             }
         )
         return
     click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
     click.echo(f"first experiment, the expert default: {space.name(default)}")
+    for recipe in space.recipes[1:]:
+        click.echo(f"then, another recipe: {space.name(recipe)}")
+    if problem:
+        click.echo(f"✗ {problem}")
     click.echo(f"launched as: {command}")
     click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
 
