@@ -12,7 +12,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve test check format table screenshots bench-docs clean
+.PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -26,9 +26,12 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
 	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
 
+# Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
+	@echo "── pytest, real engines"
+	$(BIN)/python -m pytest -m engine
 
 check: $(VENV)/dev
 	@echo "── ruff, pyright, import-linter"
@@ -55,6 +58,12 @@ LANDSCAPES ?= ../shared/data/landscapes
 bench-docs: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
 	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
+
+# What docs/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
+# without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
+PROVE_JOB ?=
+gpu-check: $(VENV)/megatron
+	$(BIN)/autoscout doctor $(PROVE_JOB) --prove --out build/gpu-check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

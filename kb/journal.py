@@ -42,6 +42,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     orderings: list[list[str]]
     host: str = ""  # "" unknown or not to be told
     records: int = 0
+    recipes: list[Configuration] = []  # what else experts start from: measured right after the default
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):

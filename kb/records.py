@@ -174,11 +174,13 @@ class OwnRule(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SpaceLimits(Strict, frozen=True, omit_defaults=True):
-    """`catalog`: files that declare more knobs and rules, or (target = "command") a whole target's; `knob`, `rule`: the
-    same in the job itself; `derived`: names for expressions."""
+    """`allow`: knobs whose values that change numbers (8-bit products, caches, …) or need a package may be used; to fix
+    or limit a knob allows it too. `catalog`: files that declare more knobs and rules, or (target = "command") a whole
+    target's; `knob`, `rule`: the same in the job itself; `derived`: names for expressions."""
 
     fix: dict[str, Value] = {}
     limit: dict[str, list[Value]] = {}
+    allow: list[str] = []
     catalog: list[str] = []
     knob: list[OwnKnob] = []
     rule: list[OwnRule] = []
@@ -296,7 +298,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
     step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
     iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
-    answered with, one prompt after the other: what the guard compares.
+    answered with, one prompt after the other: what the guard compares. grad_norms: of the first steps; after them that
+    of the experts' gradients alone in the first one, if there are any.
 
     `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
     a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s,

@@ -115,6 +115,7 @@ def _best(
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
+    default = _to_beat(space, default, rows, medians, confirmed)
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -137,6 +138,21 @@ def _best(
         evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
         changes=_changes(space, default, best_configuration),
     )
+
+
+def _to_beat(
+    space: Space,
+    default: Configuration,
+    rows: list[tuple[str, Measurement]],
+    medians: dict[str, float],
+    confirmed: Confirmed | None,
+) -> Configuration:
+    """The recipe that the gain is quoted against: the one that the finalists were held against, else the best of those
+    that were measured."""
+    if confirmed is not None:
+        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), default)
+    recipes = space.recipes if isinstance(space, JobSpace) else [default]
+    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
 
 
 def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:

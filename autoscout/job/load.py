@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job, MetricSource, Model
 
+_MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
@@ -25,6 +28,11 @@ def read_job(path: str | Path) -> Job:
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
+    if isinstance(model := data.get("model"), dict) and "from" in model:
+        config = model.pop("from")
+        if not isinstance(config, str) or "preset" in model:
+            raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
+        data["model"] = {**shape_of(path.parent / config), **model}
     job = converted(path, data, Job)
     try:
         problem = next(_problems(job), None)
@@ -137,6 +145,10 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
         if not getattr(model, name):
             yield f"model.{name} is missing, or 0"
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    for name, most in _MOST.items():
+        if getattr(model, name) > most:
+            yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
+            return  # what follows divides by it
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not model.head_dim:

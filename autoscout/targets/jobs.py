@@ -70,11 +70,13 @@ class JobSpace(Space):
     @property
     def reference(self) -> Configuration:
         """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
-        return self._recipe
+        return self.recipes[0]
 
     @cached_property
-    def _recipe(self) -> Configuration:
-        return next(target_of(self.job).recipes(self))
+    def recipes(self) -> list[Configuration]:
+        """What experts start from, the first is the reference; none twice. Errors: AutoscoutError (exit 3)."""
+        found = list(target_of(self.job).recipes(self))
+        return [c for i, c in enumerate(found) if c not in found[:i]]
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
@@ -94,7 +96,7 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
-        knobs, found = instantiate(catalog, attributes)
+        knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities = job, capacities(job)
         return space

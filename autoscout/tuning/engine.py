@@ -21,7 +21,7 @@ from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.strategy import Search, Strategy, usable
+from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
@@ -110,6 +110,7 @@ class Engine:
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
         self._over = False
+        self._recipes = list(started.recipes)
 
     # ---- what to run ----------------------------------------------------------------------------------------------
 
@@ -146,7 +147,9 @@ class Engine:
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if purpose in _SEARCH_PURPOSES:
-            self.stale += 1
+            spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
+            self.searched -= spoiled
+            self.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
             self._go_on(asking, measurement)
@@ -172,6 +175,9 @@ class Engine:
         if not self._steered():
             return False
         if self.reason or self._ready:
+            return True
+        if self._recipes and self.started.default.id in self.evaluator.done and not self._waiting:
+            self._begin(self._of_recipe(self._recipes.pop(0)))
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
@@ -250,7 +256,9 @@ class Engine:
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
         )
-        return self.kind.make(search)
+        if said := sampled(self.kind, allowed):
+            self.on_note(said)
+        return made(self.kind, search)
 
     def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
         """Evaluates a batch of the strategy, and tells it."""
@@ -264,6 +272,22 @@ class Engine:
         self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
         for measurement in measurements:
             self._note_best(measurement)
+
+    def _of_recipe(self, recipe: Configuration) -> Asking:
+        """What else experts start from, before the search goes on: the best of them is what it has to beat."""
+        if not self.steering.allowed.is_valid(recipe):
+            return
+        measurement = yield from self.evaluator.run_now(recipe)
+        self._note_best(measurement)
+        if self.kind is not None and self.kind.learns:
+            self._searching.tell([measurement])
+
+    @property
+    def to_beat(self) -> Configuration:
+        """The best recipe by what was measured of it; the default where none ran."""
+        recipes = [self.started.default, *self.started.recipes]
+        ran = [(c, r) for r in recipes if (m := self.evaluator.done.get(r.id)) and (c := cost(self.job.objective, m))]
+        return min(ran, key=lambda each: each[0])[1] if ran else self.started.default
 
     def _allowed(self) -> bool:
         """Whether one more experiment of search may start; ends the search if not."""
@@ -367,12 +391,12 @@ class Engine:
         """
         allowed = self.steering.allowed
         done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
-        finalists = confirm.finalists(self.job, done, self.started.default)
+        finalists = confirm.finalists(self.job, done, self.to_beat)
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
-        repeats, default = self.job.launch.repeats, self.started.default
+        repeats, default = self.job.launch.repeats, self.to_beat
         if not self.tape.replaying:
             self.on_note(f"re-measuring {len(finalists)} configurations at least {repeats} times in turns")
         measured: list[list[Measurement]] = []
@@ -385,7 +409,7 @@ class Engine:
             for configuration in confirm.round_of(finalists, len(measured)):
                 round_.append((yield Wanted(configuration=configuration, purpose="confirm")))
             measured.append(round_)
-        confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
+        confirmed = confirm.verdict(self.job, self.space, measured, self.to_beat)
         if confirmed is None:
             raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)

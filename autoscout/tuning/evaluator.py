@@ -18,8 +18,8 @@ import numpy as np
 
 from autoscout.job.objective import cost, from_metric
 from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
@@ -109,6 +109,8 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        if measurement.status == "infrastructure":  # says nothing about the configuration: once more
+            measurement = yield Wanted(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
@@ -234,12 +236,8 @@ class Evaluator:
         predict = self._ensemble.predictor()
         if predict is None:
             return None
-        pool = Pool(self.space, np.random.default_rng(0))
-        value = np.asarray(predict(pool.codes), dtype=float)
-        value = np.where(np.isfinite(value) & (value > 0), value, np.nan)
-        costs = value if objective.minimize else 1.0 / value
-        order = np.argsort(costs)[: np.count_nonzero(np.isfinite(costs))]
-        rows = (pool.configuration(int(row)) for row in order)
+        codes, costs = favourites(self.space, as_costs(objective, predict), np.random.default_rng(0))
+        rows = (self.space.of_codes(row) for row in codes[np.isfinite(costs)].tolist())
         return next((c for c in rows if c.id not in self.done), None)
 
     def validate(self, configuration: Configuration, step: int) -> Running:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running import early
+from autoscout.running import early, symptoms
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -62,6 +62,7 @@ class Loop:
         self.engine, self.profiler, self.job = engine, profiler, engine.job
         self.folder, self.tape = engine.folder, engine.tape
         self.kb, self.on_note, self.stop = kb, on_note, stop
+        self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
         self.waited = False  # for the devices, with the experiment that comes
         self._told: list[Measurement] = []
         stop.now = profiler.interrupt
@@ -112,10 +113,20 @@ class Loop:
             raise Interrupted
         found = self._run_or_adopt(experiment, self.folder / experiment.folder)
         told = self.engine.tell(experiment.number, found)
+        self._heed(told)
         self._told.append(told)
         if experiment.number % _INGEST_EVERY == 0:
             ingest(self.engine, self.kb, self.on_note)
         return told
+
+    def _heed(self, measurement: Measurement) -> None:
+        """Errors: AutoscoutError when the machine is broken: the budget is not spent on finding that out again."""
+        if measurement.status == "infrastructure":
+            self.spoiled.append((measurement.configuration.id, measurement.evidence))
+            if said := symptoms.stop(self.spoiled):
+                raise AutoscoutError(said)
+        elif measurement.status == "ok":
+            self.spoiled.clear()
 
     def _run_or_adopt(self, experiment: Experiment, folder: Path) -> Measurement:
         """A run that finished while nobody was left to write it down is taken as it lies in its folder."""

@@ -30,6 +30,7 @@ from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
+from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
@@ -74,6 +75,8 @@ def tune(
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
+            if slow := too_slow(job, space, engine.started.default):
+                on_note(slow)
             result = Loop(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
@@ -115,6 +118,7 @@ def begun(
         orderings=carried.orderings,
         host=hosts.host(),
         records=RECORDS,
+        recipes=space.recipes[1:] if isinstance(space, JobSpace) and options.strategy != "profile" else [],
     )
     folder = store.session_folder(kb, started.session)
     with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):

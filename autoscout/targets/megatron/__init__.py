@@ -53,9 +53,9 @@ class Megatron(Target):
         return [groups]
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.megatron.expert import recommended
+        from autoscout.targets.megatron.expert import portfolio
 
-        yield recommended(space)
+        yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.megatron.profiler import profiler
@@ -65,7 +65,7 @@ class Megatron(Target):
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Losses
 
-        return Losses(job.model.dtype)
+        return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.running.interpreter import target_python
