@@ -232,6 +232,7 @@ def targets(found: list[Target], as_json: bool) -> None:
             "missing": [package for package in t.packages if package not in t.installed()],
             "how": t.how,
             "proven": t.proven,
+            "scripts": {name: {"about": about, "proven": proven} for name, (about, proven) in t.presets().items()},
         }
         for t in found
     ]
@@ -245,6 +246,9 @@ def targets(found: list[Target], as_json: bool) -> None:
         if d["missing"]:
             click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
         click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
+        for name, known in d["scripts"].items():
+            standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
+            click.echo(f"           script = '{name}': {known['about']}; {standing}")
 
 
 def proof(found: Proof, paths: list[Path], as_json: bool) -> None:
