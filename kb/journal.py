@@ -106,7 +106,9 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     Purposes:
         search      the strategy or a person asked for it: counts towards the budget
         check       the simulators' choice of a batch that they answered, to check them: counts, too
-        confirm     finalists and default once more, in turns, beside the budget
+        anchor      the reference once more, beside the budget: what the machine did meanwhile
+        repeat      the same once more, beside the budget: the machine was disturbed while it ran
+        confirm     finalists and reference once more, in rounds, beside the budget
         profile     one experiment alone (`autoscout profile`)
 
     In the knowledge base rows have the purposes `answered` (known from a session that was answered with it) and
@@ -195,8 +197,14 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
-    """The finalists and the default, re-measured in turns. `gain` = default / winner as a ratio of costs, with its
-    95 % interval; `rival` is the next best of them, and `behind` = rival / winner likewise."""
+    """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
+    95 % interval; `rival` is the next best of them, and `behind` = rival / winner likewise. Intervals hold however
+    often one looked, and for all finalists together.
+
+    `verdict` is about the best finalist beside the default: faster (proven), equal (less than 1 % apart), slower,
+    undecided, alone (one of them did not run); "" in journals that are older. `p_better`: the probability that it is
+    cheaper than the default; `noise`: standard deviation of the log of one measurement; `more`: rounds in all that
+    would decide what is undecided; `sentence`: all that in words."""
 
     winner: Configuration
     name: str
@@ -211,6 +219,32 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     behind: float | None = None
     behind_low: float | None = None
     behind_high: float | None = None
+    verdict: str = ""
+    p_better: float | None = None
+    noise: float | None = None
+    more: int | None = None
+    sentence: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether it may be called confirmed. Of older journals: whether its interval is on one side."""
+        if self.verdict:
+            return self.verdict in ("faster", "equal", "slower")
+        return self.winner_is_default or (self.low is not None and self.low > 1)
+
+    @property
+    def winner_is_default(self) -> bool:
+        return self.name == self.default_name
+
+
+class Outlook(Event, frozen=True, tag="outlook"):
+    """What searching on is believed to be worth: the `chance` that a configuration at least 1 % better than the best
+    is among those not measured, and what `ahead` more experiments are expected to gain (a share of the cost)."""
+
+    step: int
+    chance: float
+    gain: float
+    ahead: int
 
 
 class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +317,7 @@ AnyEvent = (
     | BestFound
     | SearchEnded
     | Confirmed
+    | Outlook
     | WarmStarted
     | WarmStartWorth
     | SessionEnded

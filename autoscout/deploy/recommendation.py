@@ -157,9 +157,11 @@ def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) ->
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
         return f"{seen}; measured {times}, not re-measured in turns with the default"
+    if confirmed.sentence:
+        return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
-    if confirmed.name == confirmed.default_name:
+    if confirmed.winner_is_default:
         text += "keep the expert default, nothing is measurably faster"
     elif confirmed.gain is None:
         text += "the expert default did not run"
@@ -172,6 +174,10 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
+    if confirmed.sentence and confirmed.winner_is_default:  # the sentence is about it
+        return ""
+    if low is not None and high is not None and low <= 1 <= high:
+        return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"
     if behind < 1:
         ahead = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
         return f"; {confirmed.rival_name} may be {ahead} faster, which is within noise"

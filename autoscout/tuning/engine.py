@@ -1,7 +1,8 @@
 """The one loop, as a state machine: ask it what to run, tell it what came of it, until it wants nothing more.
 
     ask ──► search: orders of a person, then the strategy; what is known or predicted is told at once
-        └─► confirm: the finalists and the default, in turns
+        │           └─ now and then the reference again (anchors.py)
+        └─► confirm: the finalists and the default, in rounds
     tell ─► the strategy, once all of a batch is there
 
 It starts no process and waits for nothing, so `tune` (one slot or many), a Python `Study` and a resumed session drive
@@ -19,6 +20,7 @@ from autoscout.job.load import seconds
 from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.belief.ranking import Ranking
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Search, Strategy, kind_of, made
@@ -26,9 +28,11 @@ from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
 from autoscout.tuning import confirm
+from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
+from autoscout.tuning.trial import Trial
 from kb import door, store
 from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
 from kb.orders import Order
@@ -78,6 +82,7 @@ class Engine:
         self.searched = 0  # those that count towards the budget
         self.stale = 0  # of those, since the best improved by 1 %
         self.engine_ms: list[float] = []
+        self.anchors = Anchors(self.job, started.default)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.begun_at: float | None = None  # monotonic: preparing does not count
@@ -144,6 +149,8 @@ class Engine:
         purpose = self._purposes.pop(number)
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
+        if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
+            self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
             self.stale += 1
             self._note_best(measurement)
@@ -171,6 +178,10 @@ class Engine:
         if not self._steered():
             return False
         if self.reason or self._ready:
+            return True
+        if self.anchors.due(self.searched) and not self._waiting:
+            if self._allowed():
+                self._begin(self._anchor())
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
@@ -263,6 +274,10 @@ class Engine:
         self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
         for measurement in measurements:
             self._note_best(measurement)
+
+    def _anchor(self) -> Asking:
+        """The reference again: what the machine did since the last time."""
+        yield Wanted(configuration=self.started.default, purpose="anchor")
 
     def _allowed(self) -> bool:
         """Whether one more experiment of search may start; ends the search if not."""
@@ -359,32 +374,41 @@ class Engine:
         return True
 
     def _confirm(self) -> Asking:
-        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run.
+        """Finalists and default re-measured in rounds; nothing is recommended on the strength of one lucky run.
 
-        Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
+        Beside the budget: two rounds, and up to twice `repeats` while they may still gain something; when the
         wall-clock limit is over, one round only.
         """
-        allowed = self.steering.allowed
+        allowed, default = self.steering.allowed, self.started.default
         done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
-        finalists = confirm.finalists(self.job, done, self.started.default)
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
+        ranking = Ranking(allowed, [(m.configuration, cost(self.job.objective, m)) for m in done + self.anchors.again])
+        finalists = confirm.finalists(self.job, ranking, default, done)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
-        repeats, default = self.job.launch.repeats, self.started.default
-        if not self.tape.replaying:
-            self.on_note(f"re-measuring {len(finalists)} configurations at least {repeats} times in turns")
+        trial = Trial(
+            finalists=[c.id for c in finalists if c.id != default.id],
+            reference=default.id,
+            limit=max(2, 2 * self.job.launch.repeats),
+            anchors=self.anchors.costs,
+        )
+        around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
         measured: list[list[Measurement]] = []
-        while len(measured) < repeats or (
-            len(measured) < 2 * repeats and confirm.undecided(self.job, measured, default)
-        ):
-            if measured and (self._late or self.tape.next_is(Confirmed)):
+        by_id = {c.id: c for c in finalists}
+        while not (measured and (self._late or self.tape.next_is(Confirmed))):
+            out = confirm.failed(self.job, measured) - {default.id}
+            rounds = [[(name, c) for name, c in confirm.round_of(self.job, row) if name not in out] for row in measured]
+            active = [name for name in trial.active(rounds) if name in by_id and name not in out]
+            if not [name for name in active if name != default.id] and measured:
                 break
+            if not measured and not self.tape.replaying:
+                self.on_note(f"re-measuring {len(finalists)} configurations in rounds, {trial.limit} at most")
             round_: list[Measurement] = []
-            for configuration in confirm.round_of(finalists, len(measured)):
-                round_.append((yield Wanted(configuration=configuration, purpose="confirm")))
+            for name in trial.order(rounds, active):
+                round_.append((yield Wanted(configuration=by_id[name], purpose="confirm")))
             measured.append(round_)
-        confirmed = confirm.verdict(self.job, self.space, measured, self.started.default)
+        confirmed = confirm.verdict(self.job, self.space, trial, measured, default, around)
         if confirmed is None:
             raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)

@@ -33,7 +33,7 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment that has to be run. `purpose`: search · check · confirm."""
+    """An experiment that has to be run. `purpose`: as of kb.journal.ExperimentStarted."""
 
     configuration: Configuration
     purpose: str
@@ -100,6 +100,8 @@ class Evaluator:
     def _one(self, configuration: Configuration) -> Running:
         if known := self.done.get(configuration.id):
             return known
+        if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
+            return (yield from self._run(configuration, "anchor"))  # everything is held against it: not by an old value
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
             return answered

@@ -256,6 +256,17 @@ class Model:
         deviation = np.sqrt(np.maximum(second - value**2, 0))
         return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
 
+    def believed_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(k,) bent log-cost above the best of any rows as the last `update` believes, and its standard deviation."""
+        bent, mean, second = self.bent(), np.zeros(len(rows)), np.zeros(len(rows))
+        for member in self._active():
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            belief = self._belief(member, rows)
+            found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(y)
+            mean += member.weight * found
+            second += member.weight * ((member.unit * belief.deviation) ** 2 + found**2)
+        return mean, np.sqrt(np.maximum(second - mean**2, 0))
+
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
