@@ -193,7 +193,7 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · exhausted · stopped
+    reason: str  # budget · wall · converged · settled (nothing better is believed to be left) · exhausted · stopped
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):

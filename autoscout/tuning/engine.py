@@ -34,11 +34,12 @@ from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.trial import Trial
 from kb import door, store
-from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
+from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, Outlook, SearchEnded, SessionStarted
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _SEARCH_PURPOSES = ("search", "check")
+_WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
 
@@ -86,6 +87,7 @@ class Engine:
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.begun_at: float | None = None  # monotonic: preparing does not count
+        self.waited_s = 0.0  # for others to give the devices back: does not count either
         self.confirmed: Confirmed | None = None
         self.reason = ""  # why the search ended
         self.paused = False
@@ -113,6 +115,7 @@ class Engine:
         self._purposes: dict[int, str] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
+        self._nothing_left = 0  # outlooks in a row that say so
         self._over = False
 
     # ---- what to run ----------------------------------------------------------------------------------------------
@@ -185,7 +188,13 @@ class Engine:
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
-            self.tape.emit(event)
+            event = self.tape.emit(event)
+            if isinstance(event, Outlook):
+                nothing = event.chance < self.hyper.settled and event.gain < _WORTH
+                self._nothing_left = self._nothing_left + 1 if nothing else 0
+        if self._nothing_left >= _SURE:
+            self._end_search("settled")
+            return True
         if not batch:
             if self._waiting:
                 return False
@@ -296,7 +305,7 @@ class Engine:
     @property
     def _late(self) -> bool:
         """The wall-clock limit is over."""
-        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at
+        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at - self.waited_s
         return spent > self.wall_s and not self.tape.replaying
 
     def _end_search(self, reason: str) -> None:

@@ -37,6 +37,9 @@ class Noise(msgspec.Struct, frozen=True):
         return Noise(float(((logs - logs.mean()) ** 2).sum()) if len(logs) else 0.0, max(0, len(logs) - 1))
 
 
+_UNKNOWN = Noise()
+
+
 class Contrast(msgspec.Struct, frozen=True):
     """log(cost of the one) − log(cost of the other): above 0 the other is cheaper. `error`: its standard error, with
     `dof` degrees of freedom; `share` of the 5 % that this look may spend on it."""
@@ -118,7 +121,7 @@ class Fit(msgspec.Struct, frozen=True):
         return Contrast(self.level[one] - self.level[other], error, self.dof, self.share)
 
 
-def fit(rounds: Sequence[Round], share: float, noise: Noise = Noise()) -> Fit:
+def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
     """Least squares over all rounds; `share`: as of a Fit; `noise`: what is known besides. What the rounds themselves
     scatter is never taken to be less than it is."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))

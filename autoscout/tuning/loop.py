@@ -118,9 +118,11 @@ class Loop:
         adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
+        asked = time.monotonic()
         with self._machine() as ours:
             if not ours:
                 raise Interrupted
+            self.engine.waited_s += time.monotonic() - asked
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)

@@ -48,7 +48,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
         """Drawn anew every round: in turns, one would always be measured right after itself."""
         drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
-        return [active[i] for i in drawn]
+        return [active[int(i)] for i in drawn]
 
     def active(self, rounds: Sequence[Round]) -> list[str]:
         """What the next round measures; [] when it is over."""

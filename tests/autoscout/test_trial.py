@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.tools.confirm_rates import REGIMES, confirmation, rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscout.tuning.evidence import Noise, fit, plan
 from autoscout.tuning.trial import Trial
+from tests.tools.confirm_rates import REGIMES, confirmation, rates
 
 
 @pytest.mark.parametrize("regime", REGIMES)

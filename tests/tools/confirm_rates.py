@@ -1,4 +1,4 @@
-"""Error rates and power of the confirmation, simulated with the very code that decides: the tables of docs/statistics.md.
+"""Error rates and power of the confirmation, simulated with the very code that decides: docs/statistics.md.
 
 python tests/tools/confirm_rates.py --trials 10000
 """

@@ -33,6 +33,7 @@ _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a conf
 # this is worth
 _DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
 # nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -209,6 +210,7 @@ class Model:
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
+        self.least = 0.0
         for member in self._active():
             assert member.belief is not None
             y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
@@ -219,13 +221,39 @@ class Model:
             deviation = member.unit * belief.deviation
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
             here += own / (own + added) * (bent - here)
+            self.least += member.weight * float(here.min())
             self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        self.gain *= self.memory.chance() ** _DARING
-        self.gain *= self.feasibility.chance(self.gain)
+        fits, runs = self.memory.chance(), self.feasibility.chance(self.gain)
+        self.gain *= fits**_DARING
+        self.gain *= runs
+        self._runs = np.ones(len(self.candidates)) * fits * runs
         self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
+        """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
+        the best measured row by more than `margin`, and what the `ahead` most promising of them are expected to gain
+        together (both of the cost). Drawn from the joint posterior of the member that is believed most."""
+        order = np.argsort(-self.gain, kind="stable")[:_JOINT]
+        order = order[self.gain[order] > -1.0]
+        member = max(self._active(), key=lambda m: m.weight)
+        if not len(order) or member.belief is None:
+            return 0.0, 0.0
+        belief, own = member.belief, self.unexplained()[0]
+        n = len(belief.low)
+        features = belief.candidates[0][order], belief.candidates[1][order]
+        left = belief.posterior.kernel(features, features) - belief._rows[:n, order].T @ belief._rows[:n, order]
+        spread = member.unit**2 * left.astype(float) + own * np.eye(len(order))
+        values, vectors = np.linalg.eigh(spread)
+        rng = np.random.default_rng(len(self.rows))
+        noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
+        drawn = self.mean[order] + noise @ vectors.T
+        drawn[rng.random(drawn.shape) >= self._runs[order]] = np.inf
+        better = self.least - drawn
+        chance = float(np.mean(better.max(axis=1) > margin))
+        return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and

@@ -115,7 +115,7 @@ class VllmProfiler:
         )
         self._model = self._model or self._model_folder()
         self._launcher.start(lambda: self._stopping)
-        started = time.time()
+        started, began = time.time(), time.monotonic()
         gpus = devices.gpus_of(about.environment)
         worker = {
             "job": self._job,
@@ -133,7 +133,7 @@ class VllmProfiler:
         outcome = Outcome(stopped=True)
         if not self._stopping:
             outcome = self._outcome(experiment, reuse.key(self._job, configuration, ceiling) if ceiling else "")
-        cost = time.time() - started
+        cost = time.monotonic() - began
         measurement = serving.measurement(folder)
         if measurement is None:
             kills = failures.oom_kills() - kills
