@@ -219,7 +219,7 @@ class AutoScout:
     # ---- tell ---------------------------------------------------------------------------------------------------
 
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool]] = []
+        told: list[tuple[int, float | None, float, bool, float]] = []
         for measurement in measurements:
             row = self.pool.row(measurement.configuration)
             if row is None:
@@ -227,14 +227,15 @@ class AutoScout:
             by_objective = costs(self.space.objective, measurement)
             c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
             full = fullness(self.space, measurement)
-            told.append((row, c, full, failed_for_memory(self.space, measurement, full)))
+            doubt = measurement.conditions.get("doubt", 0.0)
+            told.append((row, c, full, failed_for_memory(self.space, measurement, full), doubt))
             proposal = self.pending.pop(row, None)
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for row, c, full, for_memory in told:  # after the rewards of all, which must not know any of them
-            self.model.tell(row, c, full, for_memory)
+        for row, c, full, for_memory, doubt in told:  # after the rewards of all, which must not know any of them
+            self.model.tell(row, c, full, for_memory, doubt)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
         """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that

@@ -29,6 +29,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
 from autoscout.tuning import confirm
 from autoscout.tuning.anchors import Anchors
+from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
@@ -83,6 +84,7 @@ class Engine:
         self.searched = 0  # those that count towards the budget
         self.stale = 0  # of those, since the best improved by 1 %
         self.engine_ms: list[float] = []
+        self.disturbances = Disturbances()
         self.anchors = Anchors(self.job, started.default)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
@@ -152,6 +154,12 @@ class Engine:
         purpose = self._purposes.pop(number)
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
+        if asking is not None and self.disturbances.again(purpose, measurement):
+            self._ready.insert(0, (asking, Wanted(configuration=measurement.configuration, purpose="repeat")))
+            self._took(began)
+            return measurement
+        purpose, measurement = self.disturbances.settled(purpose, measurement)
+        self.evaluator.measured(measurement)
         if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
             self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
@@ -253,7 +261,7 @@ class Engine:
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None
-        done = list(self.evaluator.done.values())
+        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
         inside = [m for m in done if allowed.is_valid(m.configuration)]
         outside = [
             (m.configuration, cost(self.job.objective, m)) for m in done if not allowed.is_valid(m.configuration)
@@ -279,6 +287,7 @@ class Engine:
             if self.started.fidelity == "simulate":  # nothing is recommended that was not profiled
                 self.limit = min(self.limit, self.searched + self.hyper.top_k)
             self._searching.switch_to_profiling()
+        measurements = [self.evaluator.as_today(m) for m in measurements]
         by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
         self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
         for measurement in measurements:
@@ -372,7 +381,8 @@ class Engine:
             self._searching.tell([measurement])
 
     def _best_configuration(self) -> Configuration:
-        measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
+        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
+        measured = [(c, m) for m in done if (c := cost(self.job.objective, m)) is not None]
         return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
 
     # ---- the end --------------------------------------------------------------------------------------------------
@@ -389,10 +399,12 @@ class Engine:
         wall-clock limit is over, one round only.
         """
         allowed, default = self.steering.allowed, self.started.default
-        done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
+        known = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
+        done = [self.reference.rejudge(m) for m in known if allowed.is_valid(m.configuration)]
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        ranking = Ranking(allowed, [(m.configuration, cost(self.job.objective, m)) for m in done + self.anchors.again])
+        rows = [(m.configuration, cost(self.job.objective, m)) for m in done + self.anchors.again]
+        ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
         finalists = confirm.finalists(self.job, ranking, default, done)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)

@@ -24,6 +24,7 @@ from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
+from autoscout.tuning.periods import Periods
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
@@ -66,6 +67,8 @@ class Evaluator:
         self.default, self.stand_in, self._past = default, stand_in, past
         self._judge = judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
+        self._periods = Periods(job, remembered)
+        self._answered: dict[str, str] = {}  # configuration id → the session that measured it
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self._simulated: dict[str, Measurement] = {}
@@ -118,11 +121,23 @@ class Evaluator:
     def _answer(self, configuration: Configuration) -> Measurement | None:
         """From the KB: never measured twice for the same job, hardware and versions."""
         if recorded := self.tape.recorded(Answered, configuration):
+            self._answered[configuration.id] = recorded.measured_by
             return self._judge(recorded.measurement)
         if self.tape.replaying or configuration.id not in self._known:
             return None
         session, measurement = self._known[configuration.id]
+        self._answered[configuration.id] = session
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
+
+    def measured(self, measurement: Measurement) -> None:
+        """An experiment of this session ended: it tells what the values of earlier ones are worth today."""
+        self._periods.tell(measurement)
+        self._answered.pop(measurement.configuration.id, None)
+
+    def as_today(self, measurement: Measurement) -> Measurement:
+        """What the search is told: a value of an earlier session in today's terms, with the doubt that is left."""
+        session = self._answered.get(measurement.configuration.id)
+        return measurement if session is None else self._periods.as_today(session, measurement)
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
         if not self.stand_in or self.fidelity == "measured" or self._ensemble is None or configuration == self.default:

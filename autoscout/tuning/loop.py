@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
+from autoscout.running import conditions
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -126,10 +127,19 @@ class Loop:
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)
-            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+            measurement = self._watched(experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def _watched(self, experiment: Experiment, folder: Path) -> Measurement:
+        """Runs it, and says what the machine did meanwhile. A recording says so itself."""
+        if self.job.launch.launcher == "replay":
+            return self.profiler.run(experiment.configuration, experiment.name, folder)
+        watch = conditions.Watch()
+        measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+        seen = {**watch.ended(), **measurement.conditions}
+        return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":

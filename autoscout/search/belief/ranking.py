@@ -3,7 +3,7 @@ support. And whether one stands on a peak or in a basin: what is believed of the
 it in one knob."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -39,9 +39,15 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """`rows`: (configuration, cost; None where it failed), one for each measurement. The best first."""
+    """`rows`: (configuration, cost; None where it failed), one for each measurement; `doubts`: of configurations that
+    were measured in another period, by id (standard deviation of the log). The best first."""
 
-    def __init__(self, space: Space, rows: Sequence[tuple[Configuration, float | None]]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        rows: Sequence[tuple[Configuration, float | None]],
+        doubts: Mapping[str, float] | None = None,
+    ) -> None:
         rng = np.random.default_rng(0)
         pool = Pool(space, rng)
         if not pool.complete:
@@ -50,7 +56,7 @@ class Ranking:
         for configuration, cost in rows:
             row = pool.row(configuration)
             if row is not None:
-                self._model.tell(row, cost)
+                self._model.tell(row, cost, doubt=(doubts or {}).get(configuration.id, 0.0))
         self._pool = pool
         self._learned = len(self._model.costs) >= _FEW
         if self._learned:

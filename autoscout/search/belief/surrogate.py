@@ -57,6 +57,7 @@ class Model:
         self.memory = Memory(encoding)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
+        self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.failed: set[int] = set()
         self.rows = np.zeros(0, dtype=int)  # those of `costs`
         self.logs = np.zeros(0)  # their mean log-costs
@@ -67,8 +68,12 @@ class Model:
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def tell(self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False) -> None:
-        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures."""
+    def tell(
+        self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
+    ) -> None:
+        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures.
+        `doubt`: standard deviation of the log-cost beside the noise: it was measured in another period. A row that is
+        measured here is not doubted any more: what was said of it before is forgotten."""
         if row not in self.failed and row not in self.costs:
             if not np.isnan(full):
                 self.memory.tell(self._memory_rows(np.array([row])), full)
@@ -77,6 +82,10 @@ class Model:
         if cost is None:
             self.failed.add(row)
         else:
+            if self.doubts.get(row) and not doubt:
+                self.costs.pop(row)
+                self._fitted_on = 0  # the rows have another order now
+            self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
         self.rows = np.array(list(self.costs), dtype=int)
         self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
@@ -133,7 +142,8 @@ class Model:
             prior, worth = _SPREAD
             member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
             z = member.mean.z[rows] / member.unit
-            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread)
+            vague = self._vague(rows) / member.unit**2
+            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
         self.memory.fit()
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
@@ -176,8 +186,13 @@ class Model:
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
-        measured = self._member_features(member, np.array(self._believed, dtype=int))
-        return Belief(member.posterior, measured, self._member_features(member, candidates))
+        believed = np.array(self._believed, dtype=int)
+        measured, vague = self._member_features(member, believed), self._vague(believed) / member.unit**2
+        return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
+
+    def _vague(self, rows: np.ndarray) -> np.ndarray:
+        """(k,) variance of their log-costs beside the noise."""
+        return np.array([self.doubts.get(int(row), 0.0) ** 2 for row in rows])
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return member.posterior.features(self._rows(rows), member.mean.z[rows] / member.unit, member.mean.spread)
@@ -185,7 +200,8 @@ class Model:
     def _append(self, row: int) -> None:
         for member in self._active():
             assert member.belief is not None
-            member.belief.append(self._member_features(member, np.array([row])))
+            vague = self.doubts.get(row, 0.0) ** 2 / member.unit**2
+            member.belief.append(self._member_features(member, np.array([row])), vague)
 
     def _rows(self, rows: np.ndarray) -> Rows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
@@ -262,7 +278,7 @@ class Model:
         scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
         count = np.array([len(values) for values in self.costs.values()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
-        return max(self.noise**2 - once, 0.05 * once), once / count
+        return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
     def worth(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
