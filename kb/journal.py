@@ -106,7 +106,7 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     Purposes:
         search      the strategy or a person asked for it: counts towards the budget
         check       the simulators' choice of a batch that they answered, to check them: counts, too
-        anchor      the reference once more, beside the budget: what the machine did meanwhile
+        anchor      the reference once more, beside the budget, to see what the machine did meanwhile
         repeat      the same once more, beside the budget: the machine was disturbed while it ran
         confirm     finalists and reference once more, in rounds, beside the budget
         profile     one experiment alone (`autoscout profile`)
@@ -198,13 +198,10 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
     """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
-    95 % interval; `rival` is the next best of them, and `behind` = rival / winner likewise. Intervals hold however
-    often one looked, and for all finalists together.
-
-    `verdict` is about the best finalist beside the default: faster (proven), equal (less than 1 % apart), slower,
-    undecided, alone (one of them did not run); "" in journals that are older. `p_better`: the probability that it is
-    cheaper than the default; `noise`: standard deviation of the log of one measurement; `more`: rounds in all that
-    would decide what is undecided; `sentence`: all that in words."""
+    95 % interval; `rival` is the next best, and `behind` = rival / winner likewise. Intervals hold however often one
+    looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven), equal (less than 1 % apart), slower,
+    undecided, alone (one of them did not run); "" in older journals. `p_better`: than the default; `noise`: standard
+    deviation of the log of one measurement; `more`: rounds in all that would decide; `sentence`: all that in words."""
 
     winner: Configuration
     name: str
@@ -227,19 +224,12 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
     @property
     def decided(self) -> bool:
-        """Whether it may be called confirmed. Of older journals: whether its interval is on one side."""
-        if self.verdict:
-            return self.verdict in ("faster", "equal", "slower")
-        return self.winner_is_default or (self.low is not None and self.low > 1)
-
-    @property
-    def winner_is_default(self) -> bool:
-        return self.name == self.default_name
+        return self.verdict not in ("undecided", "alone")
 
 
 class Outlook(Event, frozen=True, tag="outlook"):
-    """What searching on is believed to be worth: the `chance` that a configuration at least 1 % better than the best
-    is among those not measured, and what `ahead` more experiments are expected to gain (a share of the cost)."""
+    """What searching on is believed to be worth: the `chance` that something at least 1 % better than the best is left,
+    and what `ahead` more experiments are expected to gain (a share of the cost)."""
 
     step: int
     chance: float

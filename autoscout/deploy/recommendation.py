@@ -161,7 +161,7 @@ def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) ->
         return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
-    if confirmed.winner_is_default:
+    if confirmed.name == confirmed.default_name:
         text += "keep the expert default, nothing is measurably faster"
     elif confirmed.gain is None:
         text += "the expert default did not run"
@@ -174,7 +174,7 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
-    if confirmed.sentence and confirmed.winner_is_default:  # the sentence is about it
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence is about it
         return ""
     if low is not None and high is not None and low <= 1 <= high:
         return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"

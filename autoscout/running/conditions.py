@@ -3,7 +3,7 @@
 CPU, from the kernel's counters: `foreign_cpu_share` (what processes that are not ours took of all CPU time),
 `steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time in which something waited
 for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while it runs: the least
-`clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or the power supply slowed one).
+`clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or power slowed one).
 """
 
 import contextlib

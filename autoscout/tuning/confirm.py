@@ -93,7 +93,10 @@ def verdict(
     rival = fit.contrast(others[0], winner) if others else None
     leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
     against = fit.contrast(default.id, leader) if here and leader is not None else None
-    kind = "alone" if against is None else "faster" if proven else _kind(against)
+    if against is None:
+        kind = "slower" if here else "alone"
+    else:
+        kind = "faster" if proven else _kind(against)
     value = to_metric(job.objective, _typical(rounds, winner))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
     behind, behind_low, behind_high = _ratio(rival)
@@ -167,8 +170,10 @@ def _ratio(contrast: Contrast | None) -> tuple[float | None, float | None, float
 
 def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, rounds: int) -> str:
     times = f"{rounds} rounds" if rounds > 1 else "one round"
+    if against is None and name:
+        return f"{name} has nothing to be compared with: the reference did not run in {times}"
     if against is None:
-        return f"nothing to compare with: {'no finalist' if not name else 'the reference'} ran in {times}"
+        return "nothing else ran, or is believed to come near the reference"
     between = (
         f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
         if math.isfinite(against.half)

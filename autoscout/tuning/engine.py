@@ -27,13 +27,12 @@ from autoscout.search.strategy import Search, Strategy, kind_of, made
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
-from autoscout.tuning import confirm
+from autoscout.tuning import confirm, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
-from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted
+from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted, wanted
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
-from autoscout.tuning.trial import Trial
 from kb import door, store
 from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, Outlook, SearchEnded, SessionStarted
 from kb.orders import Order
@@ -192,7 +191,7 @@ class Engine:
             return True
         if self.anchors.due(self.searched) and not self._waiting:
             if self._allowed():
-                self._begin(self._anchor())
+                self._begin(wanted(self.started.default, "anchor"))
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
@@ -293,10 +292,6 @@ class Engine:
         for measurement in measurements:
             self._note_best(measurement)
 
-    def _anchor(self) -> Asking:
-        """The reference again: what the machine did since the last time."""
-        yield Wanted(configuration=self.started.default, purpose="anchor")
-
     def _allowed(self) -> bool:
         """Whether one more experiment of search may start; ends the search if not."""
         if self.reason:
@@ -316,6 +311,9 @@ class Engine:
         """The wall-clock limit is over."""
         spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at - self.waited_s
         return spent > self.wall_s and not self.tape.replaying
+
+    def _no_more_rounds(self) -> bool:
+        return self._late or self.tape.next_is(Confirmed)
 
     def _end_search(self, reason: str) -> None:
         recorded = self.tape.recorded(SearchEnded)
@@ -395,9 +393,7 @@ class Engine:
     def _confirm(self) -> Asking:
         """Finalists and default re-measured in rounds; nothing is recommended on the strength of one lucky run.
 
-        Beside the budget: two rounds, and up to twice `repeats` while they may still gain something; when the
-        wall-clock limit is over, one round only.
-        """
+        Beside the budget; when the wall-clock limit is over, one round only."""
         allowed, default = self.steering.allowed, self.started.default
         known = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
         done = [self.reference.rejudge(m) for m in known if allowed.is_valid(m.configuration)]
@@ -408,28 +404,11 @@ class Engine:
         finalists = confirm.finalists(self.job, ranking, default, done)
         if not finalists:
             raise AutoscoutError(self._nothing_worked(), 3)
-        trial = Trial(
-            finalists=[c.id for c in finalists if c.id != default.id],
-            reference=default.id,
-            limit=max(2, 2 * self.job.launch.repeats),
-            anchors=self.anchors.costs,
+        if not self.tape.replaying:
+            self.on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
+        confirmed = yield from rounds.confirmed(
+            self.job, self.space, ranking, finalists, default, self.anchors.costs, self._no_more_rounds
         )
-        around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
-        measured: list[list[Measurement]] = []
-        by_id = {c.id: c for c in finalists}
-        while not (measured and (self._late or self.tape.next_is(Confirmed))):
-            out = confirm.failed(self.job, measured) - {default.id}
-            rounds = [[(name, c) for name, c in confirm.round_of(self.job, row) if name not in out] for row in measured]
-            active = [name for name in trial.active(rounds) if name in by_id and name not in out]
-            if not [name for name in active if name != default.id] and measured:
-                break
-            if not measured and not self.tape.replaying:
-                self.on_note(f"re-measuring {len(finalists)} configurations in rounds, {trial.limit} at most")
-            round_: list[Measurement] = []
-            for name in trial.order(rounds, active):
-                round_.append((yield Wanted(configuration=by_id[name], purpose="confirm")))
-            measured.append(round_)
-        confirmed = confirm.verdict(self.job, self.space, trial, measured, default, around)
         if confirmed is None:
             raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)

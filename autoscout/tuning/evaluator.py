@@ -43,6 +43,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 Running = Generator[Wanted, Measurement, Measurement]
 
 
+def wanted(configuration: Configuration, purpose: str) -> Generator[Wanted, Measurement, None]:
+    """One experiment of which nobody waits for the answer."""
+    yield Wanted(configuration=configuration, purpose=purpose)
+
+
 class Evaluator:
     def __init__(
         self,

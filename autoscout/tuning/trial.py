@@ -17,6 +17,7 @@ from autoscout.tuning import evidence
 from autoscout.tuning.evidence import QUIET, Contrast, Fit, Noise, Round, expected_excess
 
 WORTH = 0.0025  # of the cost: a gain for which no more rounds are made
+CHOICE = 0.001  # the same for the choice among those that are proven
 MOVED = 0.01  # of the reference's cost beside its noise, from which on the machine is another one than before
 _STEADY_LOOK = 4  # the first look that is believed on a machine that moved
 
@@ -77,9 +78,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         else:
             leader = next(iter(self._proven(rounds, fit)), self.reference)
         gains = {name: self._worth(fit, leader, name) for name in candidates if name != leader}
-        if max(gains.values(), default=0.0) < WORTH:
+        worth = WORTH if leader == self.reference else CHOICE
+        if max(gains.values(), default=0.0) < worth:
             return []
-        kept = [name for name in candidates if name == leader or gains[name] >= WORTH / 4]
+        kept = [name for name in candidates if name == leader or gains[name] >= worth / 4]
         return [*kept, self.reference] if self.reference in ran else kept
 
     def _worth(self, fit: Fit, leader: str, name: str) -> float:
