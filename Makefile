@@ -1,5 +1,6 @@
-# Three commands for a newcomer:
+# Four commands for a newcomer:
 #   make run        installs what it needs into .venv and tunes a small GPT by really training it
+#   make run-own    tunes a plain PyTorch DDP script, as it is launched
 #   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
 #   make test       installs and runs everything that checks the project
 # All are safe to run again; installing is skipped while pyproject.toml is unchanged.
@@ -11,11 +12,15 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-serve test check format table screenshots bench-docs clean
+.PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
 	$(BIN)/autoscout tune $(JOB) --no-tui
+
+run-own: $(VENV)/megatron
+	@echo "── tuning fixtures/own/ddp.py, as it is launched"
+	$(BIN)/autoscout tune fixtures/own/ddp.toml --no-tui --profiles 10
 
 run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
@@ -50,6 +55,12 @@ LANDSCAPES ?= ../shared/data/landscapes
 bench-docs: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
 	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
+
+# What docs/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
+# without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
+PROVE_JOB ?=
+gpu-check: $(VENV)/megatron
+	$(BIN)/autoscout doctor $(PROVE_JOB) --prove --out build/gpu-check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

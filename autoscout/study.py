@@ -10,6 +10,7 @@ What is known already is not asked; the finalists are asked again at the end, as
 """
 
 import contextlib
+import math
 import platform
 import time
 import typing
@@ -170,7 +171,7 @@ class Study:
         wrong, infrastructure, killed). With `losses` it is checked to compute what the reference computes.
 
         Errors: AutoscoutError (exit 2) for a configuration that was not asked, a metric that the job does not know, a
-        failure of another name, or no value of the objective."""
+        failure of another name, or an objective that is no positive number."""
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(f"{self.space.name(asked) or asked.knobs} was not asked for, or was told already", 2)
@@ -254,6 +255,8 @@ class Study:
             raise AutoscoutError(
                 f"the objective asks for '{wanted}', but told were {listed(metrics) or 'no metrics'}", 2
             )
+        if not 0 < metrics[wanted] < math.inf:  # NaN is not either
+            raise AutoscoutError(f"{wanted} = {metrics[wanted]} is no result; tell how the run failed instead", 2)
         return "ok"
 
 

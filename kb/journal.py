@@ -42,6 +42,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     orderings: list[list[str]]
     host: str = ""  # "" unknown or not to be told
     records: int = 0
+    recipes: list[Configuration] = []  # what else experts start from: measured right after the default
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
@@ -199,9 +200,9 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
 class Confirmed(Event, frozen=True, tag="confirmed"):
     """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
     95 % interval; `rival` is the next best, and `behind` = rival / winner likewise. Intervals hold however often one
-    looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven), equal (less than 1 % apart), slower,
-    undecided, alone (one of them did not run); "" in older journals. `p_better`: than the default; `noise`: standard
-    deviation of the log of one measurement; `more`: rounds in all that would decide; `sentence`: all that in words."""
+    looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven),
+    equal (less than 1 % apart), slower, undecided, alone (one did not run); "" in older journals. `p_better`: than the
+    default; `noise`: of the log of one measurement; `more`: rounds in all that would decide."""
 
     winner: Configuration
     name: str
@@ -228,8 +229,7 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
 
 
 class Outlook(Event, frozen=True, tag="outlook"):
-    """What searching on is believed to be worth: the `chance` that something at least 1 % better than the best is left,
-    and what `ahead` more experiments are expected to gain (a share of the cost)."""
+    """The `chance` that something at least 1 % better is left, and the expected gain of `ahead` more experiments."""
 
     step: int
     chance: float

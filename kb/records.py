@@ -12,7 +12,8 @@ import msgspec
 #   1  the first
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
-RECORDS = 2
+#   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
+RECORDS = 3
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -145,16 +146,74 @@ class Budget(Strict, frozen=True):
     wall: str = ""
 
 
-class SpaceLimits(Strict, frozen=True):
-    """`catalog`: files that declare more knobs and rules, or (target = "command") a whole target's."""
+class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path
+    in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`:
+    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog."""
+
+    name: str
+    values: str | list[Value]  # a list, or an expression that yields one
+    sets: str = ""
+    kind: Literal["", "sparse", "dense"] = ""
+    layer: str = "own"
+    meaning: str = ""
+    unit: str = ""
+    default: Value | None = None
+    off: Value | None = None
+    when: str = ""
+    implied: str = ""
+    replace: bool = False
+
+
+class OwnRule(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """A `[[space.rule]]`: what must hold, and why in words ({names} are filled in)."""
+
+    holds: str
+    reason: str = ""
+    id: str = ""
+
+
+class SpaceLimits(Strict, frozen=True, omit_defaults=True):
+    """`allow`: knobs whose values that change numbers (8-bit products, caches, …) or need a package may be used; to fix
+    or limit a knob allows it too. `catalog`: files that declare more knobs and rules, or (target = "command") a whole
+    target's; `knob`, `rule`: the same in the job itself; `derived`: names for expressions."""
 
     fix: dict[str, Value] = {}
     limit: dict[str, list[Value]] = {}
+    allow: list[str] = []
     catalog: list[str] = []
+    knob: list[OwnKnob] = []
+    rule: list[OwnRule] = []
+    derived: dict[str, str] = {}
 
 
-class Launch(Strict, frozen=True):
-    """How an experiment is started and how long it may measure."""
+class Rendered(Strict, frozen=True, kw_only=True):
+    """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, at `to`."""
+
+    origin: str = msgspec.field(name="from")
+    to: str
+
+
+class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a metric is read, by one of: `pattern` (its last group is the number), `between` (seconds from one line
+    with this pattern to the next, as they are printed), `json` path ("results.0.step"). `file`: "" what the command
+    prints, for `json` the file that $AUTOSCOUT_RESULT names. `unit`: where the name does not say it."""
+
+    file: str = ""
+    pattern: str = ""
+    between: str = ""
+    json: str = ""
+    unit: str = ""
+
+
+class Launch(Strict, frozen=True, omit_defaults=True):
+    """How an experiment is started and how long it may measure.
+
+    Of a person's own run: `script`, a preset of `autoscout targets`; `path`, the folder where the command runs;
+    `current`, their present command line, and `command`, the same with placeholders (either will do). `metrics`: by
+    name, with its unit in it, the pattern whose last group is the number. `loss_tolerance`: how far the losses of two
+    correct configurations may be apart, as a share. `end_early`: runs that cannot win are ended (running/early.py).
+    """
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
@@ -167,6 +226,15 @@ class Launch(Strict, frozen=True):
     timeout_s: float = 120.0  # outer limit of one experiment
     repeats: int = 3  # re-measurements of the finalists and of the default at the end
     recorded: str = ""  # launcher = "replay": the journal whose measurements answer
+    script: str = ""
+    path: str = ""
+    current: str = ""
+    command: str = ""
+    environment: dict[str, str] = {}
+    render: list[Rendered] = []
+    metrics: dict[str, str | MetricSource] = {}
+    loss_tolerance: float = 0.02
+    end_early: bool = True
 
 
 class Job(Strict, frozen=True):
@@ -230,7 +298,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
     step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
     iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
-    answered with, one prompt after the other: what the guard compares.
+    answered with, one prompt after the other: what the guard compares. grad_norms: of the first steps; after them that
+    of the experts' gradients alone in the first one, if there are any.
 
     `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
     a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s,

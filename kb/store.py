@@ -126,21 +126,22 @@ def mark(kb: Path) -> int:
 
 
 def measurements(
-    kb: Path, *, job: str | None = None, context: str | None = None, up_to: int | None = None
+    kb: Path, *, job: str | None = None, context: str | None = None, up_to: int | None = None, short: bool = False
 ) -> list[tuple[str, Measurement]]:
     """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
     did to experiments, which is no fact about a configuration (the view `incidents` has it).
 
-    `job` is a Job.id and `up_to` a mark; None does not filter.
+    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early.
     """
     with reader(kb) as con:
         found = rows.exact(
             con,
             """
-            m.fidelity = 'measured' AND m.status != 'infrastructure' AND ($job IS NULL OR o.job_id = $job)
+            (m.fidelity = 'measured' OR ($short AND m.fidelity = 'short')) AND m.status != 'infrastructure'
+            AND ($job IS NULL OR o.job_id = $job)
             AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             """,
-            {"job": job, "context": context, "up_to": up_to},
+            {"job": job, "context": context, "up_to": up_to, "short": short},
         )
     return [(row["session"], rows.measurement(row)) for row in found]
 

@@ -43,7 +43,7 @@ BINDINGS = (
     Binding("colon", "order", "order", show=False),
 )
 HELP = (
-    ("1 … 8", "screens"),
+    (f"1 … {len(SCREENS)}", "screens"),
     ("/", "filter the experiments"),
     ("j k enter", "down, up, open"),
     ("n b", "next page, page back"),

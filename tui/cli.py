@@ -34,6 +34,8 @@ for verb in (
     kb.similar,
     kb.import_,
     kb.kb_,
+    machine.init,
+    machine.check,
     machine.doctor,
     machine.targets,
     calibrating.calibrate,

@@ -28,7 +28,7 @@ import numpy as np
 from autoscout.bench.landscape import Landscape
 from autoscout.job.objective import constraint
 from autoscout.job.words import nearest_name
-from autoscout.simulate.encode import length, of_job
+from autoscout.simulate.encode import length, of_job, serving_devices
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.stack import Ensemble
@@ -71,6 +71,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     columns = {**of_job(job), **space.feasible.columns()}
     if len(device_counts(job)) > 1:
         columns.pop("memory_gib", None)  # of the smallest kind; here each kind's own counts
+    columns |= serving_devices(job, columns)
     predicted, over = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
     fits = over + quirk < 0

@@ -1,10 +1,13 @@
 """Which of the machine's GPUs an experiment runs on.
 
-GPUs are known by their names in the order of their indices, which is PCI_BUS_ID's for the probe and the ranks.
+GPUs are known by their names and memory in the order of their indices, which is PCI_BUS_ID's for the probe and the
+ranks. A slice of a GPU (MIG) is no whole one, and one of 40 GB none of 80.
 """
 
+import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from autoscout.job import presets
 from kb.records import AutoscoutError, Configuration, Job, Node
@@ -30,25 +33,34 @@ def gpus_of(environment: dict[str, str]) -> list[str]:
     return [name for name in environment.get("gpus", "").split(SEPARATOR) if name]
 
 
-def shortage(job: Job, gpus: list[str]) -> str:
-    """ "" when the machine has the GPUs of the job's cluster, else what is missing."""
+def memory_of(environment: dict[str, str]) -> list[float]:
+    """GiB of each of the machine's GPUs, as the driver says; none where it does not."""
+    return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
+
+
+def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
+    """ "" when the machine has the GPUs of the job's cluster, else what is missing. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         return (
             f"cluster.nodes: the job needs {job.devices} GPUs but this machine shows {len(gpus)} ({shown}); "
             f"an experiment on several hosts is not supported yet"
         )
-    claimed = _claimed(job, gpus)
+    claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
         if len(claimed[kind]) < count:
+            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is(kind, name)]
+            why = f": {' and '.join(like)} is not one of {_least_gib(job, kind):g} GiB" if like else ""
             return (
-                f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown}); "
-                f"correct the nodes or run on a machine that has them"
+                f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
+                f"{why}; correct the nodes or run on a machine that has them"
             )
     return ""
 
 
-def variables(job: Job, configuration: Configuration, gpus: list[str], ranks: int) -> dict[str, str]:
+def variables(
+    job: Job, configuration: Configuration, gpus: list[str], ranks: int, memory: Sequence[float] = ()
+) -> dict[str, str]:
     """The environment by which the ranks see the configuration's GPUs only, in the order of the job's nodes.
 
     Nothing is hidden where all GPUs are alike: the first ones are as good as any.
@@ -57,7 +69,7 @@ def variables(job: Job, configuration: Configuration, gpus: list[str], ranks: in
     if len(kinds) == 1 and len(set(gpus)) <= 1:
         return {}
     indices: list[int] = []
-    for kind, claimed in _claimed(job, gpus).items():
+    for kind, claimed in _claimed(job, gpus, memory).items():
         knob = configuration.knobs.get(kind.replace("-", "_"), 0)
         indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # no knob chooses among one kind
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
@@ -71,7 +83,7 @@ def _needed(job: Job) -> dict[str, int]:
     return needed
 
 
-def _claimed(job: Job, gpus: list[str]) -> dict[str, list[int]]:
+def _claimed(job: Job, gpus: list[str], memory: Sequence[float]) -> dict[str, list[int]]:
     """Indices by kind in the order of the job's nodes, as many as it has or fewer.
 
     Kinds that no name can tell take what the others leave.
@@ -80,7 +92,7 @@ def _claimed(job: Job, gpus: list[str]) -> dict[str, list[int]]:
     free = list(range(len(gpus)))
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
     for kind in sorted(needed, key=lambda kind: kind not in known):
-        fitting = [index for index in free if kind not in known or _is(kind, gpus[index])]
+        fitting = [i for i in free if kind not in known or (_is(kind, gpus[i]) and _has(job, kind, gpus, memory, i))]
         claimed[kind] = fitting[: needed[kind]]
         free = [index for index in free if index not in claimed[kind]]
     return claimed
@@ -89,3 +101,21 @@ def _claimed(job: Job, gpus: list[str]) -> dict[str, list[int]]:
 def _is(kind: str, gpu: str) -> bool:
     """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
     return re.search(rf"{re.escape(kind.split('-')[0])}(?!\d)", gpu.lower()) is not None
+
+
+def _has(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
+    """Whether it has the memory of its kind; the driver keeps some per cent of what the name says."""
+    sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
+    if sliced is not None:
+        gib = float(sliced[1])
+    elif len(memory) == len(gpus) and memory[index] > 0:
+        gib = memory[index]
+    else:  # the driver does not say ([N/A], unified memory): the name may
+        named = re.search(r"(\d+) ?GB\b", gpus[index])
+        gib = float(named[1]) if named else math.inf
+    return gib >= 0.88 * _least_gib(job, kind)
+
+
+def _least_gib(job: Job, kind: str) -> float:
+    said = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
+    return min(said, default=presets.device_memory_gib(kind) or 0.0)

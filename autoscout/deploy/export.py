@@ -40,7 +40,9 @@ def written(job: Job, found: Launch, form: str) -> str:
     return render(target_of(job), found, form)
 
 
-def checked(job: Job, found: Launch, form: str) -> float:
-    """Seconds until the exported launch worked on this machine. Errors: AutoscoutError (exit 2) for what cannot be
-    started here, (exit 1) for one that does not start, with the cause."""
-    return target_of(job).check(job, found, form)
+def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
+    """Seconds until the exported launch worked on this machine; `soak`: long enough for a checkpoint and an evaluation.
+    Errors: AutoscoutError (exit 2) for what cannot be started here, (exit 1) for one that does not start, with the
+    cause."""
+    target = target_of(job)
+    return target.soak(job, found, form) if soak else target.check(job, found, form)

@@ -9,6 +9,7 @@ predictions: the share of the variance of log cost that the knob's value alone e
 import itertools
 import statistics
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from autoscout.job.objective import cost, to_metric
 from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.graph import Space
+from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # a smaller share is not worth telling
@@ -50,15 +52,16 @@ def importance(
 ) -> Importance:
     """`rows`: what was measured; `winner`: the confirmed one, instead of the best measurement. Without steps where
     nothing qualified."""
-    rows = [m for m in rows if m.fidelity == "measured" and space.is_valid(m.configuration)]
-    simulators = Simulators(job, space, rows)
+    ran = [m for m in rows if m.fidelity in ("measured", "short") and space.is_valid(m.configuration)]
+    rows = [m for m in ran if m.fidelity == "measured"]
+    simulators = Simulators(job, space, ran, bases=partial(target_of(job).simulators, job))
     known = _measured(job, rows)
     best = winner if winner in known else min(known, key=lambda c: known[c], default=None)
     return Importance(
         steps=[] if best is None else _ablation(job, space, simulators, known, default, best),
         effects=_effects(space, simulators),
         error=simulators.expected_error,
-        rows=len(rows),
+        rows=len(ran),
     )
 
 

@@ -65,7 +65,8 @@ def best_of_job(kb: Path, job: Job) -> Best:
     job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
     space = JobSpace.of_job(job)
     default = expert_default(space)
-    rows = [(session, m) for session, m in store.measurements(kb, job=job.id) if space.is_valid(m.configuration)]
+    known = [(session, m) for session, m in store.measurements(kb, job=job.id) if m.fidelity == "measured"]
+    rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
     rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
@@ -114,6 +115,7 @@ def _best(
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
+    default = _to_beat(space, default, rows, medians, confirmed)
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -136,6 +138,21 @@ def _best(
         evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
         changes=_changes(space, default, best_configuration),
     )
+
+
+def _to_beat(
+    space: Space,
+    default: Configuration,
+    rows: list[tuple[str, Measurement]],
+    medians: dict[str, float],
+    confirmed: Confirmed | None,
+) -> Configuration:
+    """The recipe that the gain is quoted against: the one that the finalists were held against, else the best of those
+    that were measured."""
+    if confirmed is not None:
+        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), default)
+    recipes = space.recipes if isinstance(space, JobSpace) else [default]
+    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
 
 
 def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:

@@ -10,7 +10,7 @@ import msgspec
 
 from autoscout.importing import aiconfigurator, columnar, optuna
 from autoscout.importing.mapping import Use, knob_value, uses
-from autoscout.importing.units import quantity, unit_of
+from autoscout.job.units import quantity, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space

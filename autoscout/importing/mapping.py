@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.importing.units import factor, unit_of
 from autoscout.job.metrics import SERVING_METRICS, TRAINING_METRICS
+from autoscout.job.units import factor, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Value

@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job, Model
+from kb.records import AutoscoutError, Budget, Job, MetricSource, Model
 
+_MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
 
@@ -25,6 +28,11 @@ def read_job(path: str | Path) -> Job:
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
+    if isinstance(model := data.get("model"), dict) and "from" in model:
+        config = model.pop("from")
+        if not isinstance(config, str) or "preset" in model:
+            raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
+        data["model"] = {**shape_of(path.parent / config), **model}
     job = converted(path, data, Job)
     try:
         problem = next(_problems(job), None)
@@ -45,7 +53,10 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
         job,
         traffic=msgspec.structs.replace(job.traffic, trace=absolute(job.traffic.trace)),
         launch=msgspec.structs.replace(
-            job.launch, recorded=absolute(job.launch.recorded), model_path=absolute(job.launch.model_path)
+            job.launch,
+            recorded=absolute(job.launch.recorded),
+            model_path=absolute(job.launch.model_path),
+            path=absolute(job.launch.path or ("." if job.target == "command" else "")),
         ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
     )
@@ -80,8 +91,6 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
-    if job.target not in (targets := ("megatron", "vllm", "deepspeed", "command")):
-        yield f"target = '{job.target}'{nearest_name(job.target, targets)}"
     if not _NAME.match(job.name):
         yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
     if model != Model():
@@ -106,15 +115,40 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
+    for name, source in job.launch.metrics.items():
+        yield from _metric_problems(f"launch.metrics.{name}", source)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
 
 
+def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
+    if isinstance(source, str):
+        source = MetricSource(pattern=source)
+    ways = [way for way in (source.pattern, source.between, source.json) if way]
+    if len(ways) != 1:
+        yield f"{where} needs exactly one of pattern, between and json"
+    for pattern in (source.pattern, source.between):
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            yield f"{where}: '{pattern}' is no pattern ({error}); brackets and dots of its own need a backslash"
+        else:
+            if pattern and pattern == source.pattern and not compiled.groups:
+                yield f"{where}: '{pattern}' has no group; put what is the number into brackets: ([\\d.]+)"
+
+
 def _model_problems(model: Model) -> typing.Iterator[str]:
     yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
+    for name in ("layers", "hidden", "heads", "vocab"):
+        if not getattr(model, name):
+            yield f"model.{name} is missing, or 0"
     yield from _not_positive("model", model, ("layers", "hidden", "heads", "vocab"))
+    for name, most in _MOST.items():
+        if getattr(model, name) > most:
+            yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
+            return  # what follows divides by it
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not model.head_dim:

@@ -25,6 +25,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
 
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # a person's own may go either way
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
@@ -45,9 +46,9 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         if known and metric not in known:
             yield f"objective speaks of '{metric}'{nearest_name(metric, known)}"
     for one in (objective, *further):
-        if one.maximize in known and not one.maximize.endswith(MORE_IS_BETTER):
+        if one.maximize in _OURS and not one.maximize.endswith(MORE_IS_BETTER):
             yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
-        if one.minimize in known and one.minimize.endswith(MORE_IS_BETTER):
+        if one.minimize in _OURS and one.minimize.endswith(MORE_IS_BETTER):
             yield f"objective: minimize '{one.minimize}': more of it is better; write maximize"
     unpriced = [node.device for node in job.cluster.nodes if not node.price_per_hour]
     if unpriced and any("usd_" in metric for metric in (*wanted, *limited)):

@@ -40,7 +40,8 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
             _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
         return
-    hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name in kind.__struct_fields__}
+    written = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    hints = {written[name]: hint for name, hint in typing.get_type_hints(kind).items() if name in written}
     for key, value in data.items():
         full = f"{where}.{key}" if where else key
         if key not in hints:

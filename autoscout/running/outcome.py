@@ -1,12 +1,13 @@
 """Why an experiment failed: its class and the root cause in one sentence."""
 
 import contextlib
+import re
 import signal
 from pathlib import Path
 
 import msgspec
 
-from autoscout.running import results
+from autoscout.running import results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
@@ -26,6 +27,7 @@ _SECONDARY = (
     "gloo/transport",  # connections closed, reset or refused
     "connectFullMesh failed",
     "Connection reset by peer",
+    "Connection closed by",
     "Broken pipe",
     "Socket Timeout",
     "recvValue failed",
@@ -34,25 +36,41 @@ _SECONDARY = (
 )
 # A collective that waited in vain: secondary too, and alone it means that the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
     *("AssertionError", "ValueError", "RuntimeError", "NotImplementedError", "TypeError"),
     *("IndexError", "KeyError", "NameError", "AttributeError"),
 )
+# Of a device or its libraries: the log may say what is behind it.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
+_NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_COLLECTIVE = re.compile(
+    r"in (all_reduce|all_gather\w*|reduce_scatter\w*|all_to_all\w*|broadcast|barrier|batch_isend_irecv|recv|send"
+    r"|_communicate\w*)\b"
+)
 
 
 def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: the kernel's, meanwhile."""
-    errors = results.errors(folder)
-    primary = [error for error in errors if not _contains(error, _SECONDARY + _WAITED)]
-    signals = {rank: -code for rank, code in outcome.codes.items() if code < 0}
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: the kernel's, meanwhile.
+
+    The first cause counts: of a rank that failed by itself, then of a machine's fault or missing memory that any log
+    tells of, then of a rank that died; ranks that waited for others in vain come last.
+    """
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
+    errors = results.errors(folder)
+    primary = [error for error in errors if not _contains(error, _SECONDARY + _WAITED)]
     if primary:
-        return _of_exception(primary[0]), _sentence(primary[0], folder)
+        return _of_exception(primary[0], folder)
+    signals = {rank: -code for rank, code in outcome.codes.items() if code < 0}
+    logs = results.logs(folder)
+    for rank, text in sorted(logs.items(), key=lambda log: log[0] not in signals):
+        who = f"rank {rank}" if rank >= 0 else "the launcher"
+        if (found := symptoms.find(text)) is not None:
+            return _of_symptom(found, who, text, {}, folder)
+    if not outcome.timed_out and (hanging := _hung(errors, logs, folder)):
+        return "timeout", hanging
     if signals:
         rank, number = min(signals.items())
         said = results.log_tail(folder, rank)
@@ -60,10 +78,10 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     if outcome.timed_out:
         last = results.log_tail(folder, 0)
         hint = f"; rank 0 last said: {_trim(last)}" if last else ""
-        return "timeout", f"no result after {timeout_s:g} s{hint} (logs: {folder}/rank-*.log)"
+        hanging = _hung(errors, logs, folder)
+        return "timeout", hanging or f"no result after {timeout_s:g} s{hint} (logs: {folder}/rank-*.log)"
     if errors:
-        hang = _contains(errors[0], _WAITED)
-        return "timeout" if hang else "error", _sentence(errors[0], folder)
+        return "error", _sentence(errors[0], folder)
     codes = {rank: code for rank, code in outcome.codes.items() if code > 0}
     if codes:
         rank, code = min(codes.items())
@@ -87,23 +105,71 @@ def oom_kills() -> int:
     return count
 
 
-def _of_exception(error: RankError) -> Status:
-    if error.type in ("OutOfMemoryError", "MemoryError") or _contains(error, _OUT_OF_MEMORY):
-        return "oom"
+def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
+    who = f"rank {error.rank} failed in phase {error.phase}"
+    found = symptoms.find(error.message)
+    if found is None and (_contains(error, _BROKEN_DEVICE) or error.type == "DistBackendError"):
+        found = symptoms.find(results.logs(folder).get(error.rank, ""))
+    if found is None and error.type in ("OutOfMemoryError", "MemoryError"):
+        found = symptoms.Found(symptoms.SYMPTOMS[0], error.message)
+    if found is None and error.phase == "import":  # nothing of the configuration has been read yet
+        found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
+    if found is not None:
+        if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):
+            return "oom", _sentence(error, folder)
+        return _of_symptom(found, who, error.message, error.memory, folder)
+    if _contains(error, _NOT_A_NUMBER):
+        return "wrong", _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
-        return "error"
+        return "error", _sentence(error, folder)
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
-    return "invalid" if error.phase in _REFUSING_PHASES or first_step else "error"
+    refused = error.phase in _REFUSING_PHASES or first_step
+    return "invalid" if refused else "error", _sentence(error, folder)
+
+
+def _of_symptom(
+    found: symptoms.Found, who: str, text: str, memory: dict[str, float], folder: Path
+) -> tuple[Status, str]:
+    """`text`: that it was found in."""
+    symptom, cause = found.symptom, f"{who}: {_trim(found.line)}"
+    if others := symptoms.taken_by_others(text, memory):
+        symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
+    elif symptom is symptoms.BY_OTHERS:
+        return "oom", f"{cause} (logs: {folder})"  # the device was empty: more was asked for than there is
+    if symptom.status == "infrastructure":
+        return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
+    return symptom.status, f"{cause} (logs: {folder})"
+
+
+def _hung(errors: list[RankError], logs: dict[int, str], folder: Path) -> str:
+    """ "" or which collective hung, and who waited in it."""
+    waited = {rank: name for rank, text in logs.items() if rank >= 0 and (name := symptoms.hung(text))}
+    for error in errors:
+        if error.rank not in waited and _contains(error, _WAITED):
+            names = _COLLECTIVE.findall(error.traceback)
+            waited[error.rank] = names[-1] if names else "a collective"
+    if not waited:
+        return ""
+    first = waited[min(waited)]
+    absent = sorted(rank for rank in logs if rank >= 0 and rank not in waited)
+    others = f"; {_ranks(absent)} did not join" if absent else ""
+    return f"{first} hung: {_ranks(sorted(waited))} waited in vain{others} (logs: {folder}/rank-*.log)"
+
+
+def _ranks(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8]) + (", …" if len(numbers) > 8 else "")
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
 
 
 def _of_signal(who: str, number: int, oom_kills: int, said: str, log: str) -> tuple[Status, str]:
     name = signal.Signals(number).name
     if number == signal.SIGKILL and oom_kills:
         return "oom", f"{who} was killed by the kernel, which ran out of memory ({name}; log: {log})"
+    if number == signal.SIGBUS:  # memory that was mapped, but could not be had
+        return "infrastructure", symptoms.sentence(symptoms.SHARED_MEMORY, f"{who} crashed with {name}; log: {log}")
     if number in _FROM_INSIDE:
-        status = "oom" if any(text in said for text in _OUT_OF_MEMORY) else "error"
-        return status, f"{who} crashed with {name}{': ' + _trim(said) if said else ''} (log: {log})"
+        return "error", f"{who} crashed with {name}{': ' + _trim(said) if said else ''} (log: {log})"
     return "killed", f"{who} was killed from outside with {name} (log: {log})"
 
 

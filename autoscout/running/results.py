@@ -39,6 +39,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
+    memory: dict[str, float] = {}  # of its device: free_gib before it took any, total_gib, reserved_gib at its peak
 
 
 @contextlib.contextmanager
@@ -73,6 +74,17 @@ def errors(folder: Path) -> list[RankError]:
         error = msgspec.json.decode(path.read_bytes(), type=RankError)
         found.append(msgspec.structs.replace(error, rank=int(path.name.split(".")[0].removeprefix("rank-"))))
     return sorted(found, key=lambda error: error.time)
+
+
+def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
+    """What each rank printed, -1 the launcher: the last MiB."""
+    found = {}
+    for path in folder.glob("*.log"):
+        number = path.stem.removeprefix("rank-")
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - last))
+            found[int(number) if number.isdigit() else -1] = file.read().decode(errors="replace")
+    return dict(sorted(found.items()))
 
 
 def log_tail(folder: Path, rank: int) -> str:

@@ -27,6 +27,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
+from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
@@ -37,6 +38,7 @@ from kb.records import Configuration, Measurement
 
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
 _NOISELESS = 1e-4  # difference of the logs of two repeats
+_FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
 
@@ -45,11 +47,13 @@ class AutoScout:
         space, hyper = search.space, search.hyper or Hyper()
         self.space, self.hyper, self.budget, self.batch = space, hyper, search.budget, search.batch
         self.rng = np.random.default_rng(search.seed)
-        self.pool = Pool(space, self.rng)
-        self.encoding = Encoding(space.knobs, self.pool.codes)
+        self.pool = Pool(space, self.rng, hyper.listed)
+        self.encoding = Encoding(space.knobs, self.pool.levels())
+        if not self.pool.complete and hyper.simulators:
+            self._look_ahead(search)
         past = [p for p in search.past if p.rows] if hyper.simulators else []
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
-        self.default = None if search.default is None else self.pool.row(search.default)
+        self.default = None if search.default is None else self.pool.taken_in(search.default)
         self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
@@ -64,6 +68,13 @@ class AutoScout:
         self._worthwhile = True  # to search on by the first objective
         if search.told:
             self.tell(list(search.told))
+
+    def _look_ahead(self, search: Search) -> None:
+        """Where the pool is a sample, what each simulator predicts to be best of the whole space is in it."""
+        for predictor in search.simulators.values():
+            start = None if search.default is None else self.pool.encode(search.default)[None]
+            found, _ = favourites(self.space, as_costs(self.space.objective, predictor), self.rng, start)
+            self.pool.add(found[:_FAVOURITES])
 
     def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
         if not self.hyper.simulators:
@@ -85,7 +96,7 @@ class AutoScout:
         if self._closing():
             return self._repeat()
         known = len({*self.model.costs, *self.model.failed, *self.pending})
-        if known == len(self.pool):
+        if known == self.pool.every:
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
@@ -221,7 +232,7 @@ class AutoScout:
     def tell(self, measurements: list[Measurement]) -> None:
         told: list[tuple[int, float | None, float, bool, float]] = []
         for measurement in measurements:
-            row = self.pool.row(measurement.configuration)
+            row = self.pool.taken_in(measurement.configuration)
             if row is None:
                 continue
             by_objective = costs(self.space.objective, measurement)
@@ -295,4 +306,6 @@ def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-STRATEGY = Kind(name="autoscout", make=AutoScout, asks_simulators=True, learns=True, several=True, hyper=Hyper)
+STRATEGY = Kind(
+    name="autoscout", make=AutoScout, lists=False, asks_simulators=True, learns=True, several=True, hyper=Hyper
+)

@@ -30,6 +30,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     dense: bool = True  # coordinate steps propose
     bandit: bool = True  # of `paper`: the arms by what they earned, else in turns
     effects: bool = True  # main effects in the posterior
+    listed: int = 100_000  # valid configurations that are listed, at most: a search looks at no more of them anyway
     simulators: bool = True  # simulators and past jobs as prior means
 
 

@@ -1,28 +1,31 @@
-"""What a search chooses from, as rows of codes: all valid configurations, or a sample where they are too many."""
+"""What a search chooses from, as rows of codes: all valid configurations, or, where they are too many to be listed, a
+sample that the search renews as it learns."""
 
 import numpy as np
 
+from autoscout.search.candidates import spread
+from autoscout.search.hyper import Hyper
 from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_SAMPLE = 20_000  # rows where the space cannot be enumerated
+_SAMPLE = 3_000  # rows of either kind of sample where they are not
 _NEAR = 2_000  # neighbours of one row, at most
 
 
 class Pool:
-    """`codes` (n, knobs) int16. Rows keep their numbers; only a sampled pool grows."""
+    """`codes` (n, knobs) int16. Rows keep their numbers; only a pool that is not `complete` grows."""
 
-    def __init__(self, space: Space, rng: np.random.Generator) -> None:
+    def __init__(self, space: Space, rng: np.random.Generator, listed: int = Hyper().listed) -> None:
+        """`listed`: configurations that are listed, at most."""
         self.space = space
-        self.complete = bool(getattr(space, "enumerable", True))
-        self._index: dict[bytes, int] | None = None
+        self.complete = space.enumerable and space.count <= listed
+        self._rows: dict[bytes, int] = {}
         if self.complete:
             self.codes = space.feasible.codes
         else:
             self.codes = np.zeros((0, len(space.knobs)), dtype=np.int16)
-            self._index = {}
-            self.add([space.sample(rng) for _ in range(_SAMPLE)])
+            self.add(spread(space, _SAMPLE, rng))
         column = {knob.name: i for i, knob in enumerate(space.knobs)}
         self.sparse = np.array([column[k.name] for k in space.sparse], dtype=int)
         self.dense = np.array([column[k.name] for k in space.dense], dtype=int)
@@ -30,26 +33,48 @@ class Pool:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def add(self, configurations: list[Configuration]) -> None:
-        """Rows that a sampled pool lacks."""
-        assert self._index is not None
-        fresh = []
-        for c in configurations:
-            codes = self.encode(c)
-            if self._index.setdefault(codes.tobytes(), len(self.codes) + len(fresh)) == len(self.codes) + len(fresh):
-                fresh.append(codes)
+    @property
+    def every(self) -> int:
+        """How many configurations there are to choose from in the end."""
+        return len(self.codes) if self.complete else self.space.count
+
+    def levels(self) -> np.ndarray:
+        """Rows of codes, not all valid, in which every level occurs that any valid configuration has."""
+        if self.complete:
+            return self.codes
+        levels = self.space.levels()
+        most = max(len(each) for each in levels)
+        return np.stack([np.resize(each, most) for each in levels], axis=1)
+
+    def add(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) the rows of valid codes (n, knobs); those that an incomplete pool lacks are put at its end."""
+        codes = np.ascontiguousarray(codes, dtype=np.int16)
+        rows, fresh = np.empty(len(codes), dtype=int), []
+        for i, row in enumerate(codes):
+            end = len(self.codes) + len(fresh)
+            rows[i] = self._rows.setdefault(row.tobytes(), end)
+            if rows[i] == end:
+                fresh.append(i)
         if fresh:
-            self.codes = np.concatenate([self.codes, np.stack(fresh)])
+            self.codes = np.concatenate([self.codes, codes[fresh]])
+        return rows
 
     def encode(self, configuration: Configuration) -> np.ndarray:
         """(knobs,) codes; the value nearest to one that the domain lacks."""
         return np.array([code_of(k, configuration.knobs.get(k.name)) for k in self.space.knobs], dtype=np.int16)
 
     def row(self, configuration: Configuration) -> int | None:
-        """None if it is not in the pool."""
-        if self._index is None:
+        """None if it is not among them."""
+        if self.complete:
             return self.space.feasible.index(configuration)
-        return self._index.get(self.encode(configuration).tobytes())
+        return self._rows.get(self.encode(configuration).tobytes())
+
+    def taken_in(self, configuration: Configuration) -> int | None:
+        """Its row; an incomplete pool takes in any that is valid. None for one that is not."""
+        row = self.row(configuration)
+        if row is None and not self.complete and self.space.is_valid(configuration):
+            row = int(self.add(self.encode(configuration)[None])[0])
+        return row
 
     def configuration(self, row: int) -> Configuration:
         return Configuration(

@@ -26,6 +26,7 @@ from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
 GROUP = "autoscout.strategies"
+SAMPLE = 20_000  # configurations, for strategies that need a list where there can be none
 _OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper.published"}
 _registered: dict[str, "Kind"] = {}
 
@@ -78,13 +79,15 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """`asks_simulators`: it asks them about the whole space itself; else they stand in for experiments while they are
+    """`lists`: it needs every valid configuration as a row; where they are too many it searches a sample of them.
+    `asks_simulators`: it asks them about the whole space itself; else they stand in for experiments while they are
     right. `learns`: from anything it is told: past jobs, what was measured before it began, what a person ordered.
     `several`: it can be asked again before it is told. `finite`: it has said everything after a few experiments.
     `packages`: what must be installed, and `how`."""
 
     name: str
     make: Callable[[Search], Strategy]
+    lists: bool = True
     asks_simulators: bool = False
     learns: bool = False
     several: bool = False
@@ -117,7 +120,7 @@ def strategy(
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
     return made(
-        kind_of(name),
+        usable(name),
         Search(
             space=space,
             default=default or space.reference,
@@ -133,11 +136,29 @@ def strategy(
     )
 
 
-def made(kind: Kind, search: Search) -> Strategy:
-    """Errors: AutoscoutError (exit 2) where a package is missing."""
+def usable(name: str) -> Kind:
+    """As `kind_of`. Errors: also (exit 2) where a package is missing."""
+    kind = kind_of(name)
     if why := kind.missing:
         raise AutoscoutError(why, 2)
+    return kind
+
+
+def made(kind: Kind, search: Search) -> Strategy:
+    """One that needs a list of a space that cannot be listed gets a sample of it."""
+    space = search.space
+    if kind.lists and not space.enumerable:
+        wanted = [*([search.default] if search.default else []), *(m.configuration for m in search.told)]
+        sample = space.sampled(SAMPLE, np.random.default_rng((search.seed, 2)), including=wanted)
+        search = msgspec.structs.replace(search, space=sample)
     return kind.make(search)
+
+
+def sampled(kind: Kind, space: Space) -> str:
+    """ "" or that it searches a sample only, in words."""
+    if not kind.lists or space.enumerable:
+        return ""
+    return f"'{kind.name}' needs every configuration as a row: it searches {SAMPLE:,} of {space.count:,}, at random"
 
 
 def kind_of(name: str) -> Kind:

@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 
 from autoscout.simulate.member import Columns
-from autoscout.space.attributes import attributes_of, device_counts
+from autoscout.space.attributes import attributes_of, device_counts, memory_gib
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job
 
@@ -33,6 +33,21 @@ def of_configurations(space: Space, configurations: Sequence[Configuration]) -> 
         absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
         columns[knob.name] = np.array([c.knobs.get(knob.name, absent) for c in configurations])
     return columns
+
+
+def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
+    """On a cluster of several kinds of device, which kind each row serves on (an engine never mixes them; "" where one
+    does), and that kind's memory: `gpu`, `memory_gib`."""
+    kinds = list(device_counts(job))
+    if job.task != "serve" or len(kinds) < 2 or not all(kind in columns for kind in kinds):
+        return {}
+    memory = {node.device.replace("-", "_"): memory_gib(node) for node in job.cluster.nodes}
+    used = np.stack([np.asarray(columns[kind], dtype=float) > 0 for kind in kinds], axis=-1)
+    alone, which = used.sum(axis=-1) == 1, used.argmax(axis=-1)
+    return {
+        "gpu": np.where(alone, np.array([kind.replace("_", "-") for kind in kinds])[which], ""),
+        "memory_gib": np.array([memory[kind] for kind in kinds])[which],
+    }
 
 
 def of_job(job: Job) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Simulators:
         learned = past_jobs(space, earlier, lambda: members_of(metric, job.task, bases=self.bases))
         members = table_2() if published else members_of(metric, job.task, [learned] if learned else [], self.bases)
         self.ensemble = Ensemble(members, rule)
-        self.any_row = self.columns([next(space.configurations())])
+        self.any_row = self.columns([space.any()])
         configurations, values = medians(rows, metric)
         if configurations:
             self.ensemble.fit(self.columns(configurations), np.array(values))
@@ -77,10 +77,14 @@ class Simulators:
         }
 
     def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
-        return {**self.attributes, **encode.of_configurations(self.space, configurations)}
+        return self._described(encode.of_configurations(self.space, configurations))
+
+    def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Columns of knobs with those of the job."""
+        return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
-        """By name: rows of `space.feasible` codes (of our space, or of a narrower one of the job) → predicted values of
+        """By name: rows of codes (of our space, or of a narrower one of the job) → predicted values of
         the job's objective (NaN: cannot say, inf: predicted to run out of memory). "ensemble" is fitted on the rows;
         each analytic member also speaks for itself, as it was before any row."""
 
@@ -88,7 +92,7 @@ class Simulators:
 
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
-                columns = {**self.attributes, **over_space.feasible.columns(codes)}
+                columns = self._described(over_space.columns(codes))
                 value = member.predict(columns).value
                 value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
                 if self.memory is None:
@@ -99,7 +103,8 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights else {})}
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than one member without any row
+        return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def predictor(self) -> Predictor | None:
         """The most complete of them: the ensemble, or an analytic member where nothing is fitted."""
@@ -128,7 +133,8 @@ def predictors(
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
     """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
-    if job.task == "serve" or "cpu" in device_counts(job):  # a CPU's memory is not what limits a rank
+    # A CPU's memory is not what limits a rank; of a job without a model nothing is known.
+    if job.task == "serve" or "cpu" in device_counts(job) or not job.model.layers:
         return None
     memory, attributes = Memory(), encode.of_job(job)
     peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}

@@ -2,7 +2,7 @@
 
 `Columns` name everything that a prediction may depend on, knobs and the job's attributes alike (layers, hidden, gpus,
 seq_len …): each is a scalar or an array of n values. So one call predicts one configuration, a whole space
-(`{**attributes_of(job), **space.feasible.columns()}`) or a table of measured rows of many jobs.
+(`{**attributes_of(job), **space.columns(codes)}`) or a table of measured rows of many jobs.
 """
 
 from collections.abc import Mapping

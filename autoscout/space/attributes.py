@@ -82,6 +82,7 @@ def _training(job: Job) -> dict[str, Any]:
         "seq_len": job.traffic.seq_len,
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
+        "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
     }
 
@@ -107,11 +108,16 @@ def _serving(job: Job) -> dict[str, Any]:
         "shared_prefix": traffic.shared_prefix,
         "concurrency": traffic.concurrency,
         "rate": traffic.rate,
-        "capability": min(_CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes),
+        "capability": _capability(job),
         "weights_gib": parameters(m) * (4 if m.dtype == "fp32" else 2) / 2**30,
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }
+
+
+def _capability(job: Job) -> float:
+    """CUDA compute capability of the weakest device; 0 where it is not known."""
+    return min(_CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes)
 
 
 def memory_gib(node: Node) -> float:

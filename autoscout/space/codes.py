@@ -5,6 +5,8 @@ A *code* is the place of a knob's value in its domain, −1 (`INACTIVE`) where t
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from autoscout.space.knob import Knob
 from autoscout.space.network import key
 from kb.records import Configuration, Value
@@ -38,6 +40,11 @@ class Coding:
         """Active knobs only."""
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
+    def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
+        """Each knob's values, (n,), for rows of codes (n, knobs). Where it is inactive: its `off` value; without one
+        NaN for numbers, "" for names."""
+        return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.knobs)}
+
     def point(self, codes: Sequence[int]) -> Point:
         return {
             k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if k.kind == "dense" and c != INACTIVE
@@ -57,3 +64,11 @@ def short_name(configuration: Configuration, off: Mapping[str, Value | None]) ->
         else:
             parts.append(f"{name}x{value}" if name[-1].isdigit() else f"{name}{value}")
     return "_".join(parts)
+
+
+def _lookup(knob: Knob) -> np.ndarray:
+    """The values by code; the last entry answers code −1."""
+    absent = knob.off
+    if absent is None:
+        absent = "" if isinstance(knob.values[0], str) else float("nan")
+    return np.array([*knob.values, absent])

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from autoscout.job.words import nearest_name
 from autoscout.space.attributes import attributes_of, device_knobs
-from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, expressions, read_catalog
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, checked, expressions, read_catalog
 from autoscout.space.language.expression import Expression
-from kb.records import AutoscoutError, Job, Value
+from kb.records import AutoscoutError, Job, OwnKnob, Value
 
 Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
@@ -21,6 +21,7 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
     """The new knobs of the person's files, by name: the field that each one sets, and its default."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
+    knobs += [_entry(knob) for knob in job.space.knob]
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
@@ -37,9 +38,51 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
             if not knob.replace and (why := refuses(knob)):
                 raise AutoscoutError(f"{path}: knob '{knob.name}': {why}", 2)
         catalog = _merged(catalog, path, own, names)
+    if job.space.knob or job.space.rule or job.space.derived:
+        path, own = Path("space"), _in_job(job)
+        for knob in own.knob:
+            if not knob.replace and (why := refuses(knob)):
+                raise AutoscoutError(f"space.knob: knob '{knob.name}': {why}", 2)
+        catalog = _merged(catalog, path, own, names)
     if not catalog.knob:
-        raise AutoscoutError(f"{', '.join(job.space.catalog)}: declares no knob", 2)
+        where = ", ".join(job.space.catalog) or "the job"
+        raise AutoscoutError(f"{where}: declares no knob; add [[space.knob]] with a name and its values", 2)
     return catalog
+
+
+def _in_job(job: Job) -> Catalog:
+    """What the job itself declares, as a catalog."""
+    rules = [
+        RuleEntry(
+            id=rule.id or f"own-{i}",
+            holds=rule.holds,
+            reason=rule.reason or f"{rule.holds} does not hold",
+            source="the job",
+            checked="ours",
+        )
+        for i, rule in enumerate(job.space.rule, start=1)
+    ]
+    own = Catalog(target=job.target, derived=job.space.derived, knob=[_entry(k) for k in job.space.knob], rule=rules)
+    return checked(Path("space"), own)
+
+
+def _entry(knob: OwnKnob) -> KnobEntry:
+    """As a catalog has it: numbers are dense, switches and names sparse."""
+    names = isinstance(knob.values, list) and any(isinstance(v, bool | str) for v in knob.values)
+    return KnobEntry(
+        name=knob.name,
+        kind=knob.kind or ("sparse" if names else "dense"),
+        layer=knob.layer,
+        values=knob.values,
+        meaning=knob.meaning or knob.sets or knob.name,
+        sets=knob.sets or f"{{{knob.name}}}",
+        unit=knob.unit,
+        default=knob.default,
+        off=knob.off,
+        when=knob.when,
+        implied=knob.implied,
+        replace=knob.replace,
+    )
 
 
 def _own(path: Path, job: Job) -> Catalog:

@@ -26,6 +26,7 @@ from autoscout.space.compiled.entangled import diagram_of
 from autoscout.space.compiled.feasible import Feasible, Lists
 from autoscout.space.compiled.merge import from_rows
 from autoscout.space.compiled.prefixes import LazyTree, SortedTable, lazy_tree
+from autoscout.space.compiled.tilted import tilted, varied
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
 from autoscout.space.moves import neighbours
@@ -103,6 +104,10 @@ class Space:
     def of_codes(self, codes: Sequence[int]) -> Configuration:
         """A row of codes as a configuration: active knobs only, in the space's order."""
         return self._coding.configuration(codes)
+
+    def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
+        """Each knob's values, (n,), for rows of codes (n, knobs): what simulators compute on (`Coding.columns`)."""
+        return self._coding.columns(codes)
 
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}
@@ -188,6 +193,12 @@ class Space:
         is inactive), in the order of its domain; empty if it is inactive in all of them, or if there are none."""
         return partials.domain(self._diagram, self._coding, name, partial or {})
 
+    def levels(self) -> list[np.ndarray]:
+        """For each knob the codes, ascending, that it has in any valid configuration (−1: inactive)."""
+        found = self._diagram.domains({})
+        assert found is not None, "a space is not empty"
+        return found
+
     def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
         """For every knob whether it acts: in all valid configurations that agree with a partial assignment, in none of
         them (False), or in some (None)."""
@@ -235,9 +246,21 @@ class Space:
         """Uniform over all valid configurations."""
         return self.of_codes(self._diagram.draw(rng))
 
+    def any(self) -> Configuration:
+        """One valid configuration, always the same: the first."""
+        return self.of_codes(next(self._diagram.every()))
+
     def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """(n, knobs) codes, each row uniform over all valid configurations."""
         return self._diagram.sample(n, rng)
+
+    def sample_towards(self, weight: Mapping[int, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
+        """(n, knobs) codes, in proportion to the product of the weights of their values (`tilted.py`)."""
+        return tilted(self._diagram, weight, n, rng)
+
+    def sample_varied(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """(n, knobs) codes, evenly over the structures rather than over the configurations (`tilted.py`)."""
+        return varied(self._diagram, n, rng)
 
     def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
         """A space of at most n of the valid configurations, uniformly drawn, and of the given ones: for searches that

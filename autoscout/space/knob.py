@@ -10,7 +10,7 @@ import msgspec
 
 from autoscout.job.strict import converted, read_toml
 from autoscout.space.language.expression import Expression
-from kb.records import AutoscoutError, Strict, Value
+from kb.records import AutoscoutError, SpaceLimits, Strict, Value
 
 
 class KnobEntry(Strict, frozen=True, kw_only=True):
@@ -28,6 +28,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     when: str = ""  # active only where this holds
     keeps: list[str] = []  # ids of the target's own rules that `when` and `values` see to
     implied: str = ""  # the only value that the knobs before it leave
+    asks: list[Value] = []  # values that only a job's [space] brings in: they change numbers, or need another package
     replace: bool = False  # declares a knob of the same name anew
 
 
@@ -101,10 +102,10 @@ def read_catalog(path: Path) -> Catalog:
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
     """`changed`: when, so that a file that is edited is read anew."""
-    return _checked(path, converted(path, read_toml(path, "catalog"), Catalog))
+    return checked(path, converted(path, read_toml(path, "catalog"), Catalog))
 
 
-def _checked(path: Path, catalog: Catalog) -> Catalog:
+def checked(path: Path, catalog: Catalog) -> Catalog:
     """The catalog itself. Errors: AutoscoutError (exit 2) for what no TOML check can see."""
     seen: set[str] = set()
     for knob in catalog.knob:
@@ -158,14 +159,21 @@ def expressions(catalog: Catalog) -> list[tuple[str, str]]:
     return found + [(f"rule '{rule.id}': holds", rule.holds) for rule in catalog.rule]
 
 
-def instantiate(catalog: Catalog, attributes: Mapping[str, Any]) -> tuple[list[Knob], list[Rule]]:
-    """The catalog's knobs and rules for one job, whose attributes fill the domains that are expressions."""
+def instantiate(
+    catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits | None = None
+) -> tuple[list[Knob], list[Rule]]:
+    """The catalog's knobs and rules for one job, whose attributes fill the domains that are expressions. Values that a
+    knob `asks` for are there where the limits allow the knob, or name it themselves."""
+    limits = limits or SpaceLimits()
+    allowed = {*limits.allow, *limits.fix, *limits.limit}
     knobs = []
     for entry in catalog.knob:
         if isinstance(entry.values, str):
             values = tuple(Expression(entry.values, catalog.derived)(attributes))
         else:
             values = tuple(entry.values)
+        if entry.name not in allowed:
+            values = tuple(v for v in values if v not in entry.asks) if entry.asks else values
         knobs.append(
             Knob(
                 name=entry.name,

@@ -24,6 +24,14 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
     if knob.name in limits.fix:
         wanted = [limits.fix[knob.name]]
     domain = {key(v) for v in knob.values}
+    if knob.name in limits.fix and key(limits.fix[knob.name]) not in {
+        key(v) for v in limits.limit.get(knob.name, wanted)
+    }:
+        raise AutoscoutError(
+            f"[space] fixes {knob.name} = {limits.fix[knob.name]}, but limits it to {listed(limits.limit[knob.name])}; "
+            f"drop one of them",
+            2,
+        )
     for value in wanted:
         if key(value) not in domain:
             raise AutoscoutError(
@@ -39,7 +47,7 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     """Topological order of the activation graph, as declared where that leaves a choice."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
-    for name in [*limits.fix, *limits.limit]:
+    for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
             raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
     graph = nx.DiGraph()

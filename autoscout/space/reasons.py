@@ -83,10 +83,25 @@ def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], co
     rules = [c for c in constraints if c.rule is not None]
     if _feasible(knobs, plain + conditions, columns):
         guilty = _conflict(knobs, plain + conditions, rules, columns)
-    else:
-        guilty = _conflict(knobs, plain, conditions, columns)
-    because = "; ".join(c.text for c in guilty)
+    else:  # what is implied often says again what a rule says in words
+        free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
+        in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
+        guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
+    because = "; ".join(_with_values(c, knobs, columns) for c in guilty)
     return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
+
+
+def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:
+    """A rule's sentence with the values of the knobs that have one only; what it says where none of its has."""
+    only = {k.name: k.values[0] for k in knobs if k.name in constraint.names and len(k.values) == 1}
+    if constraint.rule is None or not only:
+        return constraint.text
+    others = dict.fromkeys(constraint.names, "(any)")
+    try:
+        sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
+    except (KeyError, ValueError):  # it speaks of something derived from knobs that are open
+        return constraint.text
+    return f"{sentence} ({constraint.rule.id})"
 
 
 def _conflict(

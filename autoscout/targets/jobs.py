@@ -1,5 +1,6 @@
 """A job of any target: its file, checked by its target too, and its space."""
 
+import importlib.metadata
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from autoscout.job.load import read_job
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
+from autoscout.simulate.member import Member
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
@@ -68,11 +70,13 @@ class JobSpace(Space):
     @property
     def reference(self) -> Configuration:
         """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
-        return self._recipe
+        return self.recipes[0]
 
     @cached_property
-    def _recipe(self) -> Configuration:
-        return next(target_of(self.job).recipes(self))
+    def recipes(self) -> list[Configuration]:
+        """What experts start from, the first is the reference; none twice. Errors: AutoscoutError (exit 3)."""
+        found = list(target_of(self.job).recipes(self))
+        return [c for i, c in enumerate(found) if c not in found[:i]]
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
@@ -92,7 +96,7 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
-        knobs, found = instantiate(catalog, attributes)
+        knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities = job, capacities(job)
         return space
@@ -108,3 +112,17 @@ def profiler_of(job: Job) -> Profiler:
     if job.launch.launcher == "replay":
         return Replay(job)
     return target_of(job).profiler(job)
+
+
+def simulators_of(job: Job) -> list[Member]:
+    """Simulators of the job's objective that need no measured row, made anew: the target's, and what the functions that
+    packages name under the entry points `autoscout.simulators` make of the job.
+
+    Errors: AutoscoutError for a package that cannot be loaded."""
+    found = target_of(job).simulators(job)
+    for entry in importlib.metadata.entry_points(group="autoscout.simulators"):
+        try:
+            found = [*found, *entry.load()(job)]
+        except Exception as error:  # a plug-in's own code
+            raise AutoscoutError(f"the simulators '{entry.name}' ({entry.value}) cannot be loaded: {error}") from error
+    return found

@@ -12,7 +12,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`program`: what runs, without its flags. `arguments`: its flags; True: a flag without a value, a list: several
     values. `ranks`: processes on each node, when a launcher starts them (torchrun); []: the program starts its own.
     `devices`: of each node. `files`: rendered files by name, which the program reads from its folder. `missing`: what
-    only the person knows. `image`: a container's."""
+    only the person knows. `image`: a container's. `folder`: where the program runs, "" anywhere."""
 
     job: str
     name: str
@@ -25,6 +25,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     missing: list[str] = []
     image: str = ""
+    folder: str = ""
     on_gpus: bool = True
 
     @property
@@ -59,7 +60,10 @@ def heading(launch: Launch) -> list[str]:
 
 def exports(launch: Launch) -> list[str]:
     """The environment, and the files that the program reads, as lines of a shell."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    lines = [f"cd {shlex.quote(launch.folder)}"] if launch.folder else []
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    folders = dict.fromkeys(name.rpartition("/")[0] for name in launch.files)
+    lines += [f"mkdir -p {shlex.quote(folder)}" for folder in folders if folder]
     for name, content in launch.files.items():
         lines.append(f"printf %s {shlex.quote(content)} > {shlex.quote(name)}")
     return lines

@@ -74,6 +74,10 @@ class Target:
         """What a person should know about how the catalog and the installed version differ."""
         return []
 
+    def notes_on_job(self, job: Job) -> list[str]:
+        """What a person should know before a job is run."""
+        return []
+
     def refuses_knob(self, knob: "KnobEntry") -> str:
         """ "" or why a knob of a person's own catalog could not reach the engine."""
         return ""
@@ -101,10 +105,10 @@ class Target:
         )
 
     def equivalence(self, job: Job) -> "Check":
-        """How it is told whether a configuration computes what the reference computes."""
-        from autoscout.running.equivalence import Losses
+        """How it is told whether a configuration computes what the reference computes; by losses, if runs tell any."""
+        from autoscout.running.equivalence import IfTold, Losses
 
-        return Losses(job.model.dtype)
+        return IfTold(Losses(job.model.dtype))
 
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         """The order in which a batch is best run."""
@@ -128,6 +132,10 @@ class Target:
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         """Starts an exported launch here; seconds until it worked. Errors: AutoscoutError."""
         raise AutoscoutError(f"--check cannot start target = '{self.name}' by itself; run the exported command", 2)
+
+    def soak(self, job: Job, launch: "Launch", form: str) -> float:
+        """As `check`, for long enough to write a checkpoint and to evaluate."""
+        raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
     # ---- knowledge ------------------------------------------------------------------------------------------------
 

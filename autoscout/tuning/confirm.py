@@ -6,9 +6,9 @@ decide is said to be undecided, with what more rounds would buy.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from autoscout.job.objective import cost, to_metric
+from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import evidence
@@ -93,10 +93,7 @@ def verdict(
     rival = fit.contrast(others[0], winner) if others else None
     leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
     against = fit.contrast(default.id, leader) if here and leader is not None else None
-    if against is None:
-        kind = "slower" if here else "alone"
-    else:
-        kind = "faster" if proven else _kind(against)
+    kind = "faster" if proven else _kind(against, here)
     value = to_metric(job.objective, _typical(rounds, winner))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
     behind, behind_low, behind_high = _ratio(rival)
@@ -137,8 +134,10 @@ def _typical(rounds: Sequence[Round], name: str) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def _kind(against: Contrast) -> str:
-    """Of the best that is not proven to be faster."""
+def _kind(against: Contrast | None, here: bool) -> str:
+    """Of the best that is not proven to be faster; `here`: the reference ran."""
+    if against is None:
+        return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
         return "equal" if against.high > 0 else "slower"
     return "undecided"
@@ -207,3 +206,16 @@ def _percent(log: float) -> str:
 
 def _chance(p: float) -> str:
     return "> 0.999" if p > 0.999 else "< 0.001" if p < 0.001 else f"{p:.2f}" if p < 0.99 else f"{p:.3f}"
+
+
+def nothing_worked(job: Job, measured: Collection[Measurement]) -> str:
+    """Why there is nothing to recommend, with an example."""
+    failures: dict[str, int] = {}
+    for m in measured:
+        failures[m.status] = failures.get(m.status, 0) + 1
+    told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
+    reasons = (m.evidence or broken(job.objective, m) for m in measured)
+    example = nearest_miss(job.objective, measured) or next(
+        (f"For example: {reason}" for reason in reasons if reason), ""
+    )
+    return f"no configuration of {job.name} ran correctly within its constraints ({told}). {example}".strip()

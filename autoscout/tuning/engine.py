@@ -17,17 +17,16 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.load import seconds
-from autoscout.job.objective import broken, cost, nearest_miss, to_metric
+from autoscout.job.objective import cost, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
-from autoscout.search.belief.ranking import Ranking
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.strategy import Search, Strategy, kind_of, made
+from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
-from autoscout.tuning import confirm, rounds
+from autoscout.tuning import rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted, wanted
@@ -38,6 +37,7 @@ from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted,
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
+ALONE = "profile"  # in place of a strategy: a session of one experiment
 _SEARCH_PURPOSES = ("search", "check")
 _WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
@@ -73,7 +73,7 @@ class Engine:
         have computed the same; as the target says by default."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
-        self.kind = kind_of(started.strategy) if started.strategy != "profile" else None
+        self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.simulators = simulators
         self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
@@ -94,7 +94,7 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark) if mark else []
+        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark, short=True) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,
@@ -118,6 +118,7 @@ class Engine:
         self._confirming = False
         self._nothing_left = 0  # outlooks in a row that say so
         self._over = False
+        self._recipes = list(started.recipes)
 
     # ---- what to run ----------------------------------------------------------------------------------------------
 
@@ -162,7 +163,9 @@ class Engine:
         if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
             self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
-            self.stale += 1
+            spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
+            self.searched -= spoiled
+            self.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
             self._go_on(asking, measurement)
@@ -193,19 +196,19 @@ class Engine:
             if self._allowed():
                 self._begin(wanted(self.started.default, "anchor"))
             return True
+        if self._recipes and self.started.default.id in self.evaluator.done and not self._waiting:
+            self._begin(self._of_recipe(self._recipes.pop(0)))
+            return True
         batch = self._searching.ask()
         for event in self._searching.drain():
             event = self.tape.emit(event)
             if isinstance(event, Outlook):
                 nothing = event.chance < self.hyper.settled and event.gain < _WORTH
                 self._nothing_left = self._nothing_left + 1 if nothing else 0
-        if self._nothing_left >= _SURE:
-            self._end_search("settled")
-            return True
-        if not batch:
-            if self._waiting:
-                return False
-            self._end_search("exhausted")
+        if not batch and self._waiting:
+            return False
+        if self._nothing_left >= _SURE or not batch:
+            self._end_search("settled" if batch else "exhausted")
             return True
         self._step += 1
         self._begin(self._of_batch(batch, self._step))
@@ -276,6 +279,8 @@ class Engine:
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
         )
+        if said := sampled(self.kind, allowed):
+            self.on_note(said)
         return made(self.kind, search)
 
     def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
@@ -291,6 +296,22 @@ class Engine:
         self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
         for measurement in measurements:
             self._note_best(measurement)
+
+    def _of_recipe(self, recipe: Configuration) -> Asking:
+        """What else experts start from, before the search goes on: the best of them is what it has to beat."""
+        if not self.steering.allowed.is_valid(recipe):
+            return
+        measurement = yield from self.evaluator.run_now(recipe)
+        self._note_best(measurement)
+        if self.kind is not None and self.kind.learns:
+            self._searching.tell([measurement])
+
+    @property
+    def to_beat(self) -> Configuration:
+        """The best recipe by what was measured of it; the default where none ran."""
+        recipes = [self.started.default, *self.started.recipes]
+        ran = [(c, r) for r in recipes if (m := self.evaluator.done.get(r.id)) and (c := cost(self.job.objective, m))]
+        return min(ran, key=lambda each: each[0])[1] if ran else self.started.default
 
     def _allowed(self) -> bool:
         """Whether one more experiment of search may start; ends the search if not."""
@@ -391,38 +412,17 @@ class Engine:
         return True
 
     def _confirm(self) -> Asking:
-        """Finalists and default re-measured in rounds; nothing is recommended on the strength of one lucky run.
-
+        """Finalists and reference re-measured in rounds; nothing is recommended on the strength of one lucky run.
         Beside the budget; when the wall-clock limit is over, one round only."""
-        allowed, default = self.steering.allowed, self.started.default
-        known = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
-        done = [self.reference.rejudge(m) for m in known if allowed.is_valid(m.configuration)]
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        rows = [(m.configuration, cost(self.job.objective, m)) for m in done + self.anchors.again]
-        ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
-        finalists = confirm.finalists(self.job, ranking, default, done)
-        if not finalists:
-            raise AutoscoutError(self._nothing_worked(), 3)
-        if not self.tape.replaying:
-            self.on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
+        known = [self.evaluator.as_today(m) for m in self.evaluator.done.values() if m.fidelity == "measured"]
+        done = [self.reference.rejudge(m) for m in known if self.steering.allowed.is_valid(m.configuration)]
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, ranking, finalists, default, self.anchors.costs, self._no_more_rounds
-        )
-        if confirmed is None:
-            raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
+            self.job, self.space, self.steering.allowed, done, self.to_beat, self.anchors, self.on_note,
+            over=lambda: self._late or self.tape.next_is(Confirmed),
+        )  # fmt: skip
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
-
-    def _nothing_worked(self) -> str:
-        failures: dict[str, int] = {}
-        for m in self.evaluator.done.values():
-            failures[m.status] = failures.get(m.status, 0) + 1
-        told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
-        reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
-        example = nearest_miss(self.job.objective, self.evaluator.done.values()) or next(
-            (f"For example: {reason}" for reason in reasons if reason), ""
-        )
-        return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
     def _took(self, began: float) -> None:
         self.engine_ms.append((time.perf_counter() - began) * 1000)

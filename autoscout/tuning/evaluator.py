@@ -18,12 +18,12 @@ import numpy as np
 
 from autoscout.job.objective import cost, from_metric
 from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import simulators_of
 from autoscout.tuning.periods import Periods
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
@@ -119,6 +119,8 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        if measurement.status == "infrastructure":  # says nothing about the configuration: once more
+            measurement = yield Wanted(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
@@ -256,12 +258,8 @@ class Evaluator:
         predict = self._ensemble.predictor()
         if predict is None:
             return None
-        pool = Pool(self.space, np.random.default_rng(0))
-        value = np.asarray(predict(pool.codes), dtype=float)
-        value = np.where(np.isfinite(value) & (value > 0), value, np.nan)
-        costs = value if objective.minimize else 1.0 / value
-        order = np.argsort(costs)[: np.count_nonzero(np.isfinite(costs))]
-        rows = (pool.configuration(int(row)) for row in order)
+        codes, costs = favourites(self.space, as_costs(objective, predict), np.random.default_rng(0))
+        rows = (self.space.of_codes(row) for row in codes[np.isfinite(costs)].tolist())
         return next((c for c in rows if c.id not in self.done), None)
 
     def validate(self, configuration: Configuration, step: int) -> Running:
@@ -281,7 +279,7 @@ class Evaluator:
         """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
-        bases = partial(target_of(self.job).simulators, self.job)
+        bases = partial(simulators_of, self.job)
         simulators = Simulators(self.job, self.space, self._training, past=self._past, bases=bases)
         return simulators if simulators.weights else None
 
@@ -296,7 +294,9 @@ def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list
     for rows in by_id.values():
         metric = job.objective.metric
         wrong = [row for row in rows if row[1].status == "wrong"]
-        ran = sorted((r for r in rows if r[1].status == "ok"), key=lambda r: r[1].metrics.get(metric, float("inf")))
+        good = [row for row in rows if row[1].status == "ok"]
+        full = [row for row in good if row[1].fidelity == "measured"]  # not ended early
+        ran = sorted(full or good, key=lambda r: r[1].metrics.get(metric, float("inf")))
         final = [row for row in rows if _final(job, row[1])]
         if wrong:
             chosen.append(wrong[-1])

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running import conditions
+from autoscout.running import conditions, early, symptoms
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -62,7 +62,9 @@ class Loop:
         self.engine, self.profiler, self.job = engine, profiler, engine.job
         self.folder, self.tape = engine.folder, engine.tape
         self.kb, self.on_note, self.stop = kb, on_note, stop
+        self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
         self.waited = False  # for the devices, with the experiment that comes
+        self._told: list[Measurement] = []
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -105,14 +107,26 @@ class Loop:
     def _measure(self, experiment: Experiment) -> Measurement:
         """What the tape recorded of it, else what this machine says."""
         if (ended := self.tape.peek(ExperimentEnded, experiment.configuration)) is not None:
-            return self.engine.tell(experiment.number, ended.measurement)
+            self._told.append(self.engine.tell(experiment.number, ended.measurement))
+            return self._told[-1]
         if self.stop.asked:
             raise Interrupted
         found = self._run_or_adopt(experiment, self.folder / experiment.folder)
         told = self.engine.tell(experiment.number, found)
+        self._heed(told)
+        self._told.append(told)
         if experiment.number % _INGEST_EVERY == 0:
             ingest(self.engine, self.kb, self.on_note)
         return told
+
+    def _heed(self, measurement: Measurement) -> None:
+        """Errors: AutoscoutError when the machine is broken: the budget is not spent on finding that out again."""
+        if measurement.status == "infrastructure":
+            self.spoiled.append((measurement.configuration.id, measurement.evidence))
+            if said := symptoms.stop(self.spoiled):
+                raise AutoscoutError(said)
+        elif measurement.status == "ok":
+            self.spoiled.clear()
 
     def _run_or_adopt(self, experiment: Experiment, folder: Path) -> Measurement:
         """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
@@ -127,6 +141,8 @@ class Loop:
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)
+            if isinstance(self.profiler, early.Aimed):
+                self.profiler.aim(self._bar(experiment))
             measurement = self._watched(experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
@@ -140,6 +156,13 @@ class Loop:
         measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
+
+    def _bar(self, experiment: Experiment) -> early.Bar | None:
+        """What an experiment has to beat; a confirmation is measured in full."""
+        if experiment.purpose != "search":
+            return None
+        known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
+        return early.bar(self.job.objective, known.values())
 
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":

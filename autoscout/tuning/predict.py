@@ -17,8 +17,7 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
@@ -67,7 +66,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    bases = partial(target_of(job).simulators, job)
+    bases = partial(simulators_of, job)
     simulators = Simulators(job, space, rows, past=past, bases=bases)
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
@@ -113,7 +112,7 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     """Rows of the context that was measured last, and how many there are of others."""
     if kb is None or not kb.exists():
         return [], 0
-    rows = [m for _, m in store.measurements(kb, job=job.id)]
+    rows = [m for _, m in store.measurements(kb, job=job.id, short=True)]
     newest = [m for m in rows if m.context == rows[-1].context]
     return newest, len(rows) - len(newest)
 

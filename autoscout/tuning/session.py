@@ -23,12 +23,14 @@ from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
+from autoscout.search.strategy import usable
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
-from autoscout.tuning.engine import Engine
+from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
+from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
@@ -75,6 +77,8 @@ def tune(
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
+            if slow := too_slow(job, space, engine.started.default):
+                on_note(slow)
             result = Loop(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
@@ -95,6 +99,8 @@ def begun(
 ) -> Iterator[Engine]:
     """A new session's folder, journal and engine; everything is given back at the end. `simulators`, `check`: as
     Engine has them."""
+    if options.strategy != ALONE:
+        usable(options.strategy)
     choice = warm.Choice.parse(options.warm_start)
     context = context_of(job, environment)
     mark = store.mark(kb) if choice.source != "off" else 0
@@ -114,6 +120,7 @@ def begun(
         orderings=carried.orderings,
         host=hosts.host(),
         records=RECORDS,
+        recipes=space.recipes[1:] if isinstance(space, JobSpace) and options.strategy != "profile" else [],
     )
     folder = store.session_folder(kb, started.session)
     with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
@@ -241,7 +248,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     default = expert_default(space)
     configuration = completed(space, parse(space, assignments), default)
     repair(kb, on_note)
-    options = Options(strategy="profile", fidelity="profile", warm_start="off")
+    options = Options(strategy=ALONE, fidelity="profile", warm_start="off")
     with contextlib.closing(profiler_of(job)) as profiler:
         environment, name = profiler.environment(), new_id(job, "profile")
         with begun(name, job, kb, space, options, environment, lambda event: None, on_note) as engine:

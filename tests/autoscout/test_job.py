@@ -45,7 +45,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
             "cluster.nodes[0].coumt, which is unknown; did you mean 'count'?",
         ),
         ({"layers": 'layers = "four"'}, "model.layers: expected `int`, got `str`"),
-        ({"hidden": ""}, "model: object missing required field `hidden`"),
+        ({"hidden": ""}, "model.hidden is missing, or 0"),
         ({"layers": 'preset = "llama-3.2-3c"'}, "did you mean 'llama-3.2-3b'?"),
         ({"profiles": "profiles = 0"}, "budget.profiles = 0 must be more than 0"),
         ({"wall": 'wall = "soon"'}, "'soon' is not a duration"),

@@ -7,14 +7,26 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from landscape import step_time
 from test_session import replay_job
 
+import autoscout
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals
 from kb import store
-from kb.journal import Checked, Confirmed, ExperimentEnded, SearchEnded, SessionEnded, Simulated, Steered, Waiting
+from kb.journal import (
+    Checked,
+    Confirmed,
+    Decided,
+    ExperimentEnded,
+    SearchEnded,
+    SessionEnded,
+    Simulated,
+    Steered,
+    Waiting,
+)
 from kb.orders import MEANING, give, parsed
 from kb.records import AutoscoutError
 
@@ -263,3 +275,26 @@ def test_waiting_for_the_devices_is_an_event_that_names_who_has_them(tmp_path, m
         holder.kill()
         holder.wait()
     assert (seen[0].holder, seen[0].pid, seen[0].over) == ("theirs", holder.pid, False)
+
+
+def test_a_search_that_is_narrowed_after_ten_experiments_goes_on_from_what_they_told(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    with autoscout.Study("fixtures/jobs/tiny-gpt-cpu.toml", kb=kb, profiles=16, seed=2) as study:
+        for _ in range(10):
+            (configuration,) = study.ask()
+            study.tell(configuration, {"step_time_s": step_time(configuration)})
+        folder = store.session_folder(kb, study.session)
+        best_tp = study.best().configuration["tp"]
+        give(folder, parsed("pin", [f"tp={best_tp}"], "test"))
+        narrowed = []
+        for _ in range(5):
+            (configuration,) = study.ask()
+            narrowed.append(step_time(configuration))
+            study.tell(configuration, {"step_time_s": step_time(configuration)})
+    events = journals.events(folder / "journal.jsonl")
+    at = next(i for i, e in enumerate(events) if isinstance(e, Steered))
+    decided = [e for e in events[at:] if isinstance(e, Decided)]
+    assert decided
+    assert all("far from all that was tried" not in e.why and e.phase != "opening" for e in decided)
+    before = [e.measurement.metrics["step_time_s"] for e in events[:at] if isinstance(e, ExperimentEnded)]
+    assert max(narrowed) < max(before)

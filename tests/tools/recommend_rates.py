@@ -15,13 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "autoscout"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from landscape import job_of, measured, space_of, step_time
-from tests.tools.confirm_rates import REGIMES
 
-from autoscout.search.belief.ranking import Ranking
 from autoscout.targets.jobs import expert_default
-from autoscout.tuning.confirm import finalists
+from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.rounds import confirmed
 from kb.records import Configuration
+from tests.tools.confirm_rates import REGIMES
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
 DEFAULT = expert_default(SPACE)
@@ -56,15 +55,14 @@ def session(seed: int, regime: str, level: float, budget: int) -> Ended:
     drawn = np.random.default_rng(seed)
     tried = [DEFAULT, *(SPACE.sample(drawn) for _ in range(budget - 1))]
     done = list({c.id: machine.run(c) for c in tried}.values())
-    anchors = [machine.run(DEFAULT) for _ in range(2)]
+    again = [machine.run(DEFAULT) for _ in range(2)]
     cost = {m.configuration.id: m.metrics["step_time_s"] for m in done}
     true = {m.configuration.id: step_time(m.configuration) for m in done}
-    best = min(true.values())
-    ranking = Ranking(SPACE, [(m.configuration, m.metrics["step_time_s"]) for m in [*done, *anchors]])
-    chosen = finalists(JOB, ranking, DEFAULT, done)
-    runs = 0
-    costs = [cost[DEFAULT.id], *(m.metrics["step_time_s"] for m in anchors)]
-    asking = confirmed(JOB, SPACE, ranking, chosen, DEFAULT, costs, lambda: False)
+    best, runs = min(true.values()), 0
+    anchors = Anchors(JOB, DEFAULT)
+    for m in [*(m for m in done if m.configuration == DEFAULT), *again]:
+        anchors.tell(m, 0)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
     try:
         wanted = next(asking)
         while True:
@@ -73,13 +71,13 @@ def session(seed: int, regime: str, level: float, budget: int) -> Ended:
     except StopIteration as over:
         winner = over.value.winner
     three = sorted(done, key=lambda m: cost[m.configuration.id])[:3]
-    again = Machine(rng, regime, level)
+    other = Machine(rng, regime, level)
     means = {m.configuration.id: 0.0 for m in three}
     for _ in range(10):
         for m in three:
-            means[m.configuration.id] += np.log(again.run(m.configuration).metrics["step_time_s"])
+            means[m.configuration.id] += np.log(other.run(m.configuration).metrics["step_time_s"])
     theirs = min(means, key=means.__getitem__)
-    return Ended(true[winner.id] / best - 1, runs + len(anchors), true[theirs] / best - 1, 30)
+    return Ended(true[winner.id] / best - 1, runs + len(again), true[theirs] / best - 1, 30)
 
 
 def main() -> None:
@@ -97,7 +95,8 @@ def main() -> None:
                 ours, theirs = np.array([e.ours for e in ended]), np.array([e.theirs for e in ended])
                 runs = np.mean([e.ours_runs for e in ended])
                 print(
-                    f"| {level:.0%} | {regime} | {budget} | {np.mean(ours <= 0.01):.0%} | {ours.mean():.2%} | {runs:.0f} | "
+                    f"| {level:.0%} | {regime} | {budget} | {np.mean(ours <= 0.01):.0%} | {ours.mean():.2%} | "
+                    f"{runs:.0f} | "
                     f"{np.mean(theirs <= 0.01):.0%} | {theirs.mean():.2%} | 30 |",
                     flush=True,
                 )

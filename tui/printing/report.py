@@ -9,6 +9,7 @@ import msgspec
 
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
 from autoscout.machine.doctor import Finding
+from autoscout.machine.prove import Proof
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
@@ -238,6 +239,18 @@ def targets(found: list[Target], as_json: bool) -> None:
         if d["missing"]:
             click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
         click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
+
+
+def proof(found: Proof, paths: list[Path], as_json: bool) -> None:
+    if as_json:
+        _json(found)
+    else:
+        for step in found.steps:
+            sign = {"passed": "✓", "failed": "✗"}.get(step.came, "–")
+            click.echo(f"{sign} {step.name:<18} {step.found.split(' (log')[0]}")
+        click.echo(f"report: {', '.join(str(path) for path in paths)}")
+    if found.failed:
+        raise SystemExit(1)
 
 
 def doctor(findings: list[Finding], as_json: bool) -> None:

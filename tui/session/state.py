@@ -282,7 +282,7 @@ class State(msgspec.Struct, kw_only=True):
             run.began = event.at - m.cost_s
         run.ended = event.at
         self.device_s += m.device_s
-        if event.purpose in SEARCH_PURPOSES:
+        if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
             self.searched += 1
         self._measured(run, m, "measured")
 

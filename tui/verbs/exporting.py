@@ -11,16 +11,20 @@ from tui.options import common, existing_kb, note
 @click.argument("session")
 @click.option("--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s …")
 @click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
-@click.option("--check", is_flag=True, help="Start it here first, once, and ask it something (serving jobs).")
+@click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer of a server.")
+@click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
 @common
-def export(session: str, form: str, knobs: tuple[str, ...], check: bool, kb: Path | None, as_json: bool) -> None:
+def export(
+    session: str, form: str, knobs: tuple[str, ...], check: bool, soak: bool, kb: Path | None, as_json: bool
+) -> None:
     """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script."""
     from autoscout.deploy import export as exporting
 
     form = "json" if as_json else form
     job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
     text = exporting.written(job, found, form)
-    if check:
-        seconds = exporting.checked(job, found, form)
-        note(f"started here: ready after {seconds:.0f} s, and it answers")
+    if check or soak:
+        seconds = exporting.checked(job, found, form, soak)
+        worked = "and it answers" if job.task == "serve" else f"{200 if soak else 2} iterations were run"
+        note(f"started here: {worked} after {seconds:.0f} s")
     click.echo(text, nl=False)

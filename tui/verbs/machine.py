@@ -1,21 +1,40 @@
-"""Verbs about this machine: doctor, targets."""
+"""Verbs about this machine and what is to run on it: doctor, targets, init, check."""
 
+import json
 from pathlib import Path
 
 import click
 
-from tui.options import common, kb_path, load_job
+from tui.options import common, kb_path, load_job, note
 
 
 @click.command()
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
+@click.option("--prove", is_flag=True, help="Run what the documentation claims of a GPU node, and report what held.")
+@click.option("--out", type=click.Path(path_type=Path), default="build/gpu-check", help="Folder of the proof's report.")
 @common
-def doctor(job_file: Path | None, kb: Path | None, as_json: bool) -> None:
+def doctor(job_file: Path | None, prove: bool, out: Path, kb: Path | None, as_json: bool) -> None:
     """Say what this machine can profile, what is missing and how to get it."""
+    if prove:
+        _prove(job_file, out, as_json)
+        return
     from autoscout.machine.doctor import examine
     from tui.printing import report
 
     report.doctor(examine(kb_path(kb), load_job(job_file) if job_file else None), as_json)
+
+
+def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
+    from autoscout.cluster import slots
+    from autoscout.machine import prove_report
+    from autoscout.machine.prove import prove
+    from tui.options import note
+    from tui.printing import report
+
+    with slots.machine(lambda: note("another AutoScout measures on this machine; waiting for it"), lambda: False):
+        proof = prove(load_job(job_file) if job_file else None, out / "experiments", note)
+    paths = prove_report.write(proof, out)
+    report.proof(proof, paths, as_json)
 
 
 @click.command()
@@ -26,3 +45,42 @@ def targets(kb: Path | None, as_json: bool) -> None:
     from tui.printing import report
 
     report.targets([target(name) for name in names()], as_json)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--out", type=click.Path(path_type=Path), help="File to write (default: standard output).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def init(given: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Write a job file from a launch line, a script or sbatch file with one, or a Hugging Face config.json.
+
+    For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
+    """
+    from autoscout.machine.starting import job_file
+
+    if not given:
+        raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
+    text, notes = job_file(list(given), Path.cwd())
+    if out is not None:
+        if out.exists():
+            raise click.UsageError(f"{out} exists; choose another name")
+        out.write_text(text)
+    for line in notes:
+        note(line)
+    if as_json:
+        click.echo(json.dumps({"job": text, "notes": notes}))
+    elif out is None:
+        click.echo(text, nl=False)
+    else:
+        note(f"wrote {out}; next: autoscout check {out}")
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@common
+def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
+    """Say what can be known before anything is spent: what runs it, devices, memory, noise, minutes."""
+    from autoscout.machine.preflight import preflight
+    from tui.printing import report
+
+    report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)

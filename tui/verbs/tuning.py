@@ -1,5 +1,6 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
+import hashlib
 import json
 import os
 import shlex
@@ -18,7 +19,13 @@ from tui.verbs import watching
 @click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
-@click.option("--strategy", type=click.Choice(["autoscout", "paper", "random"]), default="autoscout", show_default=True)
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    default="autoscout",
+    show_default=True,
+    help="Who searches: autoscout, paper, random, or another that `bench` compares, installed packages' too.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
 @click.option(
     "--warm-start",
@@ -58,11 +65,14 @@ def tune(
     as_json: bool,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
+    from autoscout.search.strategy import usable
     from autoscout.tuning import loop, session
     from kb import journal as journals
     from tui.printing import plain, report
 
     path = kb_path(kb)
+    if job_file == Path("-"):
+        job_file = _piped(path)
     past = []
     if resume is not None:
         started = session.session_started(path, resume)
@@ -73,6 +83,7 @@ def tune(
         raise click.UsageError("give a job file, or --resume SESSION")
     else:
         job = load_job(job_file, profiles, wall)
+        usable(strategy)
     if dry_run:
         report.dry_run(job, as_json)
         return
@@ -143,6 +154,18 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     for problem in store.ingest_all(path)[1]:
         note(problem)
     report.sessions(store.session_rows(path), as_json)
+
+
+def _piped(kb: Path) -> Path:
+    """The job file that comes on standard input, kept beside the knowledge base: a session may go on with it later."""
+    text = sys.stdin.read()
+    if not text.strip():
+        raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
+    path = kb.parent / "jobs" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    sys.argv = [str(path) if word == "-" else word for word in sys.argv]
+    return path
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:

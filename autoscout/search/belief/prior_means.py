@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.linalg import cho_solve
 
-from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
 from autoscout.search.pool import Pool
 
+Said = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 _ROWS = 40_000  # rows that the smooth part is fitted on, at most
+_COORDINATES = 20  # whose pairs are regressors where the pool is a sample
 _PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
 _AT_ONCE = 20_000
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
@@ -30,13 +32,24 @@ _FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far
 @dataclass
 class Mean:
     """`z` (n, J) of the pool's rows: log-cost, less its mean; slopes are expected at `slopes` ± `spread` (J,).
-    `fails` (n,): 1 where a failure is predicted."""
+    `fails` (n,): 1 where a failure is predicted. `said`: both, of any rows of codes, for a pool that grows."""
 
     name: str
     z: np.ndarray
     slopes: np.ndarray = field(default_factory=lambda: np.zeros(0))
     spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
     fails: np.ndarray | None = None
+    said: "Callable[[np.ndarray], Said] | None" = None
+
+    def grow(self, pool: Pool) -> None:
+        """Takes in the rows that the pool has got since."""
+        fresh = pool.codes[len(self.z) :]
+        if not len(fresh):
+            return
+        z, fails = self.said(fresh) if self.said else (np.zeros((len(fresh), self.z.shape[1])), None)
+        self.z = np.concatenate([self.z, z.astype(self.z.dtype)])
+        if self.fails is not None and fails is not None:
+            self.fails = np.concatenate([self.fails, fails])
 
     def expected(self, rows: np.ndarray) -> np.ndarray:
         return self.z[rows] @ self.slopes
@@ -48,24 +61,34 @@ def nothing(pool: Pool) -> Mean:
 
 def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding, rng: np.random.Generator) -> Mean:
     """`predictor`: codes → metric values; NaN: cannot say, inf: predicted to fail."""
-    predicted = np.asarray(predictor(pool.codes), dtype=float)
-    fails = np.isposinf(predicted)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.log(predicted) if pool.space.objective.minimize else -np.log(predicted)
+
+    def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-costs, and where a failure is predicted."""
+        predicted = np.asarray(predictor(codes), dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log = np.log(predicted) if pool.space.objective.minimize else -np.log(predicted)
+        return log, np.isposinf(predicted).astype(np.float32)
+
+    log, fails = asked(pool.codes)
     known = np.isfinite(log)
     if known.sum() < 2:
-        return Mean(name, np.zeros((len(pool), 0)), fails=fails.astype(np.float32))
-    log -= log[known].mean()
-    smooth = _smooth(log, known, pool.codes, encoding, rng)
-    rough = np.where(known, log - smooth, 0.0)
-    alike = _alikeness(rough, known, pool.codes, rng)
-    return Mean(
-        name,
-        np.stack([smooth, rough], axis=1).astype(np.float32),
-        np.array([1.0, alike]),
-        np.array([0.3, 0.5]),
-        fails.astype(np.float32) if fails.any() else None,
-    )
+        z = np.zeros((len(pool), 0))
+        return Mean(name, z, fails=fails, said=lambda codes: (np.zeros((len(codes), 0)), asked(codes)[1]))
+    centre = log[known].mean()
+    log -= centre
+    smooth_of = _smooth(log, known, pool, encoding, rng)
+
+    def split(log: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+        return np.stack([smooth, np.where(np.isfinite(log), log - smooth, 0.0)], axis=1).astype(np.float32)
+
+    def said(codes: np.ndarray) -> Said:
+        log, fails = asked(codes)
+        return split(log - centre, smooth_of(codes)), fails
+
+    z = split(log, smooth_of(pool.codes))
+    alike = _alikeness(z[:, 1], known, pool.codes, rng)
+    kept = fails if fails.any() or not pool.complete else None
+    return Mean(name, z, np.array([1.0, alike]), np.array([0.3, 0.5]), kept, said)
 
 
 def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
@@ -74,6 +97,9 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
     costs = np.array([np.nan if c is None else c for _, c in past.rows], dtype=float)
     ran = np.isfinite(costs)
     mean = Mean(f"past {past.name}", np.zeros((len(pool), 0)))
+    costs_of: Callable[[Rows], np.ndarray] | None = None
+    fails_of: Callable[[Rows], np.ndarray] | None = None
+    level = 0.0
     if ran.sum() >= 3:
         y = np.log(costs[ran])
         centre, unit = y.mean(), max(float(y.std()), 0.05)
@@ -81,33 +107,57 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         nothing_else, none = np.zeros((int(ran.sum()), 0)), np.zeros(0)
         posterior.fit(encoding.rows(codes[ran]), (y - centre) / unit, nothing_else, none)
         measured = posterior.features(encoding.rows(codes[ran]), nothing_else, none)
-        z = np.empty((len(pool), 1), dtype=np.float32)
-        for at in range(0, len(pool), _AT_ONCE):
-            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
+
+        def moved(part: Rows) -> np.ndarray:
             belief = Belief(posterior, measured, posterior.features(part, np.zeros((len(part), 0)), none))
-            z[at : at + _AT_ONCE, 0] = unit * belief.mean((y - centre) / unit)
-        mean.z, mean.slopes, mean.spread = z - z.mean(), np.array([1.0]), np.array([0.5])
+            return unit * belief.mean((y - centre) / unit)
+
+        costs_of = moved
+        mean.z = _in_parts(moved, pool.codes, encoding)[:, None]
+        level = float(mean.z.mean())
+        mean.z -= level
+        mean.slopes, mean.spread = np.array([1.0]), np.array([0.5])
     if not ran.all():
         feasibility = Feasibility(encoding)
         feasibility.tell(feasibility.features(encoding.rows(codes)), ran)
         feasibility.fit()
-        mean.fails = np.empty(len(pool), dtype=np.float32)
-        for at in range(0, len(pool), _AT_ONCE):
-            part = encoding.rows(pool.codes[at : at + _AT_ONCE])
+
+        def failing(part: Rows) -> np.ndarray:
             feasibility.watch(feasibility.features(part))
-            mean.fails[at : at + _AT_ONCE] = 1 - feasibility.chance(np.ones(len(part)))
+            return 1 - feasibility.chance(np.ones(len(part)))
+
+        fails_of = failing
+        mean.fails = _in_parts(failing, pool.codes, encoding)
+
+    def said(codes: np.ndarray) -> Said:
+        z = np.zeros((len(codes), 0)) if costs_of is None else _in_parts(costs_of, codes, encoding)[:, None] - level
+        return z, None if fails_of is None else _in_parts(fails_of, codes, encoding)
+
+    mean.said = said
     return mean
 
 
+def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """(n,) float32: `of` the encoded rows, some at a time."""
+    found = np.empty(len(codes), dtype=np.float32)
+    for at in range(0, len(codes), _AT_ONCE):
+        found[at : at + _AT_ONCE] = of(encoding.rows(codes[at : at + _AT_ONCE]))
+    return found
+
+
 def _smooth(
-    log: np.ndarray, known: np.ndarray, codes: np.ndarray, encoding: Encoding, rng: np.random.Generator
-) -> np.ndarray:
-    """(n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest evidence
-    (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what they fit
-    is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
+    log: np.ndarray, known: np.ndarray, pool: Pool, encoding: Encoding, rng: np.random.Generator
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest
+    evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what
+    they fit is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
     rows = np.flatnonzero(known)
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
-    regressors, y = _pairs(codes[rows], encoding), log[rows]
+    y = log[rows]
+    columns = np.arange(len(encoding.point_axis))
+    if not pool.complete:  # hardly more rows than there are pairs: those of the coordinates that matter most
+        columns = _telling(encoding.rows(pool.codes[rows]).points, y)
+    regressors = _pairs(pool.codes[rows], encoding, columns)
     ridge = _Ridge(regressors)
     weights = ridge.fit(y)
     for _ in range(_ROUNDS):
@@ -115,8 +165,19 @@ def _smooth(
         off = y - fitted
         most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: of a normal distribution σ / median
         weights = ridge.fit(fitted + np.clip(off, -most, most))
-    parts = [_pairs(codes[at : at + _AT_ONCE], encoding) @ weights for at in range(0, len(codes), _AT_ONCE)]
-    return np.concatenate(parts)
+
+    def fitted_on(codes: np.ndarray) -> np.ndarray:
+        starts = range(0, len(codes), _AT_ONCE)
+        return np.concatenate([_pairs(codes[at : at + _AT_ONCE], encoding, columns) @ weights for at in starts])
+
+    return fitted_on
+
+
+def _telling(points: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The coordinates that are correlated most with y."""
+    centred = points - points.mean(axis=0)
+    spread = np.sqrt((centred**2).sum(axis=0)) + 1e-9
+    return np.sort(np.argsort(-np.abs(centred.T @ (y - y.mean())) / spread, kind="stable")[:_COORDINATES])
 
 
 class _Ridge:
@@ -145,9 +206,9 @@ class _Ridge:
         return max(found, key=lambda each: each[0])[1].astype(np.float32)
 
 
-def _pairs(codes: np.ndarray, encoding: Encoding) -> np.ndarray:
+def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.ndarray:
     rows = encoding.rows(codes)
-    points = rows.points
+    points = rows.points[:, columns]
     i, j = np.triu_indices(points.shape[1])
     return np.concatenate([np.ones((len(codes), 1), np.float32), rows.effects, points[:, i] * points[:, j]], 1)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from autoscout.search import candidates
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.peaks import Memory
@@ -26,6 +27,8 @@ _SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how m
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
+_FRESH, _ELITE = 2_000, 100  # where the pool is a sample: new rows of a kind, and what they are drawn towards
+_BASES, _CLIMBS = 8, 2  # rows whose neighbours are looked at, and how often
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
@@ -74,6 +77,7 @@ class Model:
         """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures.
         `doubt`: standard deviation of the log-cost beside the noise: it was measured in another period. A row that is
         measured here is not doubted any more: what was said of it before is forgotten."""
+        self._grow()
         if row not in self.failed and row not in self.costs:
             if not np.isnan(full):
                 self.memory.tell(self._memory_rows(np.array([row])), full)
@@ -105,6 +109,7 @@ class Model:
     def update(self, pending: list[int]) -> None:
         """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
         come back as expected. Needs one row that ran."""
+        self._grow()
         rows = self.rows
         if self.feasibility.failed:
             self.feasibility.fit()
@@ -147,9 +152,12 @@ class Model:
         self.memory.fit()
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
-        self.candidates = np.arange(len(self.pool))
-        if len(self.pool) > _CANDIDATES:
-            self._choose_candidates(rows, pending)
+        if self.pool.complete:
+            self.candidates = np.arange(len(self.pool))
+            if len(self.pool) > _CANDIDATES:
+                self._choose_candidates(rows, pending)
+        else:
+            self._renew_candidates(rows, pending)
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
@@ -170,6 +178,52 @@ class Model:
         """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
         n = len(self.pool)
         looked = np.arange(n) if n <= _SCORED else self.rng.choice(n, _SCORED, replace=False)
+        gain = self._scored(looked, pending)
+        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
+        best = rows[np.argsort(self.logs, kind="stable")[:2]]
+        around = [self.pool.near(int(row)) for row in best]
+        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
+        self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
+
+    def _renew_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
+        """Where the pool is a sample: the most promising of the candidates until now, of new rows from the whole space
+        and towards the values of what is good, and of what lies one knob beside the best and the most promising."""
+        pool, best = self.pool, rows[np.argsort(self.logs, kind="stable")[:_BASES]]
+        kept = self.candidates if len(self.candidates) else np.arange(len(pool))
+        elite = kept[np.argsort(-self._scored(kept, pending), kind="stable")[:_ELITE]]
+        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
+        drawn = candidates.spread(pool.space, _FRESH // 2, self.rng)
+        looked = np.unique(np.concatenate([kept, self._added(towards), self._added(drawn), self._beside(best)]))
+        gain = self._scored(looked, pending)
+        for _ in range(_CLIMBS):
+            beside = np.setdiff1d(self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]]), looked)
+            looked, gain = np.concatenate([looked, beside]), np.concatenate([gain, self._scored(beside, pending)])
+        order = np.argsort(-gain, kind="stable")
+        others = self.rng.permutation(order[_CANDIDATES * 5 // 8 :])[: _CANDIDATES * 3 // 8]
+        self.candidates = np.unique(np.concatenate([order[: _CANDIDATES * 5 // 8], others]))
+        self.candidates = np.unique(np.concatenate([looked[self.candidates], self._beside(best)]))
+
+    def _added(self, codes: np.ndarray) -> np.ndarray:
+        rows = self.pool.add(codes)
+        self._grow()
+        return rows
+
+    def _beside(self, rows: np.ndarray) -> np.ndarray:
+        return self._added(candidates.around(self.pool.space, self.pool.codes[rows]))
+
+    def _grow(self) -> None:
+        """Every mean speaks of the rows that the pool has by now."""
+        if self._encoded is not None and len(self._encoded) < len(self.pool):
+            fresh = self.encoding.rows(self.pool.codes[len(self._encoded) :])
+            self._encoded = Rows(
+                np.concatenate([self._encoded.points, fresh.points]),
+                np.concatenate([self._encoded.effects, fresh.effects]),
+            )
+        for member in self.members:
+            member.mean.grow(self.pool)
+
+    def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
+        """(n,) gains of some rows."""
         gain = np.empty(len(looked))
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
@@ -179,11 +233,7 @@ class Model:
             self.memory.watch(self._memory_rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
-        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
-        best = rows[np.argsort(self.logs, kind="stable")[:2]]
-        around = [self.pool.near(int(row)) for row in best]
-        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
-        self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
+        return gain
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
         believed = np.array(self._believed, dtype=int)
@@ -314,10 +364,8 @@ class Model:
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
-        if row in self.costs:
-            at = int(np.flatnonzero(self.rows == row)[0])
-            believed = self.believed_costs()
-            return self._unbent(float(believed[at])), 0.0
+        if row in self._believed:
+            return self._unbent(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = int(np.searchsorted(self.candidates, row))
         if row in self.failed or at == len(self.candidates) or self.candidates[at] != row:
             return None
@@ -334,12 +382,13 @@ class Model:
         return most.posterior.theta.noise * most.unit
 
     def believed_costs(self) -> np.ndarray:
-        """(n,): bent log-cost of the measured rows as it is believed, freed of part of the noise."""
-        bent = self.bent()
-        found = np.zeros(len(bent))
+        """(n,): bent log-cost of the rows that were measured at the last `update` as it is believed, freed of part of
+        the noise."""
+        n = len(self._believed)
+        bent, found = self.bent()[:n], np.zeros(n)
         for member in self._active():
             assert member.belief is not None
-            expected = member.mean.expected(self.rows) + member.centre
+            expected = member.mean.expected(self.rows[:n]) + member.centre
             found += member.weight * (expected + member.unit * member.belief.fitted((bent - expected) / member.unit))
         return found
 

@@ -136,7 +136,7 @@ class Columns:
     """Turns codes into the values that expressions see."""
 
     def __init__(self, knobs: list[Knob], attributes: Mapping[str, Any]) -> None:
-        self._attributes = attributes
+        self.attributes = attributes
         self._knobs = {knob.name: knob for knob in knobs}
         self._values = {knob.name: column([*knob.values, knob.off]) for knob in knobs}  # code −1 reads the last
 
@@ -144,7 +144,7 @@ class Columns:
     def whole(self) -> set[str]:
         """Names that are always whole numbers."""
         knobs = {name for name, column in self._values.items() if column.dtype.kind in "bi"}
-        return knobs | {name for name, value in self._attributes.items() if isinstance(value, int)}
+        return knobs | {name for name, value in self.attributes.items() if isinstance(value, int)}
 
     def test(
         self, constraint: Constraint, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]
@@ -178,12 +178,12 @@ class Columns:
         return Known(value if isinstance(value, np.ndarray) else np.full(n, value), undefined)
 
     def _environment(self, codes: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {**self._attributes, **{name: self._values[name][column] for name, column in codes.items()}}
+        return {**self.attributes, **{name: self._values[name][column] for name, column in codes.items()}}
 
     def values(self, constraint: Constraint, codes: Mapping[str, int]) -> dict[str, Value | None]:
         """What the names of a constraint's expressions stand for, for a message."""
         read = [n for e in constraint.expressions for n in e.names]
-        shown: dict[str, Any] = {n: self._attributes[n] for n in read if n in self._attributes}
+        shown: dict[str, Any] = {n: self.attributes[n] for n in read if n in self.attributes}
         for name in constraint.names:
             code = codes.get(name, INACTIVE)
             shown[name] = self._knobs[name].off if code == INACTIVE else self._knobs[name].values[code]

@@ -39,10 +39,8 @@ class Feasible:
         return None if codes is None else self._index.find([codes[i] for i in self._order])
 
     def columns(self, codes: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Each knob's values, (n,), for rows of codes (default: all). Where it is inactive: its `off` value; without
-        one NaN for numbers, "" for names."""
-        codes = self.codes if codes is None else codes
-        return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self._coding.knobs)}
+        """`Coding.columns` of rows of codes (default: of all)."""
+        return self._coding.columns(self.codes if codes is None else codes)
 
 
 class Lists:
@@ -172,11 +170,3 @@ def _sorted(
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))
     return np.asfortranarray(codes[order]), beside[order]
-
-
-def _lookup(knob: Knob) -> np.ndarray:
-    """The values by code; the last entry answers code −1."""
-    absent = knob.off
-    if absent is None:
-        absent = "" if isinstance(knob.values[0], str) else float("nan")
-    return np.array([*knob.values, absent])

@@ -1,24 +1,134 @@
-"""A command of the person's own: its knobs are declared in files that the job names."""
+"""A command of the person's own: what they launch is what is measured, and what is handed back."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import Job
+from kb.records import Configuration, Job
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autoscout.running.equivalence import Check
+    from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.member import Member
+    from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog
+    from autoscout.targets.launch import Launch
 
 
 class Command(Target):
     name = "command"
-    about = "any command, with knobs of your own"
+    about = "any command, with knobs of your own or a preset's"
+    proven = "PyTorch DDP, Hugging Face/PEFT and Megatron-LM scripts, CPU ranks over gloo"
+
+    def metrics(self, job: Job) -> tuple[str, ...]:
+        from autoscout.targets.command.measurement import known_metrics
+
+        return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
-        if not job.space.catalog:
-            yield "target = 'command' has no knobs of its own; name a catalog that declares them in space.catalog"
+        from autoscout.targets.command.arguments import command_of, currently, unused
+        from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.jobs import declared
+
+        if not (job.space.catalog or job.space.knob or preset_of(job).knob):
+            yield (
+                "target = 'command' has no knobs of its own; add [[space.knob]] with a name, its values and the flag "
+                "that it sets, or name a catalog that declares them in space.catalog"
+            )
+            return
+        if not command_of(job):
+            return
+        for name in unused(job):
+            yield (
+                f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
+                f"it belongs in the command, the environment or a rendered file"
+            )
+        now = currently(job)
+        for entry in declared(job).knob:
+            if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
+                yield (
+                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
+                    f"'{entry.name}'; add it there: what you launch now is what others are held against"
+                )
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
+        from autoscout.targets.command.preset import preset_of
 
-        return Catalog(target="command")
+        preset = preset_of(job)
+        return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.targets.command.arguments import command_of, currently
+        from autoscout.targets.command.preset import metrics_of, preset_of
+        from autoscout.targets.jobs import declared
+
+        notes = []
+        if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
+            notes.append("no loss is read, so a configuration that computes something else is not found out")
+        preset = preset_of(job)
+        if job.launch.script and not preset.proven:
+            notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
+        now = currently(job) if command_of(job) else {}
+        for entry in declared(job).knob:
+            if entry.name not in now and entry.default is None:
+                notes.append(f"the command does not say {entry.name}: its first value stands for what you run now")
+        return notes
+
+    def recipes(self, space: "Space") -> Iterator[Configuration]:
+        """The command as it is written: what its flags say of the knobs, else their defaults or first values."""
+        from autoscout.targets.command.arguments import command_of, currently
+        from autoscout.targets.recipes import nearest
+
+        job: Job = space.job  # type: ignore[attr-defined]
+        first = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
+        yield nearest(space, {**first, **(currently(job) if command_of(job) else {})})
+
+    def profiler(self, job: Job) -> "Profiler":
+        from autoscout.targets.command.profiler import CommandProfiler
+
+        return CommandProfiler(job)
+
+    def equivalence(self, job: Job) -> "Check":
+        from autoscout.targets.command.losses import LossesIfTold
+
+        return LossesIfTold(job.launch.loss_tolerance)
+
+    def probe_line(self, job: Job, configuration: Configuration, experiment: "Path") -> str:
+        import shlex
+
+        from autoscout.targets.command.arguments import Place, started
+
+        place = Place(folder=str(experiment.parent), port="29500", iterations=str(job.launch.iterations))
+        return shlex.join(started(job, configuration, place).words)
+
+    def launch(self, job: Job, configuration: Configuration) -> "Launch":
+        from autoscout.targets.command.exported import exported
+
+        return exported(job, configuration)
+
+    def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
+        from autoscout.targets.command import writing
+
+        return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, "hostfile": writing.hostfile}
+
+    def check(self, job: Job, launch: "Launch", form: str) -> float:
+        from autoscout.targets.command.exported import tried
+
+        return tried(job, launch, form, iterations=2)
+
+    def soak(self, job: Job, launch: "Launch", form: str) -> float:
+        from autoscout.targets.command.exported import tried
+
+        return tried(job, launch, form, iterations=200)
+
+    def simulators(self, job: Job) -> "list[Member]":
+        """Nothing is known of a person's own command before it ran."""
+        return []
+
+    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+        from autoscout.targets.command.recognised import job_of
+
+        return job_of(words)

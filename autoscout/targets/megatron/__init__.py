@@ -9,6 +9,7 @@ from autoscout.targets.target import Target
 from kb.records import Configuration, Job
 
 if TYPE_CHECKING:
+    from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.space.graph import Space
     from autoscout.space.knob import KnobEntry, RuleEntry
@@ -52,14 +53,19 @@ class Megatron(Target):
         return [groups]
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.megatron.expert import recommended
+        from autoscout.targets.megatron.expert import portfolio
 
-        yield recommended(space)
+        yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.megatron.profiler import profiler
 
         return profiler(job)
+
+    def equivalence(self, job: Job) -> "Check":
+        from autoscout.running.equivalence import Losses
+
+        return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.running.interpreter import target_python

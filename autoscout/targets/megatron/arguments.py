@@ -5,6 +5,7 @@ An exported launch carries these flags; an experiment gives them to the worker, 
 """
 
 import math
+import re
 
 from autoscout.cluster import devices
 from autoscout.space.declared import own_knobs
@@ -12,6 +13,7 @@ from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
 
 Flags = dict[str, Value | list[str]]
 
+_BLACKWELL = re.compile(r"g?b\d{3}\b|rtx-?pro-?\d|rtx-?50\d\d")
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
     "tp": "--tensor-model-parallel-size",
@@ -28,9 +30,11 @@ _SWITCHES = {
     "overlap_grad": "--overlap-grad-reduce",
     "overlap_param": "--overlap-param-gather",
     "permute_fusion": "--moe-permute-fusion",
+    "ep_overlap": "--overlap-moe-expert-parallel-comm",
 }
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
-_FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm")
+_FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
+_FROM_ELSEWHERE += ("fp8", "opt_state")
 # What only the person knows.
 MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -68,6 +72,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **_parallelism(knobs),
         **_recomputation(knobs),
         **_communication(knobs),
+        **_precision(knobs),
         **_own(job, knobs),
     }
 
@@ -84,8 +89,10 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
-    # Communication must be enqueued before the GEMM that it overlaps with (Megatron-LM insists).
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped else {}
+    older = any(not _BLACKWELL.match(node.device) for node in devices.used_nodes(job, configuration))
+    # Communication must be enqueued before the GEMM that it overlaps with: Megatron-LM insists on devices of a compute
+    # capability below 10.
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
 
 
 def user_buffers(multiprocessors: object) -> str:
@@ -161,6 +168,22 @@ def _parallelism(knobs: dict[str, Value]) -> Flags:
         found.pop("--num-virtual-stages-per-pipeline-rank", None)
     elif not knobs.get("overlap_p2p"):
         found["--no-overlap-p2p-communication"] = True
+    split = str(knobs.get("stage_split", "even"))
+    for part in ("embedding", "loss"):
+        if part in split:
+            found[f"--account-for-{part}-in-pipeline-split"] = True
+    for end in ("first", "last"):
+        if knobs.get(f"{end}_layers"):
+            found[f"--decoder-{end}-pipeline-num-layers"] = knobs[f"{end}_layers"]
+    return found
+
+
+def _precision(knobs: dict[str, Value]) -> Flags:
+    found: Flags = {}
+    if knobs.get("fp8", "none") != "none":
+        found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
+    if knobs.get("opt_state", "fp32") != "fp32":
+        found |= {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "bf16"}
     return found
 
 

@@ -32,9 +32,25 @@ def describe(job: Job) -> dict[str, str]:
             f"flags, and that torch is not a build for CPUs",
             2,
         )
-    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+    if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
+        raise AutoscoutError(problem, 2)
+    if kind == "cuda" and (problem := _unfused(job, "transformer-engine" in found, interpreter)):
         raise AutoscoutError(problem, 2)
     return {**found, "worker": environment.hash_of(sorted(WORKER.glob("*.py"))), "launcher": launcher(job)}
+
+
+def _unfused(job: Job, installed: bool, interpreter: str) -> str:
+    """ "" or why nothing is ranked on these GPUs: attention that is not fused can turn the order of recomputation and
+    micro batches round."""
+    if job.launch.transformer_engine and installed:
+        return ""
+    if installed:
+        return f"{interpreter}: has Transformer Engine; write transformer_engine = true under [launch] to run with it"
+    return (
+        f"{interpreter}: has no Transformer Engine, and what is fastest without its fused kernels is not what is "
+        f"fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
+        f"transformer_engine = true under [launch]"
+    )
 
 
 def _wanted(job: Job) -> str:

@@ -49,6 +49,11 @@ def measurement(folder: Path) -> Measurement | None:
         losses=losses,
         grad_norms=grad_norms,
         rank_memory_gib=memory,
+        per_rank={
+            name: [rank[name] for rank in ranks]
+            for name in ("reserved_memory_gib", "allocated_memory_gib")
+            if all(name in rank for rank in ranks)
+        },
         cost_s=cost,
         device_s=cost * about.ranks,
         environment=about.environment,

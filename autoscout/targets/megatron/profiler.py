@@ -2,14 +2,15 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices
+from autoscout.cluster import devices, gpus
 from autoscout.running import outcome as failures
-from autoscout.running import results
+from autoscout.running import results, symptoms
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
@@ -81,8 +82,14 @@ class MegatronProfiler:
                 started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
-            return _failed(configuration, name, "error", str(error))
-        worker = worker_config(self._job, configuration, devices.gpus_of(about.environment))
+            return _failed(configuration, name, "infrastructure", str(error))
+        seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
+        worker = worker_config(self._job, configuration, seen, memory)
+        visible = worker["environment"].get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if seen and (busy := gpus.held(visible)):
+            said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
+            failed = _failed(configuration, name, "infrastructure", said)
+            return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
@@ -108,15 +115,18 @@ class MegatronProfiler:
         )
 
 
-def worker_config(job: Job, configuration: Configuration, gpus: list[str]) -> dict[str, Any]:
-    """What worker/train.py reads beside what it is about; `gpus`: the names of the machine's.
+def worker_config(
+    job: Job, configuration: Configuration, seen: list[str], memory: Sequence[float] = ()
+) -> dict[str, Any]:
+    """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
+    `memory` in GiB.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say.
     """
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
-        chosen = devices.variables(job, configuration, gpus, arguments.world_size(configuration))
+        chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
     return {
         "device": devices.device_kind(job),

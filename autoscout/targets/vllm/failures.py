@@ -4,7 +4,7 @@ import re
 import signal
 from pathlib import Path
 
-from autoscout.running import results
+from autoscout.running import results, symptoms
 from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from kb.records import Status
@@ -41,6 +41,11 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     errors = results.errors(folder)
     if errors:
         return _of_error(errors[0], folder)
+    for text in results.logs(folder).values():
+        if (found := symptoms.find(text)) and found.symptom.status == "infrastructure":
+            return "infrastructure", f"{symptoms.sentence(found.symptom, found.line[:200])} (logs: {folder})"
+        if collective := symptoms.hung(text):
+            return "timeout", f"{collective} hung (logs: {folder})"
     died = _signal(outcome)
     if died:
         name = signal.Signals(died).name
@@ -80,6 +85,13 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
     log = f"(log: {folder}/rank-0.log)" if (folder / "rank-0.log").is_file() else f"(log: {folder}/launcher.log)"
     if any(said in text for said in _KV_TOO_SMALL):
         return "oom", f"the KV cache is too small for one request: {cause} {log}"
+    found = symptoms.find(text)
+    if symptoms.taken_by_others(text, error.memory):
+        return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, f'{where}: {cause}')} {log}"
+    if found is not None and found.symptom.status == "infrastructure" and found.symptom is not symptoms.BY_OTHERS:
+        return "infrastructure", f"{symptoms.sentence(found.symptom, f'{where}: {cause}')} {log}"
+    if error.phase == "import" and error.type in ("ImportError", "ModuleNotFoundError", "OSError"):
+        return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
     if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
     if error.phase in ("config", "build") and not any(said in text for said in _BROKEN) and error.type != "OSError":

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices
+from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
-from autoscout.running import results
+from autoscout.running import results, symptoms
 from autoscout.running.outcome import Outcome
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.vllm import arguments as vllm
@@ -116,14 +116,27 @@ class VllmProfiler:
         self._model = self._model or self._model_folder()
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
-        gpus = devices.gpus_of(about.environment)
+        seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
+        chosen = devices.variables(self._job, configuration, seen, ranks, memory)
+        if seen and (
+            busy := gpus.held(chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        ):
+            return Measurement(
+                configuration=configuration,
+                name=name,
+                context=about.context,
+                status="infrastructure",
+                evidence=symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}"),
+                environment=about.environment,
+                at=time.time(),
+            )
         worker = {
             "job": self._job,
             "driver": about.environment["driver"],
             "model": self._model,
             "served_name": vllm.SERVED_NAME,
             "arguments": vllm.engine_arguments(self._job, configuration),
-            "environment": {**self._variables, **devices.variables(self._job, configuration, gpus, ranks)},
+            "environment": {**self._variables, **chosen},
             "plan": self._plan,
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
@@ -165,7 +178,7 @@ class VllmProfiler:
         )
         if "vllm" not in found:
             raise AutoscoutError(f"{interpreter}: has no vLLM; {_REMEDY}", 2)
-        if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found))):
+        if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
             raise AutoscoutError(problem, 2)
         return {
             **found,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter, processes, results
 from autoscout.running.outcome import Outcome
 from autoscout.targets.vllm import arguments
@@ -56,6 +57,7 @@ class Server:
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
             output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+        before = gpus.look() if devices.device_kind(self._job) == "cuda" else None
         with output:
             output.write((shlex.join(command) + "\n").encode())
             output.flush()
@@ -70,7 +72,7 @@ class Server:
                 client = self._client(experiment, f"http://127.0.0.1:{port}")
                 while client.poll() is None and _waits(server, deadline, stopping):
                     time.sleep(_TICK_S)
-                _note_memory(experiment, server)
+                _note_memory(experiment, server, before)
                 if not healthy(port):  # its keeper notices a moment later that it has died
                     processes.exited(server, _NOTICE_LIMIT_S)
             code, answered = server.poll(), None if client is None else client.poll()
@@ -146,15 +148,16 @@ def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -
     processes.end(keeper, 0.0)
 
 
-def _note_memory(experiment: Path, server: subprocess.Popen[bytes]) -> None:
-    """Of a server on GPUs what its fullest GPU holds, as the driver tells it; else the sum of what its processes had at
-    most on the host."""
+def _note_memory(experiment: Path, server: subprocess.Popen[bytes], before: list[gpus.Gpu] | None) -> None:
+    """Of a server on GPUs what its fullest GPU holds, as the driver tells it, or by how much it is fuller than it was
+    `before`; nothing where it tells neither. On CPUs the sum of what its processes had at most."""
     family = processes.family(server.pid)
-    gib = gpu_memory_gib(set(family))
-    if gib is None:
+    if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
+    else:
+        gib = gpus.of_processes(set(family)) or gpus.more_than(before)
     with results.writing(experiment.parent):
-        experiment.with_name("server.json").write_text(json.dumps({"peak_memory_gib": gib}))
+        experiment.with_name("server.json").write_text(json.dumps({"peak_memory_gib": gib} if gib else {}))
 
 
 def _high_water_kib(pid: int) -> int:
@@ -163,21 +166,6 @@ def _high_water_kib(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
-
-def gpu_memory_gib(pids: set[int]) -> float | None:
-    """What these processes hold of the GPU of which they hold most; None where they use none. vLLM takes its share when
-    it starts, and keeps it."""
-    ask = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_S).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    held: dict[str, float] = {}
-    for row in (line.split(", ") for line in said.splitlines()):
-        if len(row) == 3 and row[0].isdigit() and int(row[0]) in pids and row[2].strip().isdigit():
-            held[row[1]] = held.get(row[1], 0.0) + float(row[2]) / 1024
-    return max(held.values(), default=None)
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:

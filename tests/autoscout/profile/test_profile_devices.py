@@ -1,5 +1,6 @@
 """Which GPUs a job finds and its configurations use, on machines that are only lists of names."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,17 +11,19 @@ import msgspec
 import pytest
 from profile_bench import configuration, tiny_job
 
-from autoscout.cluster import devices
+from autoscout.cluster import devices, gpus
+from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron.environment import WORKER, describe
 from autoscout.targets.megatron.profiler import worker_config
 from kb.records import AutoscoutError, Cluster, Job, Node
 
+VLLM = Path("autoscout/targets/vllm/worker").resolve()
 A100, A40, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3"
 
 
-def job_on(*nodes: tuple[str, int], python: str = "") -> Job:
+def job_on(*nodes: tuple[str, int], python: str = "", transformer_engine: bool = True) -> Job:
     cluster = Cluster(nodes=[Node(device=kind, count=count, memory_gib=40.0) for kind, count in nodes])
-    return msgspec.structs.replace(tiny_job(python=python), cluster=cluster)
+    return msgspec.structs.replace(tiny_job(python=python, transformer_engine=transformer_engine), cluster=cluster)
 
 
 MIXED = job_on(("a100", 2), ("a40", 1))
@@ -79,6 +82,120 @@ def test_a_configuration_sees_its_gpus_only(
     assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
+SMALL, SLICE = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+
+
+def sized(kind: str, count: int, gib: float = 0.0) -> Job:
+    return msgspec.structs.replace(tiny_job(), cluster=Cluster(nodes=[Node(device=kind, count=count, memory_gib=gib)]))
+
+
+@pytest.mark.parametrize(
+    ("job", "names", "memory", "said"),
+    [
+        (sized("a100", 1), [SMALL], [39.4], f"(1 {SMALL}): {SMALL} is not one of 80 GiB"),
+        (sized("a100", 1), [SMALL], [], "is not one of 80 GiB"),
+        (sized("a100", 1), [SLICE], [79.2], "MIG 1g.10gb is not one of 80 GiB"),
+        (sized("a100", 2), [A100, SMALL], [79.2, 39.4], "needs 2 a100 but this machine shows 1"),
+        (sized("h100", 1), ["NVIDIA H100 NVL"], [23.5], "is not one of 80 GiB"),
+        (sized("a100", 1), [A100], [79.2], ""),
+        (sized("a100", 1), [A100], [0.0], ""),
+        (sized("a100-40g", 1), [SMALL], [39.4], ""),
+        (sized("a100", 1, gib=40.0), [SMALL], [39.4], ""),
+        (sized("a100", 1, gib=10.0), [SLICE], [9.5], ""),
+        (sized("gb10", 1), ["NVIDIA GB10"], [0.0], ""),
+    ],
+    ids=[
+        "half",
+        "by name",
+        "slice",
+        "one of two",
+        "by memory",
+        "whole",
+        "[N/A]",
+        "40",
+        "said so",
+        "said slice",
+        "unified",
+    ],
+)
+def test_devices_are_what_they_are(job: Job, names: list[str], memory: list[float], said: str) -> None:
+    found = devices.shortage(job, names, memory)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def driver(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, apps: str = "") -> None:
+    """A driver's program that says this, in a PATH of its own."""
+    path = folder / "nvidia-smi"
+    path.write_text(f'#!/bin/sh\ncase "$*" in *compute-apps*) echo "{apps}";; *) echo "{gpus}";; esac\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_memory_that_others_hold_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus.look() == []
+    table = f"0, GPU-aa, {A100}, 640, 81920\n1, GPU-bb, {A100}, 61440, 81920\n2, GPU-cc, {A100}, [N/A], [N/A]"
+    driver(tmp_path, monkeypatch, table)
+    assert gpus.held() == "GPU 1 has 60.0 of 80.0 GiB taken"
+    assert gpus.held("0,2") == gpus.held("GPU-aa") == ""
+    assert gpus.held("1") == gpus.held("GPU-bb") == gpus.held()
+
+
+def test_what_a_server_holds_is_never_the_hosts_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gpus.parsed(f"0, GPU-aa, {A100}, 1024, 81920")
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 31744, 81920", f"{os.getpid()}, GPU-aa, 30720")
+    assert gpus.of_processes({os.getpid()}) == 30.0
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 31744, 81920", "4026532, GPU-aa, [N/A]")
+    assert gpus.of_processes({os.getpid()}) is None, "a container sees the host's ids"
+    assert gpus.more_than(before) == 30.0
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, [N/A], [N/A]")
+    assert gpus.more_than(before) is None
+
+
+def test_an_experiment_does_not_start_beside_others_and_is_no_fact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_on(("a100", 1), python=target_with(tmp_path, [A100]))
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 61440, 81920")
+    with contextlib.closing(profiler_of(job)) as profiler:
+        measured = profiler.run(configuration(), "tiny", tmp_path / "1")
+    assert measured.status == "infrastructure"
+    assert "before the start GPU 0 has 60.0 of 80.0 GiB taken" in measured.evidence
+    assert not (tmp_path / "1").exists()
+
+
+def test_slices_are_listed_in_place_of_the_gpu_that_is_cut_up() -> None:
+    listed = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-e86cb44c)\n"
+        "  MIG 3g.40gb     Device  0: (UUID: MIG-GPU-e86cb44c/1/0)\n"
+        "  MIG 1g.10gb     Device  1: (UUID: MIG-GPU-e86cb44c/9/0)\n"
+        "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-5d5ba0d6)"
+    )
+    code = f"import probe; print(probe.cut_up({listed!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=VLLM, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{0: ['3g.40gb', '1g.10gb'], 1: []}"
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "reserved", "before", "beside"),
+    [(80.0, 17.4, 60.0, 79.4, 2.6), (80.0, 7.4, 60.0, 69.4, 2.6), (80.0, 19.4, 60.0, 79.4, 0.6)],
+    ids=["context and NCCL", "and others", "context only"],
+)
+def test_memory_beside_the_allocators_counts(
+    total: float, free: float, reserved: float, before: float, beside: float
+) -> None:
+    code = f"import train; print(train._beside_the_allocator({total}, {free}, {reserved}, {before}))"
+    environment = {**os.environ, "PYTHONPATH": str(WORKER)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(beside)
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("h100", True), ("b200", False), ("gb300", False)])
+def test_one_queue_where_megatron_lm_insists(kind: str, wanted: bool) -> None:
+    variables = worker_config(job_on((kind, 2)), configuration(tp=2), [])["environment"]
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS" in variables) == wanted
+
+
 def test_names_survive_the_environment() -> None:
     assert devices.gpus_of({"gpus": f"{A100}, {A40}"}) == [A100, A40]
     assert devices.gpus_of({"gpus": ""}) == devices.gpus_of({}) == []
@@ -94,7 +211,13 @@ def test_indices_count_among_the_gpus_that_the_ranks_were_given(given: str, seen
 
 def target_with(folder: Path, gpus: list[str]) -> str:
     """An interpreter whose probe reports these GPUs."""
-    found = {"torch": "2", "megatron-core": "0", "devices": str(len(gpus)), "gpus": ", ".join(gpus)}
+    found = {
+        "torch": "2",
+        "megatron-core": "0",
+        "transformer-engine": "2",
+        "devices": str(len(gpus)),
+        "gpus": ", ".join(gpus),
+    }
     path = folder / "python"
     path.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
     path.chmod(0o755)
@@ -111,6 +234,18 @@ def test_a_machine_that_lacks_gpus_is_refused(tmp_path: Path) -> None:
         with pytest.raises(AutoscoutError, match=said) as refused:
             describe(job)
         assert refused.value.exit_code == 2
+
+
+def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
+    python = target_with(tmp_path, [A100])
+    with pytest.raises(
+        AutoscoutError, match=r"has Transformer Engine; write transformer_engine = true under \[launch\]"
+    ):
+        describe(job_on(("a100", 1), python=python, transformer_engine=False))
+    path = Path(python)
+    path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))
+    with pytest.raises(AutoscoutError, match="has no Transformer Engine, and what is fastest without"):
+        describe(job_on(("a100", 1), python=python))
 
 
 def test_a_machine_without_gpus_is_refused(tmp_path: Path) -> None:

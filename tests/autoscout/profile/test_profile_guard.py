@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_bench import configuration
 
-from autoscout.running.equivalence import TOLERANCES, Losses, Reference, judge
+from autoscout.running.equivalence import Losses, Reference, judge
 from kb.records import Measurement, Status
+from tests.tools import guard_table
 
 REFERENCE = Measurement(
     configuration=configuration(),
@@ -27,19 +28,37 @@ def shifted(losses: float = 0.0, norms: float = 0.0) -> Measurement:
     )
 
 
+def moved(series: list[float], step: int, by: float) -> list[float]:
+    return [value * (1 + by) if number == step else value for number, value in enumerate(series)]
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@given(sign=st.sampled_from([-1, 1]), share=st.floats(0, 3))
-def test_deviations_count_from_the_tolerance_on(dtype: str, sign: int, share: float) -> None:
-    losses, norms = TOLERANCES[dtype]
-    if abs(share - 1) > 1e-3:
-        assert (Losses(dtype).compare(REFERENCE, shifted(losses=sign * share * losses)) == "") == (share < 1)
-        assert (Losses(dtype).compare(REFERENCE, shifted(norms=sign * share * norms)) == "") == (share < 1)
+@given(sign=st.sampled_from([-1, 1]), share=st.floats(0, 3), step=st.integers(0, 2))
+def test_deviations_count_from_the_tolerance_of_their_step_on(dtype: str, sign: int, share: float, step: int) -> None:
+    check = Losses(dtype)
+    for field, tolerances in (("losses", check.losses), ("grad_norms", check.norms)):
+        by = sign * share * tolerances[step > 0]
+        measured = msgspec.structs.replace(REFERENCE, **{field: moved(getattr(REFERENCE, field), step, by)})
+        if abs(share - 1) > 1e-3:
+            assert (check.compare(REFERENCE, measured) == "") == (share < 1)
+
+
+def test_rounding_grows_with_width_and_depth_in_bf16_only() -> None:
+    assert Losses("bf16", 4096, 32).losses[0] == pytest.approx(4 * Losses("bf16", 1024, 8).losses[0])
+    assert Losses("bf16", 64, 2).losses == Losses("bf16").losses
+    assert Losses("fp32", 4096, 32).norms == Losses("fp32").norms
+
+
+def test_the_norm_of_the_experts_comes_after_those_of_all() -> None:
+    reference = msgspec.structs.replace(REFERENCE, grad_norms=[*REFERENCE.grad_norms, 0.3])
+    measured = msgspec.structs.replace(reference, grad_norms=moved(reference.grad_norms, 3, -0.3))
+    assert "gradient norms deviate by 0.3 in step 1" in Losses("bf16").compare(reference, measured)
 
 
 def test_evidence_names_both_series_and_the_deviation() -> None:
     evidence = Losses("fp32").compare(REFERENCE, shifted(norms=0.5))
     assert evidence == (
-        "gradient norms deviate by 0.5 (allowed 0.001): expected [1.7, 1.6, 1.3], found [2.55, 2.4, 1.95]"
+        "gradient norms deviate by 0.5 in step 1 (allowed 0.0002): expected [1.7, 1.6, 1.3], found [2.55, 2.4, 1.95]"
     )
 
 
@@ -62,6 +81,21 @@ def test_a_shorter_series_is_wrong(length: int) -> None:
     for field in ("losses", "grad_norms"):
         short = msgspec.structs.replace(REFERENCE, **{field: getattr(REFERENCE, field)[:length]})
         assert "are missing" in judge(Losses("fp32"), REFERENCE, short).evidence
+
+
+def test_recorded_runs_are_told_apart_by_a_factor_of_three() -> None:
+    """Of tests/tools/guard_table.py: correct layouts of 256 to 4096 wide models and the traps of the rules, fp32 and
+    bf16."""
+    correct, traps = [], []
+    for reference, *others in guard_table.groups().values():
+        for row in others:
+            share = max(share for _, share in guard_table.shares(reference, row).values())
+            (traps if row.trap else correct).append((share, row))
+    assert len(correct) >= 60
+    assert {row.hidden for _, row in correct} >= {256, 1024, 1536, 2048, 4096}
+    assert max(correct)[0] < 1 / 3, max(correct)
+    assert {(row.dtype, row.trap) for _, row in traps} == {(d, t) for d in ("fp32", "bf16") for t in ("P9", "M18")}
+    assert min(traps)[0] > 3, min(traps)
 
 
 # ---- Reference: runs named after what they compute, on configurations that tp tells apart ------------------

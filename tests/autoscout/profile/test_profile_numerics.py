@@ -67,7 +67,8 @@ def agrees(bench: Bench, job: Job, layout: dict[str, Any]) -> str:
     reference = single_rank(bench, job)
     measured = bench.run(job, **layout)
     assert measured.status == "ok", measured.evidence
-    assert len(measured.losses) == len(measured.grad_norms) == 3
+    assert len(measured.losses) == 3
+    assert len(measured.grad_norms) == (4 if job.model.experts else 3), "the last is the experts' alone"
     return equivalence.Losses(job.model.dtype).compare(reference, measured)
 
 
@@ -91,21 +92,20 @@ def test_bf16_layouts_agree(bench: Bench, layout: dict[str, Any]) -> None:
     assert agrees(bench, BF16, layout) == ""
 
 
-def test_the_model_learns(bench: Bench) -> None:
-    losses = single_rank(bench, GPT).losses
-    assert losses[0] > losses[1] > losses[2]
-
-
-@pytest.mark.parametrize("job", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("job", [GPT, LLAMA, BF16], ids=["gpt", "llama", "bf16"])
 def test_the_guard_catches_interleaving_that_mixes_up_messages(bench: Bench, job: Job) -> None:
     measured = bench.run(job, pp=2, vpp=2)
     assert measured.status == "ok", "Megatron-core runs it to the end without complaint"
-    judged = equivalence.judge(equivalence.Losses("fp32"), single_rank(bench, job), measured)
+    judged = equivalence.judge(equivalence.Losses(job.model.dtype), single_rank(bench, job), measured)
     assert judged.status == "wrong"
-    assert "losses deviate" in judged.evidence
+    assert "deviate by" in judged.evidence
 
 
-def test_the_guard_catches_expert_gradients_that_are_not_summed(bench: Bench) -> None:
-    measured = bench.run(MOE, tp=2, sp=True, ep=1, etp=1)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_guard_catches_expert_gradients_that_are_not_summed(bench: Bench, dtype: str) -> None:
+    job = MOE if dtype == "fp32" else tiny_job(gated=True, norm="rmsnorm", bias=False, experts=4, dtype="bf16")
+    measured = bench.run(job, tp=2, sp=True, ep=1, etp=1)
     assert measured.status == "ok"
-    assert equivalence.judge(equivalence.Losses("fp32"), single_rank(bench, MOE), measured).status == "wrong"
+    judged = equivalence.judge(equivalence.Losses(dtype), single_rank(bench, job), measured)
+    assert judged.status == "wrong"
+    assert "gradient norms deviate" in judged.evidence

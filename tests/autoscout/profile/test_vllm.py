@@ -13,6 +13,7 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
+from autoscout.cluster import gpus
 from autoscout.deploy import export
 from autoscout.job.objective import nearest_miss
 from autoscout.running import equivalence
@@ -22,7 +23,6 @@ from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import keeper as serving_keeper
 from autoscout.targets.vllm import profiler as serving_profiler
 from autoscout.targets.vllm import reuse as serving_reuse
-from autoscout.targets.vllm import server as serving_server
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
 
 
@@ -117,8 +117,8 @@ def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pyte
     tool.write_text("#!/bin/sh\nprintf '11, GPU-a, 40960\\n12, GPU-b, 20480\\n12, GPU-a, 1024\\n99, GPU-b, 70000\\n'")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert serving_server.gpu_memory_gib({11, 12}) == 41.0
-    assert serving_server.gpu_memory_gib({5}) is None
+    assert gpus.of_processes({11, 12}) == 41.0
+    assert gpus.of_processes({5}) is None
 
 
 # ---- one engine for several configurations ----------------------------------------------------------------

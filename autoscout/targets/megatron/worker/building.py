@@ -17,7 +17,9 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-_LEARNING_RATE = 1e-3
+# Small: rounding must not grow from step to step, or correct layouts would part. Adam moves every weight by this much
+# whatever its gradient, so that an update that went wrong shows in the next loss all the same.
+_LEARNING_RATE = 1e-5
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 _OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
@@ -25,13 +27,20 @@ _OVERLAPPED_GEMMS = (
 )
 
 
+def device_of(config: dict[str, Any]) -> torch.device:
+    """This rank's device, which becomes the current one. Errors: RuntimeError for a driver that does not work."""
+    if config["device"] == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
 def make_groups(config: dict[str, Any]) -> torch.device:
     """Joins the process group and splits it; returns this rank's device."""
     on_cpu = config["device"] == "cpu"
     timeout = datetime.timedelta(seconds=config["group_timeout_s"])
-    device = torch.device("cpu") if on_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    if not on_cpu:
-        torch.cuda.set_device(device)
+    device = device_of(config)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
     minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta

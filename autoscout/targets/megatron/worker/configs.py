@@ -20,6 +20,7 @@ _CLASSES = (TransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "overlap_p2p_comm": True,
+    "align_param_gather": True,
     "attention_softmax_in_fp32": False,
     "masked_softmax_fusion": True,
     "persist_layer_norm": True,
@@ -30,6 +31,13 @@ _DEFAULTS: dict[str, Any] = {
     "cp_comm_type": ["p2p"],
     "moe_router_load_balancing_type": "aux_loss",
     "cross_entropy_fusion_impl": "native",
+    "check_for_nan_in_loss_and_grad": True,
+    "barrier_with_L1_time": True,
+    "inference_sampling_seed": 1234,
+    "min_lr": 0.0,
+    "fp8_recipe": "delayed",
+    "muon_momentum": 0.9,
+    "optimizer_offload_fraction": 1.0,
 }
 # Flags whose argument has another name.
 _ARGUMENT = {
@@ -96,9 +104,11 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{flag} sets no field of {', '.join(kind.__name__ for kind in _CLASSES)}")
         found[name] = value
     if found.get("virtual_pipeline_model_parallel_size") is None:
-        found["overlap_p2p_comm"] = False  # Megatron-LM: only interleaved schedules overlap
+        found["overlap_p2p_comm"] = found["align_param_gather"] = False  # Megatron-LM: only of interleaved schedules
     if found.get("position_embedding_type") != "rope":
         found["apply_rope_fusion"] = False
+    if found.get("add_bias_linear", True):
+        found["add_qkv_bias"] = True
     return found
 
 
@@ -135,7 +145,7 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
     config |= {
         # Megatron-LM switches it on for bf16, whose gradients must be added up in fp32.
         "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16")),
-        "check_for_nan_in_grad": given.get("check_for_nan_in_loss_and_grad", False),
+        "check_for_nan_in_grad": given["check_for_nan_in_loss_and_grad"],
         "bucket_size": given.get("ddp_bucket_size"),
         "average_in_collective": given.get("ddp_average_in_collective", False),
         "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
@@ -146,4 +156,5 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
 def optimizer(given: dict[str, Any], learning_rate: float) -> OptimizerConfig:
     fields = {field.name for field in dataclasses.fields(OptimizerConfig)}
     config = {name: value for name, value in given.items() if name in fields}
+    config["params_dtype"] = torch.bfloat16 if given.get("bf16") else torch.float32
     return OptimizerConfig(**{"optimizer": "adam", "lr": learning_rate, "clip_grad": 1.0, **config})

@@ -38,10 +38,13 @@ def cuda() -> dict[str, str]:
 
     count = torch.cuda.device_count()
     names = [torch.cuda.get_device_name(number) for number in range(count)]
+    known = [torch.cuda.get_device_properties(number) for number in range(count)]
     found = {
         "device": " + ".join(sorted(set(names))),
         "devices": str(count),
         "gpus": ", ".join(names),
+        "gpu_memory_gib": ", ".join(f"{gpu.total_memory / 2**30:.1f}" for gpu in known),
+        "capability": " + ".join(sorted({f"{gpu.major}.{gpu.minor}" for gpu in known})),
         "cuda": str(torch.version.cuda),
     }
     if count:

@@ -27,8 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
+_CONTEXT_GIB = 0.6
 _phase = "import"
 _steps = 0
+_before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
@@ -78,6 +80,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
     _enter("groups")
     config = configs.read(config)
+    _look_at_memory(building.device_of(config))
     device = building.make_groups(config)
     _enter("config")
     shape = building.transformer_config(config)
@@ -106,11 +109,12 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     iterations_s: list[float] = []
     losses: list[float] = []
     grad_norms: list[float] = []
+    of_experts: list[float] = []
     cpu_s = 0.0
     wanted = config["warmup"] + config["iterations"]
     while _steps < wanted:
         cpu = _cpu_seconds()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps)
+        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
         if len(losses) < _COMPARED:
             losses.append(_global_mean(loss, device))
@@ -129,15 +133,17 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
         "iterations_s": iterations_s,
         "cpu_s": cpu_s / len(iterations_s),
         "losses": losses,
-        "grad_norms": grad_norms,
+        "grad_norms": grad_norms + of_experts,
     }
 
 
 def _iteration(
-    config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int
+    config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, list[Any], float]:
-    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm)."""
+    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm). `of_experts` gets the
+    norm of their gradients alone, in a first step that warms up."""
     import batches
+    import experts
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -158,6 +164,8 @@ def _iteration(
         micro_batch_size=config["micro_batch"],
         forward_only=False,
     )
+    if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
+        of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
     _finish(device)
     seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
@@ -219,18 +227,50 @@ def _forget_peak_memory(device: Any) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def _look_at_memory(device: Any) -> None:
+    """What is free before our first allocation: what others hold is not the configuration's doing."""
+    if device.type == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info(device)
+        _before.update(free_gib=free / 2**30, total_gib=total / 2**30)
+
+
+def _memory_at_failure() -> dict[str, float]:
+    """Of RankError; {} on CPUs, or where the device does not answer any more."""
+    if not _before:
+        return {}
+    import torch
+
+    try:
+        return {**_before, "reserved_gib": torch.cuda.max_memory_reserved() / 2**30}
+    except RuntimeError:
+        return _before
+
+
 def _peak_memory(device: Any) -> dict[str, float]:
     if device.type == "cuda":
         import torch
 
+        free, total = torch.cuda.mem_get_info(device)
+        now, most = torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
+        beside = _beside_the_allocator(total / 2**30, free / 2**30, now / 2**30, _before.get("free_gib", total / 2**30))
         return {
-            "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
-            "reserved_memory_gib": torch.cuda.max_memory_reserved(device) / 2**30,
+            "peak_memory_gib": most / 2**30 + beside,
+            "reserved_memory_gib": most / 2**30,
+            "allocated_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
         }
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return {"peak_memory_gib": int(line.split()[1]) / 2**20}
     return {"peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def _beside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
+    """GiB that the context, NCCL and libraries hold: what is taken beside the allocator's, without what others had
+    taken before. A context of our own was there already then, which takes about half a GiB."""
+    others = max(0.0, total - free_before - _CONTEXT_GIB)
+    return max(0.0, total - free - reserved - others)
 
 
 def _versions() -> dict[str, str]:
@@ -258,6 +298,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "phase": _phase,
         "steps": _steps,
         "time": time.time(),
+        "memory": _memory_at_failure(),
     }
 
 

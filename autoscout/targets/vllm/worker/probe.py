@@ -34,16 +34,41 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    """As the driver lists them, which is the order of the PCI bus."""
-    ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        said = ""
-    rows = [line.split(", ") for line in said.strip().splitlines() if ", " in line]
-    names = [row[0] for row in rows]
+    """As the driver lists them, which is the order of the PCI bus; slices (MIG) in place of the GPU that is cut up."""
+    ask = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total,mig.mode.current",
+        "--format=csv,noheader,nounits",
+    ]
+    rows = [line.split(", ") for line in said(ask).strip().splitlines() if line.count(", ") == 3]
+    slices = cut_up(said(["nvidia-smi", "-L"])) if any(row[3] == "Enabled" for row in rows) else {}
+    gpus: list[tuple[str, float]] = []
+    for index, row in enumerate(rows):
+        whole = float(row[2]) / 1024 if row[2].replace(".", "").isdigit() else 0.0
+        gpus += [(f"{row[0]} MIG {name}", 0.0) for name in slices.get(index, [])] or [(row[0], whole)]
+    names = [name for name, _ in gpus]
     found = {"device": " + ".join(sorted(set(names))), "devices": str(len(names)), "gpus": ", ".join(names)}
+    found["gpu_memory_gib"] = ", ".join(f"{gib:.1f}" for _, gib in gpus)
     return found | ({"driver": rows[0][1]} if rows else {})
+
+
+def said(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def cut_up(listed: str) -> dict[int, list[str]]:
+    """Of `nvidia-smi -L` the slices of each GPU: {0: ["1g.10gb", …]}."""
+    found: dict[int, list[str]] = {}
+    for line in listed.splitlines():
+        words = line.split()
+        if line.startswith("GPU "):
+            found[int(words[1].rstrip(":"))] = []
+        elif words[:1] == ["MIG"] and found:
+            found[max(found)].append(words[1])
+    return found
 
 
 if __name__ == "__main__":

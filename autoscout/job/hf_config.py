@@ -1,0 +1,68 @@
+"""A model's shape from the config.json that Hugging Face repositories have: `[model] from = "config.json"`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.words import listed
+from kb.records import AutoscoutError
+
+# What a config.json calls what [model] has; of several names the first that is there.
+_FIELDS = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner"),
+    "vocab": ("vocab_size",),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "topk": ("num_experts_per_tok",),
+    "expert_ffn": ("moe_intermediate_size",),
+}
+_LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
+_GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
+# By model_type: what the architecture is without saying so.
+_KINDS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"), _LLAMA),
+    "gpt2": _GPT2,
+}
+_OTHERWISE = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # close, and how it differs
+_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # nothing is trained or served in fp16 here
+
+
+def shape_of(path: Path) -> dict[str, Any]:
+    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, that is no model's, or of
+    an architecture that is not known."""
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
+    except ValueError as error:
+        raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
+    if not isinstance(config, dict):
+        raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
+    config = {**config, **config.get("text_config", {})}  # the language part of a model that sees
+    kind = str(config.get("model_type", ""))
+    if kind in _OTHERWISE:
+        raise AutoscoutError(
+            f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
+            f"in for it",
+            2,
+        )
+    if kind not in _KINDS:
+        raise AutoscoutError(
+            f"{path}: the architecture '{kind or 'without model_type'}' is not known, only {listed(sorted(_KINDS))}; "
+            f"write layers, hidden, heads, … into [model] instead",
+            2,
+        )
+    found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
+    if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in found]:
+        raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
+    if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
+        raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
+    if "experts" not in found:
+        found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
+    tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
+    dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
+    return {**_KINDS[kind], **found, **tied, "dtype": dtype}

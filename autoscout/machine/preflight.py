@@ -1,0 +1,137 @@
+"""`autoscout check`: what can be known before anything of the budget is spent."""
+
+import math
+import statistics
+from pathlib import Path
+
+from autoscout.cluster.devices import device_kind
+from autoscout.job.load import seconds
+from autoscout.job.objective import constraint, cost
+from autoscout.machine.doctor import Finding
+from autoscout.machine.starting import here
+from autoscout.simulate.ensemble import memory_of
+from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.targets.target import target_of
+from autoscout.tuning.confirm import FINALISTS
+from kb import store
+from kb.records import AutoscoutError, Job, Measurement
+
+_SPREAD = 0.03  # between two runs of one configuration, where nothing was measured yet
+_T95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}  # two-sided 95 %, by degrees of freedom
+
+
+def preflight(job: Job, kb: Path) -> list[Finding]:
+    """Findings in the order in which they would be met. Errors: AutoscoutError for a job without a space."""
+    space = JobSpace.of_job(job)
+    known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
+    return [
+        Finding(
+            subject="space",
+            ok=True,
+            found=f"{space.count:,} configurations; held against {space.name(space.reference) or 'the plain run'}",
+        ),
+        *(Finding(subject="note", ok=True, found=text) for text in target_of(job).notes_on_job(job)),
+        _environment(job),
+        _devices(job),
+        *_constraints(job, known),
+        _memory(job, space),
+        _noise(job, known),
+        _time(job, known),
+    ]
+
+
+def _environment(job: Job) -> Finding:
+    try:
+        found = profiler_of(job).environment()
+    except AutoscoutError as error:
+        return Finding(subject="runs on", ok=False, found=str(error), needed=True)
+    return Finding(subject="runs on", ok=True, found=", ".join(f"{k} {v}" for k, v in found.items() if v), needed=True)
+
+
+def _devices(job: Job) -> Finding:
+    wanted = ", ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
+    if device_kind(job) == "cpu":
+        return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
+    kind, count = here()
+    enough = count >= max(node.count for node in job.cluster.nodes)
+    return Finding(
+        subject="devices",
+        ok=enough,
+        found=f"the job wants {wanted}; this machine shows {f'{count} {kind}' if count else 'no GPU'}",
+        remedy="" if enough else "correct cluster.nodes, or run this where they are",
+    )
+
+
+def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
+    said = {name for m in known for name in m.metrics} | set(target_of(job).metrics(job))
+    found = []
+    for text in job.objective.constraints:
+        metric = constraint(text)[0]
+        reports = not said or metric in said
+        found.append(
+            Finding(
+                subject="constraint",
+                ok=reports,
+                found=f"{text}: {'is reported' if reports else 'nothing reports ' + metric}",
+                needed=True,
+            )
+        )
+    return found
+
+
+def _memory(job: Job, space: JobSpace) -> Finding:
+    if memory_of(job, space, []) is None:
+        why = "CPU ranks" if job.model.layers else "no [model], so it cannot be estimated"
+        return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
+    from autoscout.tuning.predict import predict
+
+    try:
+        told = predict(job, {}, None).memory
+    except AutoscoutError as error:
+        return Finding(subject="memory", ok=False, found=str(error))
+    if told is None:
+        return Finding(subject="memory", ok=True, found="not estimated")
+    fits = told.device_gib is None or told.gib <= told.device_gib
+    return Finding(
+        subject="memory",
+        ok=fits,
+        found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}) of {told.device_gib} GiB",
+    )
+
+
+def _noise(job: Job, known: list[Measurement]) -> Finding:
+    """The smallest gain whose 95 % interval, of so many pairs, would lie above 1."""
+    spread = spread_of(job, known)
+    pairs = max(2, job.launch.repeats)
+    half = _T95.get(pairs - 1, 2.4) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
+    noise = f"{spread:.1%} between runs" if spread else f"{_SPREAD:.0%} between runs is assumed until some are measured"
+    return Finding(
+        subject="noise",
+        ok=half < 0.1,
+        found=f"a gain of {half:.0%} can be proven with {pairs} repeats ({noise})",
+        remedy="" if half < 0.1 else "raise launch.repeats for smaller gains",
+    )
+
+
+def spread_of(job: Job, known: list[Measurement]) -> float | None:
+    """Between two runs of one configuration, as a share; None where none was measured twice."""
+    by_id: dict[str, list[float]] = {}
+    for m in known:
+        if (c := cost(job.objective, m)) is not None:
+            by_id.setdefault(m.context + m.configuration.id, []).append(math.log(c))
+    repeated = [statistics.variance(values) for values in by_id.values() if len(values) > 1]
+    return math.sqrt(statistics.fmean(repeated)) if repeated else None
+
+
+def _time(job: Job, known: list[Measurement]) -> Finding:
+    confirming = (FINALISTS + 1) * job.launch.repeats
+    took = [m.cost_s for m in known if m.cost_s]
+    each = statistics.median(took) if took else None
+    wall = seconds(job.budget.wall)
+    if each is None:
+        most = min(job.budget.profiles * job.launch.timeout_s, wall) + confirming * job.launch.timeout_s
+        found = f"at most {most / 60:.0f} minutes, were every run to take launch.timeout_s"
+    else:
+        spent = min(job.budget.profiles * each, wall) + confirming * each
+        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {confirming} runs of {each:.0f} s"
+    return Finding(subject="time", ok=True, found=found)

@@ -1,0 +1,176 @@
+"""`autoscout init`: a job file from what a person has: a launch line, a script or sbatch file with one, a config.json.
+
+What they run today is kept as it is (containers and their options too) and becomes what others are held against.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.presets import devices as known_devices
+from autoscout.targets.target import names, target
+from kb.records import AutoscoutError
+
+_LAUNCHERS = (
+    *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
+    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "numactl", "nsys", "uv"),
+)
+_HF = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "ffn",
+    "vocab_size": "vocab",
+    "tie_word_embeddings": "tied",
+    "num_local_experts": "experts",
+    "num_experts": "experts",
+    "num_experts_per_tok": "topk",
+    "moe_intermediate_size": "expert_ffn",
+}
+
+
+def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
+    """(a job file's text, what a person should look at). `given`: the words of a launch line, or one file.
+
+    Errors: AutoscoutError (exit 2) for a file that says nothing of a launch or a model."""
+    path = Path(given[0]) if len(given) == 1 else None
+    if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
+        if path.suffix == ".json":
+            return _of_model(path, text)
+        line, variables, nodes = launch_in(text, str(path))
+        return _of_line(line, path.resolve().parent, variables, nodes)
+    return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
+
+
+def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[int, int] | None]:
+    """(the words of a script's launch line, what it exports, (nodes, devices of each) of its #SBATCH lines).
+
+    Errors: AutoscoutError (exit 2) where no line launches anything."""
+    told = dict(re.findall(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", text, re.MULTILINE))
+    gpus = re.search(r"(\d+)$", told.get("gpus-per-node", told.get("gres", told.get("ntasks-per-node", ""))))
+    nodes = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
+    known: dict[str, str] = {}
+    exported: dict[str, str] = {}
+    found: list[str] = []
+    joined = re.sub(r"\\\s*\n", " ", text)
+    for line in (line.strip() for line in joined.splitlines()):
+        if assigned := re.match(r"(export\s+)?(\w+)=(.*)$", line):
+            value = _filled(assigned[3].strip().strip("\"'()"), known)
+            known[assigned[2]] = value
+            if assigned[1]:
+                exported[assigned[2]] = value
+            continue
+        words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
+        if words and Path(words[0]).name in _LAUNCHERS:
+            found = words
+    if not found:
+        raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
+    return found, exported, (int(nodes[0]) if nodes else 1, int(gpus[1])) if gpus else None
+
+
+def here() -> tuple[str, int]:
+    """(kind, count) of this machine's devices, as job files name them."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "cpu", 0
+    gpus = [line.strip().lower() for line in said.splitlines() if line.strip()]
+    kinds = sorted(known_devices(), key=len, reverse=True)
+    kind = next((k for k in kinds if gpus and re.search(rf"\b{re.escape(k.split('-')[0])}\b", gpus[0])), "")
+    return (kind or "cpu", len(gpus)) if gpus else ("cpu", 0)
+
+
+def _of_line(
+    words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
+) -> tuple[str, list[str]]:
+    made = next((job for name in names() if (job := target(name).recognises(words))), None)
+    if made is None:
+        raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
+    notes = made.pop("notes", [])
+    kind, count = here()
+    nodes, each = batch or made.pop("devices", None) or (1, count or 1)
+    made.pop("devices", None)
+    made["cluster"] = {"nodes": [{"device": kind, "count": each}] * nodes}
+    if kind == "cpu":
+        notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
+    launch = made.setdefault("launch", {})
+    launch["path"] = str(folder.resolve())
+    launch["current"] = shlex.join(words)
+    if variables:
+        launch["environment"] = variables
+    return toml(made, notes), notes
+
+
+def _of_model(path: Path, text: str) -> tuple[str, list[str]]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
+    config = config.get("text_config", config) if isinstance(config, dict) else {}
+    model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
+    if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
+        raise AutoscoutError(f"{path}: says no shape of a transformer (num_hidden_layers, hidden_size, …)", 2)
+    if "rms_norm_eps" in config:
+        model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
+    if config.get("hidden_act") in ("silu", "swish"):
+        model["gated"] = True
+    kind, count = here()
+    made = {
+        "name": re.sub(r"[^\w.-]", "-", path.resolve().parent.name).lstrip("-_.") or "model",
+        "task": "pretrain",
+        "target": "megatron",
+        "model": model,
+        "traffic": {"seq_len": min(4096, int(config.get("max_position_embeddings", 4096))), "global_batch": 64},
+        "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
+        "objective": {"minimize": "step_time_s"},
+    }
+    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
+    return toml(made, notes), notes
+
+
+def toml(job: dict[str, Any], notes: list[str]) -> str:
+    """A job as a person would write it: plain keys first, then its tables."""
+    lines = [f"# {note}" for note in notes]
+    lines += [f"{key} = {_value(value)}" for key, value in job.items() if not isinstance(value, dict)]
+    for section, fields in job.items():
+        if isinstance(fields, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{_key(key)} = {_value(value)}" for key, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        inside = ", ".join(map(_value, value))
+        return f"[{inside}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
+
+
+def _filled(text: str, known: dict[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), text)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return []
+    while words and words[0] in ("exec", "time", "nohup"):
+        words = words[1:]
+    return words

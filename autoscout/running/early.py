@@ -1,0 +1,80 @@
+"""Ending a run early: one that cannot win any more, and one of which enough is known.
+
+A run says its cost iteration by iteration. It is ended when it is slower than the best by more than noise allows: the
+noise of its own iterations, and that between two runs of the same configuration. The risk that a configuration is given
+up wrongly is that of a normal deviate beyond `_Z`, about 1 in 1000, where that noise is what it was so far. Such a run
+is a measurement on the rung "short": the search learns from it, nothing is recommended on its strength.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from autoscout.job.objective import cost
+from kb.records import Measurement, Objective
+
+_Z = 3.0
+_LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
+_SPREAD = 0.03  # between two runs of one configuration, where none was measured twice
+_NEEDED = 3  # iterations before a run is given up
+_NARROW = 0.01  # half of the 95 % interval of the mean, as a share: more iterations would hardly say more
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """What a run has to beat: the cost of the best, and the spread (a share) between two runs of one configuration."""
+
+    cost: float
+    spread: float = _SPREAD
+
+
+@runtime_checkable
+class Aimed(Protocol):
+    """A profiler that can end its runs early."""
+
+    def aim(self, bar: Bar | None) -> None:
+        """What the next run has to beat; None: it is to be measured in full."""
+        ...
+
+
+def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
+    """ "" or why a run with these costs of its iterations (after warm-up) cannot win."""
+    if bar is None or len(costs) < _NEEDED or min(costs) <= 0:
+        return ""
+    logs = [math.log(c) for c in costs]
+    behind = statistics.median(logs) - math.log(bar.cost)
+    noise = math.sqrt(statistics.variance(logs) / len(logs) + 2 * bar.spread**2)
+    if behind <= max(_LEAST, _Z * noise):
+        return ""
+    return (
+        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, noise allows "
+        f"{math.exp(max(_LEAST, _Z * noise)) - 1:.0%} (it is given up wrongly at most once in 1000 times)"
+    )
+
+
+def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float) -> str:
+    """ "" or why a run may end: as many iterations as wanted with a narrow interval, or the time for it is over."""
+    if len(costs) < 2:
+        return ""
+    if spent_s >= measure_s:
+        return f"measured for {spent_s:.1f} s"
+    if len(costs) < wanted:
+        return ""
+    half = 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
+    return f"known within {half:.1%}" if half <= _NARROW else ""
+
+
+def bar(objective: Objective, told: Iterable[Measurement]) -> Bar | None:
+    """From what a session has measured so far; None before anything ran."""
+    by_id: dict[str, list[float]] = {}
+    for m in told:
+        c = cost(objective, m)
+        if m.fidelity == "measured" and c is not None:
+            by_id.setdefault(m.configuration.id, []).append(c)
+    if not by_id:
+        return None
+    best = min(statistics.median(costs) for costs in by_id.values())
+    again = [statistics.variance(map(math.log, costs)) for costs in by_id.values() if len(costs) > 1]
+    return Bar(best, max(0.005, math.sqrt(statistics.fmean(again)))) if again else Bar(best)

@@ -1,0 +1,179 @@
+"""One command of a person's own: started, read while it runs, ended with all that it has started.
+
+What it prints is read from a pipe, so a log of any size costs neither memory nor disk: of it the beginning and the end
+are kept.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.running import processes, results
+
+_SUPERVISE = processes.WORKER / "supervise.py"
+_PIPE = 2**20  # bytes
+_TICK_S = 0.05
+_LOOK_S = 2.0
+_KEPT = 4 * 2**20  # bytes of what it prints, at each end
+_F_SETPIPE_SZ = 1031
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """`code`: of the command (-n: signal n), None where it did not end by itself. `left`: processes that it had left
+    running. `why`: what `enough` said when it ended the command. Seconds from the start."""
+
+    code: int | None
+    seconds: float
+    first_output_s: float | None
+    timed_out: bool = False
+    stopped: bool = False
+    why: str = ""
+    left: int = 0
+    peak_rss_gib: float | None = None  # of the largest process
+    cpu_s: float | None = None
+    problem: str = ""  # why it was not even started
+
+
+def run(
+    command: list[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    folder: Path,
+    limit_s: float,
+    stopping: Callable[[], bool],
+    on_output: Callable[[bytes], None],
+    enough: Callable[[], str],
+    grace_s: float = 5.0,
+) -> Ended:
+    """Runs it to its end, the limit, `stopping()`, or until `enough()` says why it may end; that is asked after every
+    piece of output and every 0.05 s. Leaves output.log in `folder`. Errors: AutoscoutError when nothing can be written
+    there."""
+    status = folder / "ended.json"
+    with results.writing(folder):
+        status.unlink(missing_ok=True)
+        kept = _Kept(folder / "output.log")
+    supervisor = [sys.executable, "-I", "-S", str(_SUPERVISE), str(status), str(os.getpid()), str(grace_s)]
+    read, write = os.pipe()
+    _enlarge(read)
+    started = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            [*supervisor, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            env=dict(environment),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        kept.close()
+        os.close(read)
+        os.close(write)
+        return Ended(code=None, seconds=0.0, first_output_s=None, problem=f"{cwd}: {error.strerror}")
+    os.close(write)
+    first: float | None = None
+    timed_out = stopped = False
+    why = ""
+    seen: dict[int, str] = {}
+    looked = 0.0
+    try:
+        gone = os.pidfd_open(process.pid)
+        try:
+            while True:
+                ready = select.select([read, gone], [], [], _TICK_S)[0]
+                if read in ready and (said := os.read(read, _PIPE)):
+                    first = first or time.monotonic() - started
+                    kept.write(said)
+                    on_output(said)
+                elif gone in ready:
+                    break
+                now = time.monotonic() - started
+                if now > looked + _LOOK_S:  # should what watches over them be killed, this is their only trace
+                    looked = now
+                    seen |= processes.family(process.pid)
+                if not (timed_out or stopped or why):
+                    why = enough()
+                    stopped = not why and stopping()
+                    timed_out = not why and not stopped and now > limit_s
+                    if timed_out or stopped or why:
+                        process.terminate()
+        finally:
+            os.close(gone)
+    finally:
+        if process.poll() is None or not status.is_file():  # else it has seen to it that all have ended
+            processes.end(process, 0.0, seen)
+        os.close(read)
+        kept.close()
+    return _ended(status, time.monotonic() - started, first, timed_out, stopped, why, process.returncode)
+
+
+def _ended(
+    status: Path, seconds: float, first: float | None, timed_out: bool, stopped: bool, why: str, own: int | None
+) -> Ended:
+    found: dict[str, Any]
+    try:
+        found = json.loads(status.read_text())
+    except (OSError, ValueError):
+        found = {"error": f"what watched over the command was killed ({own})"}
+    by_itself = not (timed_out or stopped or why)
+    rss = found.get("peak_rss_kib")
+    return Ended(
+        code=found.get("code") if by_itself else None,
+        seconds=seconds,
+        first_output_s=first,
+        timed_out=timed_out,
+        stopped=stopped,
+        why=why,
+        left=int(found.get("left") or 0),
+        peak_rss_gib=rss / 2**20 if rss else None,
+        cpu_s=found.get("cpu_s"),
+        problem=str(found.get("error") or ""),
+    )
+
+
+def _enlarge(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
+    except OSError:  # more than this user may have: the usual size does
+        return
+
+
+class _Kept:
+    """The first and the last bytes of what a command prints, as one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._room, self._tail, self._lost = _KEPT, bytearray(), 0
+
+    def write(self, said: bytes) -> None:
+        if self._room:
+            head, said = said[: self._room], said[self._room :]
+            self._room -= len(head)
+            self._write(head)
+        if said:
+            self._tail += said
+            if len(self._tail) > 2 * _KEPT:
+                self._lost += len(self._tail) - _KEPT
+                del self._tail[:-_KEPT]
+
+    def close(self) -> None:
+        if self._lost:
+            self._write(f"\n… {self._lost:,} bytes were not kept …\n".encode())
+        self._write(bytes(self._tail))
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        with results.writing(self._path):
+            self._file.write(data)

@@ -1,0 +1,161 @@
+"""Runs one command of a person's own and leaves nothing of it behind: children, daemons, whatever it started.
+
+    supervise.py STATUS PARENT GRACE_S COMMAND…
+
+What it starts and what loses its parent becomes this process's child (a subreaper), so that also a daemon in a session
+of its own is found. SIGTERM, or the end of process PARENT, ends the command: SIGTERM to it, SIGKILL to all that is left
+GRACE_S seconds later. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs nothing but
+Python.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_AFTERWARDS_S = 1.0  # for helpers that end by themselves once the command is over
+_GONE_S = 10.0
+
+
+def main(status: str, parent: int, grace_s: float, command: list[str]) -> int:
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: asked.append(number))
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        return 1
+    try:
+        child = _started(command)
+    except OSError as error:
+        _write(status, {"error": f"{command[0]}: {error.strerror}"})
+        return 1
+    code: int | None = None
+    ending = float("inf")
+    while code is None:
+        if asked and ending == float("inf"):
+            gone = os.getppid() != parent  # nobody waits for a graceful end any more
+            ending = time.monotonic() + (0.0 if gone else grace_s)
+            _signal(child, signal.SIGTERM)
+        if time.monotonic() >= ending:
+            break
+        select.select([woken], [], [], max(0.0, min(1.0, ending - time.monotonic())))
+        _drained(woken)
+        code = _reaped(child)
+    left = len(_descendants()) if code is not None and not asked else 0
+    if left and not asked:
+        _wait_for_the_rest(time.monotonic() + _AFTERWARDS_S)
+        left = len(_descendants())
+    code = _killed(child, code)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _write(status, {"code": code, "left": left, "peak_rss_kib": used.ru_maxrss, "cpu_s": used.ru_utime + used.ru_stime})
+    return 0
+
+
+def _started(command: list[str]) -> int:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(write, str(error.errno).encode())
+        os._exit(127)
+    os.close(write)
+    with os.fdopen(read) as failed:
+        number = failed.read()
+    if number:
+        os.waitpid(child, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return child
+
+
+def _reaped(child: int) -> int | None:
+    """The command's exit code (-n: signal n) if it has ended; whatever else has ended is buried."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def _wait_for_the_rest(until: float) -> None:
+    while _descendants() and time.monotonic() < until:
+        time.sleep(0.02)
+        _reaped(0)
+
+
+def _killed(child: int, code: int | None) -> int | None:
+    until = time.monotonic() + _GONE_S
+    while time.monotonic() < until:
+        rest = _descendants()
+        if not rest:
+            break
+        for pid in rest:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.01)
+        ended = _reaped(child)
+        code = ended if code is None else code
+    return code
+
+
+def _descendants() -> list[int]:
+    """All living processes below this one."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    fields = file.read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if fields[0] not in "ZX" or int(fields[17]) > 1:
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # gone, or a sudo prefix's
+        return
+
+
+def _drained(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return
+
+
+def _write(path: str, found: dict[str, object]) -> None:
+    with open(path + ".part", "w") as file:
+        json.dump(found, file)
+    os.replace(path + ".part", path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

@@ -1,0 +1,122 @@
+"""Rows for a search that cannot list its space: samples of the diagram, moves from what is good, and what simulators
+predict to be best."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoscout.space.graph import Space
+from kb.records import Objective
+
+Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,), lower is better; inf or NaN: not at all
+
+_LISTED = 100_000  # configurations, at most, of which all are asked for
+_START = 3_000  # rows of each kind of sample that a beam begins from
+_BEAM, _ALIKE = 48, 2  # rows that a round goes on from, and of these at most so many of one layout
+_ROUNDS, _PATIENCE = 40, 3  # at most; and without a better row before it ends
+_EVEN = 0.2  # share of a tilted sample's weights that is the same for all values
+
+
+def around(space: Space, rows: np.ndarray) -> np.ndarray:
+    """Every one-knob move from each of some valid rows of codes; one may come twice."""
+    moved = [np.array(space.neighbour_codes(row), dtype=np.int16).reshape(-1, len(row)) for row in rows.tolist()]
+    return np.concatenate([np.zeros((0, len(space.knobs)), np.int16), *moved])
+
+
+def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n valid rows drawn towards the values that rows of codes `good` have, knob by knob."""
+    weight = {}
+    for i, knob in enumerate(space.knobs):
+        count = np.bincount(good[:, i] + 1, minlength=len(knob.values) + 1) / len(good)
+        weight[i] = (1 - _EVEN) * count + _EVEN / len(count)
+    return space.sample_towards(weight, n, rng)
+
+
+def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
+    """2n valid rows: uniform over the configurations, and evenly over their structures."""
+    return np.concatenate([space.sample_many(n, rng), space.sample_varied(n, rng)])
+
+
+def favourites(
+    space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows of codes, costs), the best first and no row twice: of all that there are where they are few, else what a
+    beam finds. `near`: rows of codes to begin from too."""
+    if space.enumerable and space.count <= _LISTED:
+        codes, value = space.feasible.codes, _finite(costs(space.feasible.codes))
+        order = np.argsort(value, kind="stable")
+        return codes[order], value[order]
+    return beam(space, costs, rng, near)
+
+
+def beam(
+    space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `favourites`, over one-knob moves from samples of the whole space (`start` of either kind) and from `near`. It
+    keeps several layouts apart, so that the best of one does not crowd out the others."""
+    layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
+    codes = spread(space, start, rng)
+    if near is not None:
+        codes = np.concatenate([near, codes])
+    known: set[bytes] = set()
+    codes = _fresh(codes, known)
+    value = _finite(costs(codes))
+    expanded: set[bytes] = set()
+    best, stale = np.inf, 0
+    for _ in range(_ROUNDS):
+        order = np.argsort(value, kind="stable")
+        open_ones = _open(codes, value, order, layout, expanded)
+        stale = 0 if value[order[0]] < best else stale + 1
+        best = min(best, float(value[order[0]]))
+        if not open_ones or stale >= _PATIENCE:
+            break
+        expanded.update(codes[row].tobytes() for row in open_ones)
+        beside = _fresh(around(space, codes[open_ones]), known)
+        if len(beside):
+            codes, value = np.concatenate([codes, beside]), np.concatenate([value, _finite(costs(beside))])
+    order = np.argsort(value, kind="stable")
+    return codes[order], value[order]
+
+
+def as_costs(objective: Objective, predict: Costs) -> Costs:
+    """Predictions of the objective's metric as costs; NaN where there is none, inf where a failure is predicted."""
+
+    def costs(codes: np.ndarray) -> np.ndarray:
+        value = np.asarray(predict(codes), dtype=float)
+        return value if objective.minimize else np.where(value > 0, 1 / np.maximum(value, 1e-300), np.inf)
+
+    return costs
+
+
+def _open(
+    codes: np.ndarray, value: np.ndarray, order: np.ndarray, layout: list[int], expanded: set[bytes]
+) -> list[int]:
+    """The best rows, at most `_ALIKE` of a layout; of these, those that were not gone on from yet."""
+    seen: dict[bytes, int] = {}
+    found: list[int] = []
+    taken = 0
+    for row in order.tolist():
+        if taken == _BEAM or not np.isfinite(value[row]):
+            break
+        key = codes[row, layout].tobytes()
+        if seen.get(key, 0) < _ALIKE:
+            seen[key] = seen.get(key, 0) + 1
+            taken += 1
+            if codes[row].tobytes() not in expanded:
+                found.append(row)
+    return found
+
+
+def _fresh(codes: np.ndarray, known: set[bytes]) -> np.ndarray:
+    """The rows that are not known yet, each once; they are from now on."""
+    kept = []
+    for i, row in enumerate(np.ascontiguousarray(codes)):
+        key = row.tobytes()
+        if key not in known:
+            known.add(key)
+            kept.append(i)
+    return np.ascontiguousarray(codes[kept])
+
+
+def _finite(costs: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(costs), costs, np.inf)

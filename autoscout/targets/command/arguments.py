@@ -1,0 +1,179 @@
+"""From (job, configuration) to what is started: the one mapping, of experiments and of exports.
+
+The command's words with its placeholders filled in and its knobs' flags set, the environment that it adds, and the
+files that it reads.
+"""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import KnobEntry
+from autoscout.space.language.expression import Expression
+from autoscout.targets.command import nested
+from autoscout.targets.command.flags import said, switch, with_flag, words_of
+from autoscout.targets.command.preset import Preset, preset_of
+from autoscout.targets.command.template import filled, names_in
+from autoscout.targets.jobs import declared
+from kb.records import AutoscoutError, Configuration, Job, Value
+
+PLACES = ("gpus", "nodes", "hosts", "port", "folder", "iterations")  # beside knobs and the job's attributes
+_NESTED = ("json:", "yaml:", "toml:")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how a command is started: its `folder` for files, a free `port`, the `iterations` that are wanted.
+    `measuring`: an experiment, which may cut short what a person's own launch does (checkpoints, length)."""
+
+    folder: str
+    port: str
+    iterations: str
+    measuring: bool = True
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """`files`: what is written before, by path."""
+
+    words: list[str]
+    environment: dict[str, str]
+    files: dict[str, str]
+
+
+def started(job: Job, configuration: Configuration, place: Place) -> Started:
+    """Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag that has no place, a template that cannot be
+    read."""
+    preset = preset_of(job)
+    entries = declared(job).knob
+    knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
+    names = names_of(job, knobs, place)
+    environment = {
+        **preset.environment,
+        **{n: filled(text, names, f"launch.environment.{n}") for n, text in job.launch.environment.items()},
+    }
+    for entry in entries:
+        if entry.sets.startswith("env:") and knobs[entry.name] is not None:
+            environment[entry.sets[4:]] = filled("{value}", {"value": knobs[entry.name]}, entry.name)
+    return Started(
+        words=_words(job, entries, knobs, names, preset, place),
+        environment=environment,
+        files=_files(job, entries, knobs, names),
+    )
+
+
+def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
+    """What placeholders may speak of."""
+    names = {
+        **attributes_of(job),
+        "gpus": job.devices,
+        "nodes": len(job.cluster.nodes),
+        "hosts": "localhost",
+        "port": place.port,
+        "folder": place.folder,
+        "iterations": place.iterations,
+        **knobs,
+    }
+    for name, text in declared(job).derived.items():
+        expression = Expression(text, declared(job).derived)
+        if all(n in names for n in expression.names):
+            names[name] = expression(names)
+    return names
+
+
+def command_of(job: Job) -> str:
+    """With placeholders, or as a person runs it today."""
+    return job.launch.command or job.launch.current
+
+
+def currently(job: Job) -> dict[str, Value]:
+    """What the command, as it is written, says of the knobs that are flags of it."""
+    words = words_of(command_of(job), "launch.command")
+    if words is None:
+        return {}
+    found = {}
+    for entry in declared(job).knob:
+        if not entry.sets.startswith("-"):
+            continue
+        value = said(words, entry.sets)
+        if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
+            value = None if switch(entry.sets)[1] else False
+        if value is not None:
+            found[entry.name] = value
+    return found
+
+
+def unused(job: Job) -> list[str]:
+    """Knobs that reach nothing."""
+    texts = [command_of(job), *job.launch.environment.values()]
+    spoken = set().union(*(names_in(text) for text in texts))
+    for rendered in job.launch.render:
+        spoken |= names_in(_template(job, rendered.origin), dollars=True) | names_in(rendered.to)
+    derived = declared(job).derived
+    for name in list(spoken & derived.keys()):
+        spoken |= set(Expression(derived[name], derived).names)
+    placed = [e for e in declared(job).knob if not e.sets.startswith(("-", "env:", *_NESTED))]
+    return [e.name for e in placed if e.name not in spoken]
+
+
+def _words(
+    job: Job,
+    entries: list[KnobEntry],
+    knobs: Mapping[str, Value | None],
+    names: Mapping[str, Any],
+    preset: Preset,
+    place: Place,
+) -> list[str]:
+    where, text = "launch.command", command_of(job)
+    words = words_of(text, where)
+    if words is None:
+        line = filled(text, names, where, quoted=shlex.quote)
+        for entry in entries:
+            if entry.sets.startswith("-") and entry.name not in names_in(text):
+                raise AutoscoutError(
+                    f"{where} needs a shell, so the flag of knob '{entry.name}' has no place of its own: write "
+                    f"{switch(entry.sets)[0]} {{{entry.name}}} into the command",
+                    2,
+                )
+        return ["bash", "-c", line]
+    words = [filled(word, names, where) for word in words]
+    for entry in entries:
+        if entry.sets.startswith("-"):
+            words = with_flag(words, entry.sets, knobs[entry.name])
+    if place.measuring:
+        for flag, value in preset.measuring.items():
+            words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
+    return [*job.launch.command_prefix, *words]
+
+
+def _files(
+    job: Job, entries: list[KnobEntry], knobs: Mapping[str, Value | None], names: Mapping[str, Any]
+) -> dict[str, str]:
+    files: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
+    for rendered in job.launch.render:
+        to = filled(rendered.to, names, "launch.render.to")
+        files[to] = filled(_template(job, rendered.origin), names, rendered.origin, dollars=True)
+        kinds.setdefault(nested.KINDS.get(Path(to).suffix, ""), []).append(to)
+    for entry in entries:
+        if entry.sets.startswith(_NESTED) and knobs[entry.name] is not None:
+            kind, path = entry.sets.split(":", 1)
+            found = kinds.get(kind, [])
+            if len(found) != 1:
+                raise AutoscoutError(
+                    f"knob '{entry.name}' sets {entry.sets}, but launch.render makes {len(found)} files of that kind; "
+                    f"it needs one",
+                    2,
+                )
+            files[found[0]] = nested.put(files[found[0]], kind, path, knobs[entry.name], found[0])
+    return files
+
+
+def _template(job: Job, name: str) -> str:
+    path = Path(job.launch.path or ".") / name
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error

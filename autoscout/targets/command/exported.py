@@ -1,0 +1,110 @@
+"""A configuration of a person's own command as a launch to keep, and the short and long check that it works.
+
+It is the mapping of experiments (arguments.py) without what only measuring needs: the command runs as long as the
+person's own does, and rendered files lie in autoscout-run/ where it runs.
+"""
+
+import functools
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from autoscout.cluster.devices import device_kind
+from autoscout.running.supervised import Ended
+from autoscout.targets.command.arguments import Place, Started, command_of, started
+from autoscout.targets.command.failures import classify
+from autoscout.targets.command.flags import with_flag
+from autoscout.targets.command.preset import preset_of
+from autoscout.targets.command.profiler import Reader, free_port, launched, prepare
+from autoscout.targets.command.template import names_in
+from autoscout.targets.launch import Launch
+from kb.records import AutoscoutError, Configuration, Job
+
+_FOLDER, _PORT, _ITERATIONS = "autoscout-run", "29500", "@iterations@"
+
+
+def exported(job: Job, configuration: Configuration) -> Launch:
+    """Errors: AutoscoutError (exit 2) where the command cannot be put together."""
+    if not command_of(job):
+        raise AutoscoutError("there is nothing to export: the job has no launch.command", 2)
+    run = started(job, configuration, Place(folder=_FOLDER, port=_PORT, iterations=_ITERATIONS, measuring=False))
+    words = [word.replace(_ITERATIONS, "ITERATIONS") for word in run.words]
+    spoken = names_in(command_of(job))
+    missing = ["ITERATIONS, how many to train"] if words != run.words else []
+    if "port" in spoken:
+        missing.append(f"another port than {_PORT} where that is taken")
+    if "folder" in spoken and not run.files:
+        missing.append(f"where it writes, instead of {_FOLDER}")
+    return Launch(
+        job=job.name,
+        name="",
+        evidence="",
+        program=words,
+        arguments={},
+        environment=run.environment,
+        devices=[node.count for node in job.cluster.nodes],
+        files=run.files,
+        missing=missing,
+        folder=job.launch.path,
+        on_gpus=device_kind(job) == "cuda",
+    )
+
+
+def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
+    """Runs an exported launch until it has said so many iterations, with what its preset knows of checkpoints and
+    evaluations for a long check; seconds that took. Errors: AutoscoutError (exit 2) for a form that cannot be started
+    here, (exit 1) for one that does not get so far."""
+    if form not in ("command", "json", "yaml"):
+        raise AutoscoutError(f"--check cannot start --format {form} on this machine; it checks --format command", 2)
+    with tempfile.TemporaryDirectory(prefix="autoscout-check-") as name:
+        folder = Path(name).resolve()
+        prepare(folder)
+        run = Started(
+            words=_words(job, launch, str(folder), iterations),
+            environment=launch.environment,
+            files={file.replace(_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
+        )
+        wanted = msgspec.structs.replace(job.launch, warmup=1, measure_s=float("inf"), iterations=iterations)
+        reader = _Until(msgspec.structs.replace(job, launch=wanted), folder, None)
+        limit = job.launch.timeout_s * max(1.0, iterations / (job.launch.iterations + job.launch.warmup))
+        ended = launched(job, run, folder, limit, lambda: False, reader)
+        said = reader.said
+        if said >= iterations or (ended.code == 0 and said):
+            return ended.seconds
+        raise AutoscoutError(_why(job, ended, folder, limit, said, iterations))
+
+
+class _Until(Reader):
+    """Ends a run as soon as it has said so many numbers of the objective, or where those come last, at its end."""
+
+    @property
+    def said(self) -> int:
+        return len(self.costs()) + self._job.launch.warmup if self.costs() else 0
+
+    def enough(self) -> str:
+        super().enough()
+        return f"{self.said} iterations" if self.said >= self._job.launch.iterations else ""
+
+
+def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
+    """The exported words as they are started here: its files lie in `folder`."""
+    port = str(free_port()) if "port" in names_in(command_of(job)) else _PORT
+    places = {_FOLDER: folder, "ITERATIONS": str(iterations + 1), _PORT: port}
+    words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
+    if words[:2] == ["bash", "-c"] or not job.launch.script:
+        return words
+    preset = preset_of(job)
+    extra = preset.soak if iterations > 2 else preset.measuring
+    for flag, value in extra.items():
+        said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
+        words = with_flag(words, flag, said.replace("{folder}", folder) if isinstance(said, str) else said)
+    return words
+
+
+def _why(job: Job, ended: Ended, folder: Path, limit: float, said: int, iterations: int) -> str:
+    log = folder / "output.log"
+    lacking = f"it said {said} of {iterations} iterations"
+    _, evidence = classify(ended, log, preset_of(job).failure, limit, 0, lacking)
+    said_last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
+    return f"the exported launch does not work here: {evidence.partition(' (log:')[0]}; it last said: {said_last[:200]}"

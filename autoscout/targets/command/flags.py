@@ -1,0 +1,91 @@
+"""Flags of a command line: what one says now, and the line with another value in its place."""
+
+import re
+import shlex
+
+from autoscout.targets.command.template import PLACEHOLDER, as_text
+from kb.records import AutoscoutError, Value
+
+_NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$")
+_ASSIGNMENT = re.compile(r"^\w+=")
+
+
+def words_of(command: str, where: str) -> list[str] | None:
+    """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A backslash at
+    the end of a line joins it with the next. Errors: AutoscoutError (exit 2) for an open quote."""
+    places: list[str] = []
+
+    def put_by(found: re.Match[str]) -> str:  # an expression has spaces and signs that mean nothing to a shell
+        places.append(found[0])
+        return f"\ue000{len(places) - 1}\ue001"
+
+    text = PLACEHOLDER.sub(put_by, re.sub(r"\\\s*\n", " ", command).strip())
+    try:
+        lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        tokens = list(lexer)
+        words = shlex.split(text)
+    except ValueError as error:
+        raise AutoscoutError(f"{where}: {error}", 2) from error
+    if not words:
+        raise AutoscoutError(f"{where} is empty", 2)
+    unquoted = re.sub(r"'[^']*'", "", text)
+    operators = any(token and set(token) <= set("|&;<>") for token in tokens)
+    needs_shell = operators or re.search(r"[$`]", unquoted) or "\n" in unquoted or _ASSIGNMENT.match(words[0])
+    if needs_shell:
+        return None
+    return [re.sub("\ue000(\\d+)\ue001", lambda found: places[int(found[1])], word) for word in words]
+
+
+def switch(flag: str) -> tuple[str, str]:
+    """ "--overlap/--no-overlap" → what says on, and what says off ("" if nothing does)."""
+    on, _, off = flag.partition("/")
+    return on, off
+
+
+def said(words: list[str], flag: str) -> Value | None:
+    """What a command line says of a flag: True where it has no value, None where it says nothing."""
+    on, off = switch(flag)
+    name = on.rstrip("=")
+    if off and off in words:
+        return False
+    for i in range(len(words) - 1, -1, -1):  # the last one counts
+        if words[i] == name:
+            after = words[i + 1] if i + 1 < len(words) else ""
+            return True if not after or (after.startswith("-") and not _NUMBER.match(after)) else value_of(after)
+        if words[i].startswith(f"{name}="):
+            return value_of(words[i][len(name) + 1 :])
+    return None
+
+
+def value_of(text: str) -> Value:
+    """As a knob has it."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if _NUMBER.match(text):
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    return text
+
+
+def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
+    """The line with a flag's value in the place where it stands, else at the end; None or False: without the flag."""
+    on, off = switch(flag)
+    name = on.rstrip("=")
+    new = _written(on, off, value)
+    places = [i for i, w in enumerate(words) if w in (name, off or name) or w.startswith(f"{name}=")]
+    if not places:
+        return [*words, *new]
+    place = places[-1]  # the last one counts
+    follows = words[place] == name and said(words[: place + 2], on) is not True
+    if words[place].startswith(f"{name}=") and len(new) == 2:
+        new = [f"{new[0]}={new[1]}"]
+    return [*words[:place], *new, *words[place + 1 + follows :]]
+
+
+def _written(on: str, off: str, value: Value | None) -> list[str]:
+    if on.endswith("="):
+        return [] if value is None else [f"{on}{as_text(value)}"]
+    if isinstance(value, bool):
+        return [on] if value else [off] if off else []
+    return [] if value is None else [on, as_text(value)]

@@ -1,0 +1,47 @@
+"""Whether two runs of a person's own command computed the same: by the losses that they print, if they print any.
+
+A log shows losses in a few digits, of one rank or of one micro batch, and the data may come in another order: what is
+compared is whether they are the same training at all, within a share that the job may narrow.
+"""
+
+import math
+import statistics
+
+from kb.records import Measurement
+
+COMPARED = 3  # losses of each run
+
+
+class LossesIfTold:
+    """Losses alone are enough; without any, nothing is found wrong (and `check` says so)."""
+
+    def __init__(self, tolerance: float) -> None:
+        """`tolerance`: as a share of the reference's losses."""
+        self._tolerance = tolerance
+
+    def flaw(self, measured: Measurement) -> str:
+        """ "" or why a run's own numbers cannot be right, whatever others computed."""
+        for what, found in (("losses", measured.losses), ("gradient norms", measured.grad_norms)):
+            if not all(math.isfinite(value) for value in found):
+                return f"{what} are not finite: {_series(found)}"
+        return ""
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
+        """Iteration by iteration, as far as both tell."""
+        if problem := self.flaw(measured):
+            return problem
+        pairs = list(zip(reference.losses[:COMPARED], measured.losses[:COMPARED], strict=False))
+        if not pairs:
+            return ""
+        off = statistics.fmean(abs(b - a) / max(abs(a), 1e-12) for a, b in pairs)
+        if off <= self._tolerance:
+            return ""
+        return (
+            f"losses deviate by {off:.2g} on average (allowed {self._tolerance:g}): expected "
+            f"{_series([a for a, _ in pairs])}, found {_series([b for _, b in pairs])}; if your script draws other "
+            f"data each time, seed it, or raise launch.loss_tolerance"
+        )
+
+
+def _series(values: list[float]) -> str:
+    return "[" + ", ".join(f"{value:.5g}" for value in values[:COMPARED]) + "]"

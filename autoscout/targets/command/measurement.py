@@ -1,0 +1,162 @@
+"""From the numbers that a run said to its metrics: units, warm-up, what follows from what.
+
+A name says its unit (step_time_ms, peak_memory_mib); the objective may ask for another of the same kind. Of a number
+that is said again and again the first `launch.warmup` are dropped and the median counts, of memory the most.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from autoscout.job.objective import constraint, from_metric, others
+from autoscout.job.units import factor, unit_of
+from autoscout.targets.command.preset import metrics_of
+from kb.records import AutoscoutError, Job, MetricSource
+
+Values = Mapping[str, list[float]]
+OF_EVERY_RUN = ("start_s", "peak_rss_gib", "cpu_s")  # known of any command
+_LOSSES, _NORMS = ("loss", "lm_loss", "train_loss"), ("grad_norm",)
+_TIMES, _SIZES = ("us", "ms", "s", "min", "h"), ("bytes", "kb", "mb", "gb", "kib", "mib", "gib")
+_RATES = {"iterations_per_s": "step_time_s", "steps_per_s": "step_time_s"}
+_STEP = "step_time_s"
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """`iterations_s`: seconds of each iteration after warm-up, where the run says them."""
+
+    metrics: dict[str, float]
+    iterations_s: list[float] = []
+    losses: list[float] = []
+    grad_norms: list[float] = []
+
+
+def told(job: Job, values: Values) -> Told:
+    metrics = {n: _statistic(job, n, v) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
+    metrics = {n: v for n, v in metrics.items() if math.isfinite(v)}
+    sources = metrics_of(job)
+    for name in wanted(job):
+        if name not in metrics and (value := _derived(job, name, metrics, sources)) is not None:
+            metrics[name] = value
+    if _STEP not in metrics and (step := _derived(job, _STEP, metrics, sources)) is not None:
+        metrics[_STEP] = step
+    if "tokens_per_s" not in metrics and _STEP in metrics and (tokens := _tokens(job)):
+        metrics["tokens_per_s"] = tokens / metrics[_STEP]
+    if "step_time_ms" in metrics and _STEP in metrics:
+        del metrics["step_time_ms"]
+    return Told(
+        metrics=metrics,
+        iterations_s=_series(job, values, _STEP),
+        losses=_first(values, _LOSSES),
+        grad_norms=_first(values, _NORMS),
+    )
+
+
+def costs(job: Job, values: Values) -> list[float]:
+    """What each iteration after warm-up says of the objective, as a cost; [] where it is not said by iteration."""
+    series = [v for v in _series(job, values, job.objective.metric) if 0 < v < math.inf]
+    return [from_metric(job.objective, v) for v in series]
+
+
+def wanted(job: Job) -> list[str]:
+    """The metrics that the objective and its constraints speak of."""
+    limited = [constraint(text)[0] for text in job.objective.constraints]
+    return list(dict.fromkeys([job.objective.metric, *(o.metric for o in others(job.objective)), *limited]))
+
+
+def known_metrics(job: Job) -> tuple[str, ...]:
+    """What runs of the job report; () anything, where the job does not say what it reads."""
+    declared = metrics_of(job)
+    if not declared:
+        return ()
+    found = {*declared, *OF_EVERY_RUN}
+    for name in declared:
+        base, unit = _unit(name, declared)
+        found |= {f"{base}_{other}" for kind in (_TIMES, _SIZES) if unit in kind for other in kind}
+        if name in _RATES:
+            found.add(_RATES[name])
+    if _STEP in found and _tokens(job):
+        found.add("tokens_per_s")
+    if "tokens_per_s" in found and _tokens(job):
+        found.add(_STEP)
+    return tuple(sorted(found))
+
+
+def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping[str, str | MetricSource]):
+    for have, value in metrics.items():
+        convert = _conversion(job, have, name, sources)
+        if convert is not None and value > 0:
+            return convert(value)
+    return None
+
+
+def _series(job: Job, values: Values, name: str) -> list[float]:
+    """A metric iteration by iteration, after warm-up."""
+    sources = metrics_of(job)
+    for have, series in values.items():
+        convert = _conversion(job, have, name, sources)
+        if convert is not None and len(series) > 1:
+            return [convert(v) for v in _warm(job, series) if math.isfinite(v) and v > 0]
+    return []
+
+
+def _conversion(
+    job: Job, have: str, name: str, sources: Mapping[str, str | MetricSource]
+) -> Callable[[float], float] | None:
+    """How one metric becomes another: itself, another unit, a rate's inverse, tokens of a step; None: not at all."""
+    if have == name:
+        return lambda v: v
+    base, unit = _unit(have, sources)
+    wanted_base, wanted_unit = _unit(name, {})
+    if unit and wanted_unit and base == wanted_base and any({unit, wanted_unit} <= {*k} for k in (_TIMES, _SIZES)):
+        by = factor(have, unit, wanted_unit)
+        return lambda v: v * by
+    if _RATES.get(have) == name:
+        return lambda v: 1 / v
+    tokens = _tokens(job)
+    if tokens and have == "tokens_per_s" and name == _STEP:
+        return lambda v: tokens / v
+    if tokens and name == "tokens_per_s" and base == "step_time" and unit in _TIMES:
+        by = factor(have, unit, "s")
+        return lambda v: tokens / (v * by)
+    return None
+
+
+def _unit(name: str, sources: Mapping[str, str | MetricSource]) -> tuple[str, str]:
+    """(name without its unit, unit)."""
+    source = sources.get(name)
+    if isinstance(source, MetricSource) and source.unit:
+        return name, source.unit
+    unit = unit_of(name)
+    return (name[: -len(unit) - 1], unit) if unit and name.endswith(f"_{unit}") else (name, "")
+
+
+def unit_problems(job: Job) -> list[str]:
+    """Units that are none."""
+    found = []
+    for name, source in job.launch.metrics.items():
+        if isinstance(source, MetricSource) and source.unit:
+            try:
+                factor(name, source.unit, "gib" if source.unit.lower() in _SIZES else "s")
+            except AutoscoutError as error:
+                found.append(f"launch.metrics.{error}")
+    return found
+
+
+def _tokens(job: Job) -> int:
+    return job.traffic.global_batch * job.traffic.seq_len
+
+
+def _statistic(job: Job, name: str, values: list[float]) -> float:
+    if "memory" in name or _unit(name, metrics_of(job))[1] in _SIZES:
+        return max(values)
+    return statistics.median(_warm(job, values))
+
+
+def _warm(job: Job, values: list[float]) -> list[float]:
+    return values[job.launch.warmup :] if len(values) > job.launch.warmup else values[-1:]
+
+
+def _first(values: Values, names: tuple[str, ...]) -> list[float]:
+    return next((list(values[name][:8]) for name in names if values.get(name)), [])

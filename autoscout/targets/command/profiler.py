@@ -1,0 +1,283 @@
+"""One experiment on a person's own command: start, read while it runs, end when enough is known, tell or classify."""
+
+import math
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running import early, results, supervised
+from autoscout.running import outcome as failing
+from autoscout.running.interpreter import context_of
+from autoscout.running.supervised import Ended
+from autoscout.targets.command import measurement, surroundings
+from autoscout.targets.command.arguments import Place, Started, command_of, started
+from autoscout.targets.command.failures import classify, nearest_lines
+from autoscout.targets.command.preset import metrics_of, preset_of
+from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
+from autoscout.targets.command.template import filled
+from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource
+
+_LEFT = ("measured.json", "result.json", "output.log", "ended.json")
+_LOOK_S = 0.2  # between two looks at files that grow
+RESULT = "AUTOSCOUT_RESULT"
+
+
+class CommandProfiler:
+    """Runs the command once for each experiment."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._environment: dict[str, str] = {}
+        self._stopping = False
+        self._bar: early.Bar | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
+        if not self._environment:
+            if not command_of(self._job):
+                raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
+            self._environment = surroundings.describe(self._job, _example(self._job))
+        return self._environment
+
+    def aim(self, bar: early.Bar | None) -> None:
+        """What the next run has to beat (running/early.py)."""
+        self._bar = bar if self._job.launch.end_early else None
+
+    def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        """Runs it in `folder`. Failures are measurements; after interrupt() the status is "killed". Errors:
+        AutoscoutError when it cannot be an experiment at all, or the folder cannot be written."""
+        try:
+            return self._run(configuration, name, folder.resolve())
+        finally:
+            self._stopping, self._bar = False, None
+
+    def adopt(self, folder: Path) -> Measurement | None:
+        """The measurement of an experiment that finished while nobody was left to write it down."""
+        try:
+            return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def interrupt(self) -> None:
+        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Nothing is held between experiments."""
+
+    def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
+        job, about = self._job, self.environment()
+        prepare(folder)
+        place = Place(
+            folder=str(folder), port=str(free_port()), iterations=str(job.launch.warmup + job.launch.iterations)
+        )
+        run = started(job, configuration, place)
+        began = time.time()
+        kills = failing.oom_kills()
+        reader = Reader(job, folder, self._bar)
+        ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader)
+        cost = time.time() - began
+        found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
+        found = msgspec.structs.replace(
+            found,
+            context=context_of(job, about),
+            environment=about,
+            cost_s=cost,
+            device_s=cost * job.devices,
+            at=began + cost,
+        )
+        if found.status != "killed":
+            with results.writing(folder):
+                (folder / "measured.json").write_bytes(msgspec.json.encode(found))
+        return found
+
+    def _measured(
+        self, configuration: Configuration, name: str, folder: Path, reader: "Reader", ended: Ended, kills: int
+    ) -> Measurement:
+        job, log = self._job, folder / "output.log"
+        found = measurement.told(job, reader.values())
+        missing = [metric for metric in measurement.wanted(job)[:1] if metric not in found.metrics]
+        plain = Measurement(configuration=configuration, name=name, context="", status="ok")
+        told = msgspec.structs.replace(
+            plain,
+            metrics={**found.metrics, **_of_the_run(reader, ended)},
+            iterations_s=found.iterations_s,
+            losses=_finite(found.losses),
+            grad_norms=_finite(found.grad_norms),
+        )
+        if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
+            if broken := reader.not_finite():
+                return msgspec.structs.replace(told, status="wrong", evidence=broken)
+            if reader.hopeless:
+                return msgspec.structs.replace(told, fidelity="short", evidence=ended.why)
+            if ended.left:
+                note = f"it left {ended.left} processes running, which were ended"
+                return msgspec.structs.replace(told, evidence=note)
+            return told
+        lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
+        status, evidence = classify(ended, log, preset_of(job).failure, job.launch.timeout_s, kills, lacking)
+        return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
+
+
+class Reader:
+    """What one run says, and whether enough of it is known."""
+
+    def __init__(self, job: Job, folder: Path, bar: early.Bar | None, iterations: int = 0) -> None:
+        """`iterations`: how many are wanted after warm-up; 0: as the job says."""
+        self._job, self._folder, self._bar = job, folder, bar
+        self._iterations = iterations
+        self._sources = {
+            name: MetricSource(pattern=source) if isinstance(source, str) else source
+            for name, source in metrics_of(job).items()
+        }
+        self._numbers = {n: Numbers(s) for n, s in self._sources.items() if not s.json}
+        self._stream = Stream([self._numbers[n] for n, s in self._sources.items() if not s.json and not s.file])
+        by_file: dict[str, list[Numbers]] = {}
+        for name, source in self._sources.items():
+            if source.file and not source.json:
+                by_file.setdefault(source.file, []).append(self._numbers[name])
+        self._tails = [Tail(self._path(file), Stream(numbers)) for file, numbers in by_file.items()]
+        self._result = ResultFile(folder / "result.json")
+        self._looked = 0.0
+        self._count = -1
+        self.first_at: float | None = None  # monotonic: of the first iteration that is said
+        self.began = time.monotonic()
+        self.hopeless = ""
+
+    def feed(self, piece: bytes) -> None:
+        self._stream.feed(piece, time.monotonic())
+
+    def values(self) -> dict[str, list[float]]:
+        found = dict(self._result.values)
+        for name, source in self._sources.items():
+            if not source.json:
+                found[name] = self._numbers[name].values
+                continue
+            path = self._path(source.file) if source.file else self._folder / "result.json"
+            number = number_at(path, source.json)
+            found[name] = [] if number is None else [number]
+        return found
+
+    def costs(self) -> list[float]:
+        return measurement.costs(self._job, self.values())
+
+    def enough(self) -> str:
+        """ "" or why the run may be ended."""
+        now = time.monotonic()
+        if now > self._looked + _LOOK_S:
+            self._looked = now
+            for tail in self._tails:
+                tail.read()
+            self._result.read()
+        count = sum(len(n.values) for n in self._numbers.values()) + sum(map(len, self._result.values.values()))
+        if count == self._count:
+            return ""
+        self._count = count
+        costs = self.costs()
+        if not costs:
+            return ""
+        self.first_at = self.first_at or now
+        if not self._all_said():
+            return ""
+        self.hopeless = early.hopeless(costs, self._bar)
+        launch = self._job.launch
+        return self.hopeless or early.known_well(
+            costs, self._iterations or launch.iterations, now - self.first_at, launch.measure_s
+        )
+
+    def close(self) -> None:
+        self._stream.close(time.monotonic())
+        for tail in self._tails:
+            tail.close()
+        self._result.close()
+
+    @property
+    def problem(self) -> str:
+        return self._result.problem
+
+    def not_finite(self) -> str:
+        """ "" or which of the numbers that must be finite is not."""
+        for name, values in self.values().items():
+            if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
+                at = next(i for i, value in enumerate(values) if not math.isfinite(value))
+                return f"{name} is not a number from iteration {at + 1} on"
+        return ""
+
+    def _all_said(self) -> bool:
+        """Every metric that is read was said at least once: a summary at the end is waited for."""
+        return all(n.values for n in self._numbers.values()) and not any(s.json for s in self._sources.values())
+
+    def _path(self, file: str) -> Path:
+        names = {"folder": str(self._folder)}
+        return Path(self._job.launch.path or ".") / filled(file, names, "launch.metrics")
+
+
+def launched(
+    job: Job, run: Started, folder: Path, limit_s: float, stopping: Callable[[], bool], reader: Reader
+) -> Ended:
+    """Writes what the command reads, and runs it to its end or until enough is known."""
+    for name, content in run.files.items():
+        path = Path(name)
+        if not path.is_relative_to(folder):
+            raise AutoscoutError(f'launch.render.to = "{name}" is outside of the run; begin it with {{folder}}/', 2)
+        with results.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
+    cwd = Path(job.launch.path or ".")
+    ended = supervised.run(run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough)
+    reader.close()
+    return ended
+
+
+def prepare(folder: Path) -> None:
+    """Empties the folder of an earlier attempt. Errors: AutoscoutError when it cannot be written."""
+    with results.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _LEFT:
+            (folder / name).unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return listening.getsockname()[1]
+
+
+def _example(job: Job) -> Started:
+    """Some configuration's, to see what it runs on."""
+    from autoscout.targets.jobs import JobSpace
+
+    space = JobSpace.of_job(job)
+    return started(job, space.reference, Place(folder="{folder}", port="29500", iterations="1"))
+
+
+def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
+    """`start_s`: until the first iteration was said, warm-up included."""
+    found = {}
+    if reader.first_at is not None:
+        found["start_s"] = reader.first_at - reader.began
+    if ended.peak_rss_gib:
+        found["peak_rss_gib"] = ended.peak_rss_gib
+    return found
+
+
+def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:
+    if reader.problem:
+        return reader.problem
+    sources = metrics_of(job)
+    if not sources:
+        return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
+    said = reader.values()
+    for name, source in sources.items():
+        pattern = source if isinstance(source, str) else source.pattern or source.between
+        if pattern and not said.get(name):
+            return f"no line matches launch.metrics.{name}{nearest_lines(log, pattern)}"
+    return f"{metric} was not said: {', '.join(f'{len(v)} × {n}' for n, v in said.items())}"
+
+
+def _finite(values: list[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]

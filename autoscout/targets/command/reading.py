@@ -1,0 +1,216 @@
+"""What a run says of itself, read while it is written: numbers by pattern, in what it prints or in files.
+
+Of each pattern the longest text that every match must contain is looked for first; only lines with it are tried. So a
+log is read at hundreds of MB/s, in memory for one piece of it.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autoscout.targets.command import nested
+from kb.records import MetricSource
+
+MOST = 100_000  # values of a metric that are kept
+_LONGEST = 2**16  # bytes of a line that are looked at
+_PIECE = 2**20
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_ENDS = re.compile(rb"[\r\n]")
+
+
+class Numbers:
+    """Values of one metric by one pattern."""
+
+    def __init__(self, source: MetricSource) -> None:
+        pattern = source.pattern or source.between
+        self._pattern = re.compile(pattern.encode())
+        self._literal = literal(pattern).encode()
+        self._times = bool(source.between)
+        self._last: float | None = None
+        self.values: list[float] = []
+
+    def read(self, text: bytes, at: float) -> None:
+        """`text`: whole lines; `at`: when they came, in seconds."""
+        for line in self._lines(text):
+            if found := self._pattern.search(line):
+                self._note(found, at)
+
+    def _note(self, found: re.Match[bytes], at: float) -> None:
+        if self._times:
+            if self._last is not None:
+                self._keep(at - self._last)
+            self._last = at
+            return
+        number = number_of(found[found.lastindex or 0] or b"")
+        if number is not None:
+            self._keep(number)
+
+    def _keep(self, value: float) -> None:
+        if len(self.values) < MOST:
+            self.values.append(value)
+
+    def _lines(self, text: bytes) -> Iterator[bytes]:
+        if not self._literal:
+            yield from (line[:_LONGEST] for line in _ENDS.split(text))
+            return
+        place = text.find(self._literal)
+        while place >= 0:
+            start = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
+            ends = [end for end in (text.find(b"\n", place), text.find(b"\r", place)) if end >= 0]
+            end = min(ends, default=len(text))
+            yield text[start : min(end, start + _LONGEST)]
+            place = text.find(self._literal, end)
+
+
+class Stream:
+    """Pieces of a log into whole lines, for several metrics."""
+
+    def __init__(self, numbers: list[Numbers]) -> None:
+        self._numbers = numbers
+        self._rest = b""
+
+    def feed(self, piece: bytes, at: float) -> None:
+        cut = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if not cut:
+            self._rest = (self._rest + piece)[-_LONGEST:]
+            return
+        text = self._rest + piece[:cut]
+        if b"\x1b" in text:
+            text = _COLOURS.sub(b"", text)
+        self._rest = piece[cut:][-_LONGEST:]
+        for numbers in self._numbers:
+            numbers.read(text, at)
+
+    def close(self, at: float) -> None:
+        """What came last may lack its end of line."""
+        if self._rest:
+            self.feed(b"\n", at)
+
+
+class Tail:
+    """A file that grows, read as far as it is written."""
+
+    def __init__(self, path: Path, stream: Stream) -> None:
+        self._path, self._stream, self._place = path, stream, 0
+
+    def read(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._place)
+                while piece := file.read(_PIECE):
+                    self._place += len(piece)
+                    self._stream.feed(piece, time.monotonic())
+        except OSError:  # not there yet
+            return
+
+    def close(self) -> None:
+        self.read()
+        self._stream.close(time.monotonic())
+
+
+class ResultFile:
+    """The file that $AUTOSCOUT_RESULT names: a JSON object of metrics by name, or one a line, one per iteration."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place, self._rest = path, 0, b""
+        self.values: dict[str, list[float]] = {}
+        self.problem = ""
+
+    def read(self) -> None:
+        """Whole lines that have come."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._place)
+                new = file.read()
+        except OSError:
+            return
+        self._place += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def close(self) -> None:
+        """All of it, as one document where it is not one a line."""
+        self.read()
+        if self._rest.strip():
+            self._take(self._rest)
+        if self.values:
+            return
+        try:
+            text = self._path.read_bytes()
+        except OSError:
+            return
+        if not text.strip():
+            return
+        try:
+            self._keep(json.loads(text))
+        except ValueError as error:
+            self.problem = f"$AUTOSCOUT_RESULT holds half a JSON, or none ({error})"
+
+    def at(self, path: str) -> float | None:
+        """The number at a path of the whole document."""
+        return number_at(self._path, path)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return
+        self._keep(found)
+
+    def _keep(self, found: Any) -> None:
+        for name, value in found.items() if isinstance(found, dict) else ():
+            some = value if isinstance(value, list) else [value]
+            numbers = [float(x) for x in some if isinstance(x, int | float) and not isinstance(x, bool)]
+            kept = self.values.setdefault(name, [])
+            kept += numbers[: MOST - len(kept)]
+
+
+def number_at(path: Path, inside: str) -> float | None:
+    """What a JSON file says at a path such as results.0.step; None where it says no number."""
+    try:
+        found = nested.at(json.loads(path.read_bytes()), inside)
+    except (OSError, ValueError):
+        return None
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def number_of(text: bytes) -> float | None:
+    """ "1,234.5", "1.2e-3", "nan" → a number."""
+    try:
+        return float(text.replace(b",", b"").strip().rstrip(b".%"))
+    except ValueError:
+        return None
+
+
+def literal(pattern: str) -> str:
+    """The longest text that every match of a pattern contains; "" if there is none."""
+    try:
+        parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+    except re.error:
+        return ""
+    if parsed.state.flags & re.IGNORECASE:
+        return ""
+    runs = [""]
+    for operation, argument in parsed:
+        name = str(operation)
+        if name == "LITERAL" and chr(argument) not in "\r\n":
+            runs[-1] += chr(argument)
+        else:
+            runs.append("")
+            if name == "SUBPATTERN" and not (argument[1] or argument[2]):
+                runs += [literal_of_parsed(argument[3]), ""]
+    return max(runs, key=len)
+
+
+def literal_of_parsed(parsed: Any) -> str:
+    """Of a group that every match goes through."""
+    text = ""
+    for operation, argument in parsed:
+        if str(operation) != "LITERAL":
+            return text
+        text += chr(argument)
+    return text

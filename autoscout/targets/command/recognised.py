@@ -1,0 +1,88 @@
+"""A job from the command line that a person runs today: its preset, what its flags say of the model and the batch, and
+its devices."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from autoscout.targets.command.flags import said
+from autoscout.targets.command.preset import Preset, preset, recognised
+
+_PER_NODE = (
+    "--nproc-per-node",
+    "--nproc_per_node",
+    "--ntasks-per-node",
+    "--gpus-per-node",
+    "--num_gpus",
+    "--num_gpus=",
+)
+_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
+_TOTAL = ("--num_processes", "--num-processes", "-np")
+# Flags of a script that nobody knows, which by their names are worth tuning.
+_TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
+_NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
+_STEPS = (0.5, 1, 2)
+
+
+def job_of(words: list[str]) -> dict[str, Any]:
+    """A job file's content, without its devices' kind. `notes`: what a person should look at."""
+    name = recognised(words)
+    known = preset(name) if name else Preset()
+    found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
+    for section, fields in _read(words, known).items():
+        found[section] = fields
+    found["devices"] = _devices(words)
+    goal, metric = known.objective.split()
+    found["objective"] = {goal: metric}
+    launch: dict[str, Any] = {"script": name} if name else {}
+    found["launch"] = launch
+    notes: list[str] = []
+    if not name:
+        launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
+        found["space"] = {"knob": _guessed(words)}
+        notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
+        if not found["space"]["knob"]:
+            notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
+    found["notes"] = notes
+    return found
+
+
+def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
+    """What the flags say; a model only where they say all of it."""
+    sections: dict[str, dict[str, Any]] = {}
+    for flag, field in known.reads.items():
+        value = said(words, flag)
+        section, _, name = field.partition(".")
+        if isinstance(value, int) and not isinstance(value, bool):
+            sections.setdefault(section, {})[name] = value
+    model = sections.get("model", {})
+    if model and not {"layers", "hidden", "heads", "vocab"} <= model.keys():
+        del sections["model"]
+    return sections
+
+
+def _devices(words: list[str]) -> tuple[int, int] | None:
+    """(nodes, devices of each); None where the line does not say."""
+    nodes = next((n for flag in _NODES if isinstance(n := said(words, flag), int) and n is not True), 1)
+    each = next((n for flag in _PER_NODE if isinstance(n := said(words, flag), int) and n is not True), None)
+    if each is None:
+        total = next((n for flag in _TOTAL if isinstance(n := said(words, flag), int) and n is not True), None)
+        each = total // nodes if total else None
+    return (nodes, each) if each else None
+
+
+def _guessed(words: list[str]) -> list[dict[str, Any]]:
+    knobs = []
+    for word in words:
+        flag = word.partition("=")[0]
+        value = said(words, flag) if _TUNABLE.match(flag) and not _NOT.search(flag) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            values = sorted({int(value * step) for step in _STEPS if value * step == int(value * step)})
+            name = re.sub(r"\W", "_", flag.lstrip("-"))
+            knobs.append({"name": name, "values": values if value else [0, 2, 4], "sets": flag})
+    return knobs
+
+
+def _name(words: list[str], preset_name: str) -> str:
+    script = next((Path(word).stem for word in words if word.endswith((".py", ".sh"))), preset_name or "run")
+    return re.sub(r"[^\w.-]", "-", script).lstrip("-_.") or "run"

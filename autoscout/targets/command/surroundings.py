@@ -1,0 +1,138 @@
+"""What a person's own command runs on: versions of what its interpreter has, the device, and the code itself.
+
+All of it decides what measurements are comparable: after an edit of the script nothing that was measured before
+answers.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from autoscout.cluster.devices import device_kind
+from autoscout.running import interpreter
+from autoscout.targets.command.arguments import Started, command_of
+from autoscout.targets.command.preset import preset_of
+from kb.records import AutoscoutError, Job, content_hash
+
+_PACKAGES = (
+    *("torch", "megatron-core", "transformer-engine", "deepspeed", "transformers", "accelerate", "trl", "peft"),
+    *("torchtitan", "vllm", "sglang", "tensorrt-llm", "jax", "flash-attn", "triton"),
+)
+_PROBE = """import importlib.metadata as m, json, platform
+found = {"python": platform.python_version()}
+for name in NAMES:
+    try: found[name] = m.version(name)
+    except m.PackageNotFoundError: pass
+print(json.dumps(found))
+"""
+_LARGEST = 2**20  # bytes of a file that is taken for code
+
+
+def variables(job: Job, started: Started) -> dict[str, str]:
+    """The environment of the command: ours, with what the job adds. On the path the folder of `launch.python` comes
+    first, and that of our own interpreter last: an environment need not be activated."""
+    found = {**os.environ, "PYTHONUNBUFFERED": "1", **started.environment}
+    first = [str(Path(job.launch.python).absolute().parent)] if job.launch.python else []
+    path = [*first, found.get("PATH", os.defpath), str(Path(sys.executable).parent)]
+    return {**found, "PATH": os.pathsep.join(path)}
+
+
+def describe(job: Job, started: Started) -> dict[str, str]:
+    """Errors: AutoscoutError (exit 2) when the command cannot be found, or its interpreter does not run."""
+    cwd, environment = Path(job.launch.path or "."), variables(job, started)
+    program = found_program(started.words[0], cwd, environment)
+    found: dict[str, str] = {}
+    python = _python(job, program)
+    if python:
+        found = interpreter.probe([python, "-c", _PROBE.replace("NAMES", repr(_PACKAGES))], python)
+    kind = device_kind(job)
+    devices = _cpu() if kind == "cpu" else _gpus()
+    return {**found, **devices, "code": _code(job, started, cwd), "launcher": job.launch.launcher}
+
+
+def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
+    """Errors: AutoscoutError (exit 2)."""
+    if not cwd.is_dir():
+        raise AutoscoutError(f"launch.path: {cwd} is no folder", 2)
+    if "/" in name and not name.startswith("/"):
+        name = str(cwd / name)
+    found = shutil.which(name, path=environment.get("PATH"))
+    if found is None:
+        raise AutoscoutError(
+            f"launch.command: '{name}' is no program that can be run here; give its path, or the folder of its "
+            f"interpreter in launch.python",
+            2,
+        )
+    return found
+
+
+def _python(job: Job, program: str) -> str:
+    if job.launch.python:
+        return job.launch.python
+    if Path(program).name.startswith("python"):
+        return program
+    beside = Path(program).parent / "python"
+    return str(beside) if beside.is_file() else sys.executable if Path(program).name == "torchrun" else ""
+
+
+def _cpu() -> dict[str, str]:
+    model = "cpu"
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return {"device": model, "devices": str(len(os.sched_getaffinity(0)))}
+
+
+def _gpus() -> dict[str, str]:
+    """As nvidia-smi names them; nothing where it cannot be asked: the command itself will say what it lacks."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [[part.strip() for part in line.split(",")] for line in said.splitlines() if line.strip()]
+    names = [row[0] for row in rows]
+    return {
+        "device": " + ".join(sorted(set(names))),
+        "devices": str(len(names)),
+        "gpus": ", ".join(names),
+        "driver": rows[0][1] if rows and len(rows[0]) > 1 else "",
+    }
+
+
+def _code(job: Job, started: Started, cwd: Path) -> str:
+    """A hash of the command, its files that are code, its templates, and what is read of its log."""
+    digest = hashlib.sha256()
+    launch = job.launch
+    preset = preset_of(job)
+    digest.update(
+        content_hash(
+            [
+                command_of(job),
+                launch.environment,
+                msgspec.to_builtins(launch.metrics),
+                msgspec.to_builtins(preset.metrics),
+                preset.measuring,
+            ]
+        ).encode()
+    )
+    for name in [*started.words, *(rendered.origin for rendered in launch.render)]:
+        path = cwd / name
+        try:
+            if path.is_file() and path.stat().st_size <= _LARGEST and not os.access(path, os.X_OK):
+                digest.update(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+    head = cwd / ".git" / "HEAD"
+    if head.is_file():
+        digest.update(head.read_bytes())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,77 @@
+"""Placeholders: `{name}`, or `{an expression}` such as {global_batch // (mbs * gpus)}, in commands, environments and
+rendered files; in rendered files `$NAME` too, where NAME is known.
+
+What stands between braces without a name in it, or with quotes, colons or further braces, is none: JSON may
+be written as it is. `{{name}}` stands for `{name}` itself, and `${NAME}` is left to the shell.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autoscout.job.words import nearest_name
+from autoscout.space.language.expression import Expression
+from kb.records import AutoscoutError
+
+_INNER = r"(?=[^{}]*[A-Za-z_])[A-Za-z_0-9(][^{}\"'\n:;]*"
+PLACEHOLDER = re.compile(rf"\{{\{{(?P<kept>{_INNER})\}}\}}|(?<!\$)\{{(?P<inner>{_INNER})\}}")
+_DOLLAR = re.compile(r"\$(?P<name>[A-Za-z_]\w*)")
+
+
+def filled(
+    text: str,
+    names: Mapping[str, Any],
+    where: str,
+    dollars: bool = False,
+    quoted: Callable[[str], str] = str,
+) -> str:
+    """`text` with its placeholders replaced; `quoted`: how a value is written. Errors: AutoscoutError (exit 2) for an
+    unknown placeholder, or an expression that cannot be evaluated."""
+
+    def place(found: re.Match[str]) -> str:
+        if found["kept"] is not None:
+            return "{" + found["kept"] + "}"
+        return quoted(as_text(_value(found["inner"], names, where)))
+
+    text = PLACEHOLDER.sub(place, text)
+    if not dollars:
+        return text
+    return _DOLLAR.sub(lambda m: as_text(names[m["name"]]) if m["name"] in names else m[0], text)
+
+
+def names_in(text: str, dollars: bool = False) -> set[str]:
+    """What a text's placeholders speak of; what is no expression is left out."""
+    found: set[str] = set()
+    for match in PLACEHOLDER.finditer(text):
+        try:
+            found |= set(Expression(match["inner"]).names) if match["inner"] else set()
+        except AutoscoutError:
+            continue
+    return found | ({m["name"] for m in _DOLLAR.finditer(text)} if dollars else set())
+
+
+def as_text(value: Any) -> str:
+    """As configuration files have it: true, 4, 0.1, name."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(inner: str, names: Mapping[str, Any], where: str) -> Any:
+    try:
+        expression = Expression(inner)
+    except AutoscoutError as error:
+        raise AutoscoutError(
+            f"{where}: {{{inner}}} is neither a placeholder nor an expression; write {{{{{inner}}}}} for braces of its "
+            f"own",
+            2,
+        ) from error
+    for name in expression.names:
+        if name not in names:
+            raise AutoscoutError(
+                f"{where}: the placeholder {{{name}}}{nearest_name(name, names)}; {{{{{name}}}}} stands for braces of "
+                f"its own",
+                2,
+            )
+    try:
+        return expression(names)
+    except AutoscoutError as error:
+        raise AutoscoutError(f"{where}: {error}", 2) from error

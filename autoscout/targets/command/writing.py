@@ -1,0 +1,56 @@
+"""Formats of a person's own command beside a shell's: data, a Slurm script, a Kubernetes Job, a host file."""
+
+import json
+import shlex
+
+from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines
+
+
+def yaml(launch: Launch) -> str:
+    """JSON scalars are YAML scalars."""
+    lines = [*heading(launch), f"folder: {json.dumps(launch.folder)}", "environment:"]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in launch.environment.items()] or ["  {}"]
+    lines += ["command:", *(f"  - {json.dumps(word)}" for word in launch.program)]
+    if launch.files:
+        lines += ["files:", *(f"  {json.dumps(n)}: {json.dumps(content)}" for n, content in launch.files.items())]
+    return "\n".join(lines) + "\n"
+
+
+def slurm(launch: Launch) -> str:
+    """On one node the command itself; on several once on each, unless it says `srun` itself."""
+    own = launch.program[0] == "srun" or launch.nodes == 1
+    return "\n".join([*batch_head(launch), f"{'' if own else 'srun '}{program_lines(launch)}"]) + "\n"
+
+
+def k8s(launch: Launch) -> str:
+    """A Job; the image is the person's own."""
+    name = "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
+    script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
+    gpus = f'          resources: {{ limits: {{ "nvidia.com/gpu": {sum(launch.devices)} }} }}'
+    lines = [
+        *heading(launch),
+        *comments("the image is yours"),
+        "apiVersion: batch/v1",
+        "kind: Job",
+        f"metadata: {{ name: {name} }}",
+        "spec:",
+        "  backoffLimit: 0",
+        "  template:",
+        "    spec:",
+        "      restartPolicy: Never",
+        "      containers:",
+        "        - name: run",
+        f"          image: {json.dumps(launch.image or 'IMAGE')}",
+        '          command: ["bash", "-c"]',
+        f"          args: [{json.dumps(script)}]",
+        *([gpus] if launch.on_gpus else []),
+        "          volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
+        "      volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def hostfile(launch: Launch) -> str:
+    """As DeepSpeed and MPI read it: a host and its slots a line; the names are the person's own."""
+    hosts = [f"node{i} slots={count}" for i, count in enumerate(launch.devices, start=1)]
+    return "\n".join([*comments("the names of your hosts"), *hosts]) + "\n"

@@ -1,0 +1,31 @@
+"""What is said before the first experiment starts: that it will not fit into its time limit."""
+
+from functools import partial
+
+from autoscout.simulate.ensemble import Simulators
+from autoscout.space.graph import Space
+from autoscout.targets.jobs import simulators_of
+from kb.records import AutoscoutError, Configuration, Job
+
+_LEAST = 2  # measured iterations
+_SECONDS = ("step_time_s", "step_time_min_s")
+
+
+def too_slow(job: Job, space: Space, default: Configuration) -> str:
+    """ "" or that the expert default is predicted to need more than `launch.timeout_s` for its warm-up and the least
+    that is measured; its start comes on top."""
+    if job.objective.metric not in _SECONDS or job.launch.launcher == "replay":
+        return ""
+    try:
+        simulators = Simulators(job, space, [], bases=partial(simulators_of, job))
+        step = float(simulators.ensemble.explain(simulators.columns([default]))[0].value[0])
+    except AutoscoutError:
+        return ""
+    needed = step * (job.launch.warmup + _LEAST)
+    if not 0.5 * job.launch.timeout_s < needed < float("inf"):
+        return ""
+    return (
+        f"the expert default is predicted to take {step:.3g} s a step: {job.launch.warmup} to warm up and {_LEAST} "
+        f"measured are {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} is for the start too; write "
+        f"timeout_s = {3 * needed + 120:.0f} or more"
+    )

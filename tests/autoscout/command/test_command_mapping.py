@@ -1,0 +1,141 @@
+"""From a configuration to what is started: placeholders, flags, environment, rendered files; and what is refused."""
+
+import json
+import tomllib
+
+import msgspec
+import pytest
+
+from autoscout.deploy.export import launch, written
+from autoscout.targets.command import nested
+from autoscout.targets.command.arguments import Place, started
+from autoscout.targets.command.flags import said, with_flag, words_of
+from autoscout.targets.command.template import filled
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError, Configuration, Job
+
+PLACE = Place(folder="/run", port="2345", iterations="6")
+
+
+def words(job: Job, **knobs) -> list[str]:
+    reference = JobSpace.of_job(job).reference
+    return started(job, Configuration({**reference.knobs, **knobs}), PLACE).words
+
+
+def test_a_knob_takes_the_place_of_its_flag_or_comes_last(job):
+    assert words(job, mbs=4, workers=2)[2:] == ["trainer.py", "--mbs", "4", "--workers", "2"]
+    assert words(job, fast=True)[-1] == "--fast"
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "value", "result"),
+    [
+        ("a --n 3 --m", "--n", 4, "a --n 4 --m"),
+        ("a --n=3 --m", "--n", 4, "a --n=4 --m"),
+        ("a --n -1", "--n", 2, "a --n 2"),
+        ("a --m", "--n", 2, "a --m --n 2"),
+        ("a --fast --m", "--fast", False, "a --m"),
+        ("a --m", "--fast", True, "a --m --fast"),
+        ("a --on --m", "--on/--no-on", False, "a --no-on --m"),
+        ("a --no-on --m", "--on/--no-on", True, "a --on --m"),
+        ("a x.y=3", "x.y=", 4, "a x.y=4"),
+        ("a", "x.y=", True, "a x.y=true"),
+        ("a --n 3", "--n", None, "a"),
+    ],
+)
+def test_flags(line, flag, value, result):
+    changed = with_flag(line.split(), flag, value)
+    assert changed == result.split()
+    if value is not None and value is not False:
+        assert said(changed, flag) == value
+    assert with_flag(changed, flag, value) == changed
+
+
+def test_placeholders_are_expressions_and_json_is_left_alone():
+    names = {"mbs": 2, "gpus": 4, "global_batch": 64, "fast": True}
+    text = 'x --acc {global_batch // (mbs * gpus)} {fast} {{mbs}} ${mbs} {"a": {"b": 1}}'
+    assert filled(text, names, "here") == 'x --acc 8 true {mbs} ${mbs} {"a": {"b": 1}}'
+    assert filled("$mbs $HOME {mbs}", names, "here", dollars=True) == "2 $HOME 2"
+    assert words_of("a --x {1 if mbs > 2 else 0} 'b c'", "here") == ["a", "--x", "{1 if mbs > 2 else 0}", "b c"]
+    assert words_of("a | b", "here") is None
+    assert words_of("a \\\n --b", "here") == ["a", "--b"]
+
+
+def test_an_unknown_placeholder_names_the_nearest(write):
+    path = write(("--mbs 2", "--mbs {mbz}"), ('sets = "--mbs"', 'sets = ""'))
+    with pytest.raises(AutoscoutError, match="knob 'mbs' changes nothing"):
+        load_job(path)
+    job = load_job(write(("--mbs 2", "--mbs 2 {worker}")))
+    with pytest.raises(AutoscoutError, match=r"the placeholder \{worker\}, which is unknown; did you mean 'workers'"):
+        words(job)
+
+
+def test_rendered_files_environment_and_paths(write, tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": $mbs, "zero": {"stage": 0}}')
+    path = write(
+        ("[launch.metrics]", 'environment = { DEPTH = "{workers}" }\nrender = [RENDER]\n[launch.metrics]'),
+        ("RENDER", f'{{ from = "{tmp_path}/ds.json", to = "{{folder}}/ds.json" }}'),
+        ('sets = "--workers"', 'sets = "json:zero.stage"'),
+        ('sets = "--fast"', 'sets = "env:FAST"'),
+    )
+    job = load_job(path)
+    run = started(job, Configuration({"mbs": 4, "workers": 2, "fast": True}), PLACE)
+    assert json.loads(run.files["/run/ds.json"]) == {"train_micro_batch_size_per_gpu": 4, "zero": {"stage": 2}}
+    assert run.environment == {"DEPTH": "2", "FAST": "true"}
+    exported = launch(job, Configuration({"mbs": 4, "workers": 2, "fast": True}), "n", "e")
+    assert exported.files.keys() == {"autoscout-run/ds.json"}
+
+
+def test_yaml_and_toml_change_one_line():
+    text = "# top\na:\n  b: 1  # one\n  c: 2\nd: 3\n"
+    assert nested.put(text, "yaml", "a.c", 5, "f").splitlines()[3] == "  c: 5"
+    assert nested.put(text, "yaml", "a.e", True, "f").splitlines()[4] == "  e: true"
+    assert nested.put(text, "yaml", "x.y", 1, "f").splitlines()[-2:] == ["x:", "  y: 1"]
+    text = "n = 1\n[a]\nb = 2\n[a.c]\nd = 3\n"
+    for path, value in (("n", 7), ("a.b", 8), ("a.c.d", 9), ("a.e", "x"), ("z.y", True)):
+        changed = tomllib.loads(nested.put(text, "toml", path, value, "f"))
+        assert nested.at(changed, path) == value
+    with pytest.raises(AutoscoutError, match="is no JSON"):
+        nested.put("{", "json", "a", 1, "f")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ((r"per iteration \(ms\): ([\d.]+)", r"per iteration (ms: ([\d.]+)"), "is no pattern"),
+        ((r"per iteration \(ms\): ([\d.]+)", r"per iteration"), "has no group"),
+        (('minimize = "step_time_s"', 'minimize = "step_tim_s"'), "did you mean 'step_time_s'"),
+        (("--mbs 2", "--mbs 3"), "says --mbs 3, which is not among the values of knob 'mbs'"),
+        (('command = "', 'script = "megatron"\ncommand = "'), "launch.script = 'megatron', which is unknown"),
+        (('sets = "--fast"', 'set = "--fast"'), r"space.knob\[2\].set, which is unknown; did you mean 'sets'"),
+    ],
+)
+def test_mistakes_in_a_job_are_one_sentence(write, change, sentence):
+    with pytest.raises(AutoscoutError, match=sentence):
+        load_job(write(change))
+
+
+def test_a_shell_command_wants_its_flags_in_place(write):
+    job = load_job(write(("--mbs 2", "--mbs {mbs} --workers {workers} | tee log"), ("--fast", "--fast/--slow")))
+    with pytest.raises(AutoscoutError, match="the flag of knob 'fast' has no place"):
+        words(job)
+
+
+def test_two_configurations_export_differently_and_every_format_parses(job):
+    space = JobSpace.of_job(job)
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    launches = [launch(job, c, space.name(c), "measured") for c in space.configurations()]
+    for form in ("command", "json", "yaml", "slurm", "k8s"):
+        texts = [written(job, found, form) for found in launches]
+        assert len(set(texts)) == space.count
+    assert json.loads(written(job, launches[0], "json"))["program"] == launches[0].program
+    assert yaml.safe_load(written(job, launches[0], "yaml"))["command"] == launches[0].program
+    assert yaml.safe_load(written(job, launches[0], "k8s"))["kind"] == "Job"
+
+
+def test_older_jobs_keep_their_form(job):
+    """What a job does not use is not written: journals of other targets look as before."""
+    from kb.records import Launch, SpaceLimits
+
+    assert msgspec.json.encode(Launch()) == msgspec.json.encode(SpaceLimits()) == b"{}"
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

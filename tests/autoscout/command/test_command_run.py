@@ -1,0 +1,182 @@
+"""One experiment on a person's own command: what it says is what is measured, and nothing of it stays."""
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autoscout.running import early
+from autoscout.targets.command.losses import LossesIfTold
+from autoscout.targets.command.profiler import CommandProfiler
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError, Configuration
+
+C = Configuration({"mbs": 2, "workers": 2, "fast": True})
+
+
+def run(job, tmp_path, configuration=C, bar=None):
+    profiler = CommandProfiler(job)
+    profiler.aim(bar)
+    return profiler.run(configuration, "c", tmp_path / "experiment")
+
+
+def test_an_endless_script_is_ended_when_enough_is_known(job, tmp_path):
+    found = run(job, tmp_path)
+    assert found.status == "ok"
+    assert found.fidelity == "measured"
+    assert found.metrics["step_time_s"] == pytest.approx(0.0059, rel=0.2)
+    assert len(found.iterations_s) >= job.launch.iterations
+    assert found.losses[:3] == [6.0, 5.99, 5.98]
+    assert found.cost_s < 10
+    assert CommandProfiler(job).adopt(tmp_path / "experiment") == found
+
+
+def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
+    full = run(job, tmp_path)
+    short = run(job, tmp_path, bar=early.Bar(full.metrics["step_time_s"] / 3))
+    assert (short.status, short.fidelity) == ("ok", "short")
+    assert "behind the best after" in short.evidence
+    switched_off = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, end_early=False))
+    assert run(switched_off, tmp_path, bar=early.Bar(0.0001)).fidelity == "measured"
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "evidence"),
+    [
+        ("crash", "error", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
+        ("oom", "oom", "CUDA out of memory. Tried to allocate"),
+        ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
+        ("half", "error", "$AUTOSCOUT_RESULT holds half a JSON"),
+        ("nan", "wrong", "loss is not a number from iteration 3 on"),
+    ],
+)
+def test_failures_say_what_happened(ending, tmp_path, how, status, evidence):
+    found = run(ending(how), tmp_path)
+    assert (found.status, evidence in found.evidence) == (status, True), found.evidence
+
+
+def test_words_of_failure_in_a_run_that_works_are_no_failure(ending, tmp_path):
+    assert run(ending("talks"), tmp_path).status == "ok"
+
+
+def test_silence_until_the_limit_is_a_timeout(ending, tmp_path):
+    found = run(ending("mute", timeout_s=1.0), tmp_path)
+    assert found.status == "timeout"
+    assert "launch.timeout_s is the limit" in found.evidence
+
+
+def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):
+    marker = Path(job.launch.path) / "daemon.pid"
+    try:
+        assert run(ending("daemon"), tmp_path).status == "ok"
+        assert not Path(f"/proc/{int(marker.read_text())}").exists()
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def test_a_script_that_ignores_the_signal_is_killed(ending, tmp_path):
+    began = time.monotonic()
+    assert run(ending("deaf"), tmp_path).status == "ok"
+    assert time.monotonic() - began < 30
+    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and b"deaf" in _environment(p)]
+
+
+def _environment(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_loud_script_leaves_a_small_log(ending, tmp_path):
+    found = run(ending("loud"), tmp_path)
+    assert found.status == "ok"
+    log = tmp_path / "experiment" / "output.log"
+    assert log.stat().st_size < 20 * 2**20
+    text = log.read_text()
+    assert "bytes were not kept" in text
+    assert "elapsed time per iteration" in text[-2000:]
+
+
+def test_metrics_of_any_name_from_the_result_file(write, tmp_path):
+    patterns = [line for line in write().read_text().splitlines() if line.startswith(("step_time_ms", "loss"))]
+    path = write(*((line, "") for line in patterns), ("step_time_s", "quality"), ("minimize", "maximize"))
+    path.write_text(path.read_text().replace("[launch.metrics]", '[launch.metrics]\nquality = { json = "deep.er.1" }'))
+    job = load_job(path)
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, environment={"END": "result"}))
+    found = run(job, tmp_path)
+    assert found.status == "ok"
+    assert found.metrics["quality"] == 2.5
+    assert found.metrics["step_time_s"] > 0
+
+
+def test_seconds_between_lines_and_another_unit(write, tmp_path):
+    lines = write().read_text()
+    pattern = next(line for line in lines.splitlines() if line.startswith("step_time_ms"))
+    job = load_job(write((pattern, "step_time_s = { between = 'lm loss' }"), ('"step_time_s"', '"step_time_us"')))
+    found = run(job, tmp_path)
+    assert found.status == "ok"
+    assert found.metrics["step_time_us"] == pytest.approx(1e6 * found.metrics["step_time_s"])
+    assert found.metrics["step_time_s"] == pytest.approx(0.006, rel=0.5)
+
+
+def test_losses_alone_are_compared_and_none_are_said_to_be_fine(job, tmp_path):
+    check = LossesIfTold(0.02)
+    found = run(job, tmp_path)
+    other = msgspec.structs.replace(found, losses=[7.0, 7.0, 7.0])
+    assert check.compare(found, found) == ""
+    assert "losses deviate by 0.17" in check.compare(found, other)
+    assert check.compare(found, msgspec.structs.replace(found, losses=[])) == ""
+
+
+def test_a_killed_autoscout_leaves_nothing_running(job, tmp_path):
+    """The supervisor ends the command when we are gone."""
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from autoscout.targets.jobs import load_job\n"
+        "from autoscout.targets.command.profiler import CommandProfiler\n"
+        "from kb.records import Configuration\n"
+        f"job = load_job('{tmp_path}/job.toml')\n"
+        "CommandProfiler(job).run(Configuration({'mbs': 4, 'workers': 0, 'fast': False}), 'c', Path(sys.argv[1]))\n"
+    )
+    (tmp_path / "job.toml").write_text((tmp_path / "job.toml").read_text().replace("measure_s = 0.4", "measure_s = 60"))
+    mark = f"MARK{os.getpid()}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "e")], env={**os.environ, "END": mark}, stderr=subprocess.DEVNULL
+    )
+    log = tmp_path / "e" / "output.log"
+    _until(lambda: log.is_file() and b"elapsed" in log.read_bytes())
+    process.kill()
+    process.wait()
+    _until(lambda: not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mark.encode() in _environment(p)])
+
+
+def _until(true) -> None:
+    limit = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def test_a_command_that_is_not_there_is_bad_input(write):
+    job = load_job(write(("command = ", 'command = "trainr --mbs 2" # ')))
+    with pytest.raises(AutoscoutError, match="'trainr' is no program that can be run here"):
+        CommandProfiler(job).environment()
+
+
+def test_an_edited_script_is_another_context(write, tmp_path):
+    script = tmp_path / "s.py"
+    script.write_text("print(1)")
+    job = load_job(write(("trainer.py --mbs 2", f"{script} --mbs 2")))
+    before = CommandProfiler(job).environment()["code"]
+    script.write_text("print(2)")
+    assert CommandProfiler(job).environment()["code"] != before
+
+
+def test_the_reference_is_the_command_as_it_is_written(job):
+    assert JobSpace.of_job(job).reference.knobs == {"mbs": 2, "workers": 0, "fast": False}

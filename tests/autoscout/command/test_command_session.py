@@ -1,0 +1,124 @@
+"""A person's own command through every verb: tune, best, why, predict, export and its check, resume."""
+
+import json
+import tempfile
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from autoscout.running import early
+from autoscout.targets.jobs import load_job
+from kb import store
+from kb.records import Objective
+from tui.cli import cli
+
+
+def call(*words: str):
+    done = CliRunner().invoke(cli, list(words))
+    assert done.exit_code == 0, (words, done.output, done.exception)
+    return done
+
+
+def test_every_verb_on_ones_own_command(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of our own on the machine
+    job, kb = write(), tmp_path / "kb" / "kb.duckdb"
+    given = ("--kb", str(kb))
+    tuned = json.loads(call("tune", str(job), *given, "--no-tui", "--json").stdout)
+    assert tuned["best"]["configuration"]["fast"] is True
+    assert tuned["gain"] > 1.2
+    session = tuned["session"]["session"]
+    known = [m for _, m in store.measurements(kb, job=load_job(job).id, short=True)]
+    assert {m.fidelity for m in known} <= {"measured", "short"}
+    assert all(m.losses for m in known)
+    assert "expert default" in call("why", session, *given).stdout
+    exported = call("export", session, *given, "--check")
+    assert "--fast" in exported.stdout
+    assert "2 iterations were run" in exported.stderr
+    assert "not valid: mbs=3" in call("explain", str(job), "mbs=3", *given).stdout
+    predicted = CliRunner().invoke(cli, ["predict", str(job), "mbs=1", *given])
+    assert predicted.exit_code == 0 or "are too few" in str(predicted.exception)
+    assert call("tune", "--resume", session, *given, "--no-tui").stdout
+    assert "gain of" in call("check", str(job), *given).stdout
+    # Nothing is measured twice: another session is answered, ended-early runs too.
+    again = json.loads(call("tune", str(job), *given, "--no-tui", "--json", "--profiles", "3").stdout)
+    assert again["session"]["experiments"] <= tuned["session"]["experiments"]
+
+
+def test_a_script_that_never_works_says_why(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    job = write(("--mbs 2", "--mbs 2 --end silent"), ("profiles = 6", "profiles = 1"))
+    done = CliRunner().invoke(cli, ["tune", str(job), "--kb", str(tmp_path / "kb.duckdb"), "--no-tui"])
+    assert done.exit_code != 0
+    said = f"{done.output} {done.exception}"
+    assert "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading" in said
+
+
+@pytest.mark.parametrize(
+    ("costs", "bar", "ended"),
+    [
+        ([1.5, 1.5, 1.5], early.Bar(1.0), True),
+        ([1.5, 1.5], early.Bar(1.0), False),  # too few to say
+        ([1.04, 1.04, 1.04], early.Bar(1.0, 0.001), False),  # drift may be as large
+        ([1.1, 1.1, 1.1], early.Bar(1.0, 0.03), False),  # two runs of one configuration differ by so much
+        ([1.1, 1.1, 1.1], early.Bar(1.0, 0.005), True),
+        ([0.9, 3.0, 0.8, 3.2], early.Bar(1.0, 0.005), False),  # its own noise
+        ([9.0, 9.0, 9.0], None, False),
+    ],
+)
+def test_what_cannot_win_is_ended_and_what_may_is_not(costs, bar, ended):
+    assert bool(early.hopeless(costs, bar)) is ended
+
+
+def test_a_run_ends_when_its_interval_is_narrow_or_its_time_is_over():
+    assert early.known_well([1.0, 1.001, 0.999, 1.0, 1.0], 5, 1.0, 8.0)
+    assert not early.known_well([1.0, 2.0, 1.0, 2.0, 1.0], 5, 1.0, 8.0)
+    assert early.known_well([1.0, 2.0], 5, 9.0, 8.0)
+    assert not early.known_well([1.0], 5, 9.0, 8.0)
+
+
+def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):
+    from kb.records import Configuration, Measurement
+
+    def measured(knob: int, seconds: float, at: float, fidelity="measured"):
+        return Measurement(
+            configuration=Configuration({"k": knob}),
+            name="",
+            context="",
+            status="ok",
+            fidelity=fidelity,
+            metrics={"step_time_s": seconds},
+            at=at,
+        )
+
+    objective = Objective(minimize="step_time_s")
+    assert early.bar(objective, []) is None
+    assert early.bar(objective, [measured(1, 2.0, 1), measured(2, 1.0, 1, "short")]) == early.Bar(2.0)
+    found = early.bar(objective, [measured(1, 1.0, 1), measured(1, 1.1, 2), measured(2, 3.0, 1)])
+    assert found is not None
+    assert (round(found.cost, 3), round(found.spread, 3)) == (1.05, 0.067)
+
+
+def test_an_experiment_costs_little_more_than_the_bare_command(job, tmp_path):
+    """The budget is 200 ms on an idle machine; here only the order of magnitude, since others work on it too."""
+    import subprocess
+
+    import msgspec
+
+    from autoscout.targets.command.profiler import CommandProfiler
+    from kb.records import Configuration
+
+    changed = msgspec.structs.replace(job.launch, environment={"END": "result"}, metrics={})
+    profiler = CommandProfiler(msgspec.structs.replace(job, launch=changed))
+    profiler.environment()
+    words = job.launch.command.split()
+    ours, bare = [], []
+    for i in range(5):
+        began = time.perf_counter()
+        found = profiler.run(Configuration({"mbs": 2, "workers": 2, "fast": True}), "c", tmp_path / str(i))
+        ours.append(time.perf_counter() - began)
+        assert found.status == "ok", found.evidence
+        began = time.perf_counter()
+        subprocess.run([*words, "--end", "silent"], cwd=job.launch.path, capture_output=True, check=True)
+        bare.append(time.perf_counter() - began)
+    assert min(ours) - min(bare) < 1.0

@@ -1,0 +1,128 @@
+"""Numbers out of a log while it is written."""
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscout.targets.command.preset import names, preset
+from autoscout.targets.command.reading import Numbers, Stream, literal, number_of
+from kb.records import MetricSource
+
+LINE = b" iteration %d/ 100 | elapsed time per iteration (ms): %d.5 | lm loss: 6.4E+00 |\n"
+PATTERN = r"elapsed time per iteration \(ms\): ([\d.]+)"
+
+
+def numbers(pattern: str = PATTERN) -> Numbers:
+    return Numbers(MetricSource(pattern=pattern))
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=8))
+def test_how_a_log_is_cut_into_pieces_does_not_matter(cuts):
+    text = b"".join(LINE % (i, i) for i in range(5)) + b"12% | elapsed time per iteration (ms): 9.5\r"
+    found = numbers()
+    stream = Stream([found])
+    place = 0
+    while place < len(text):
+        size = cuts[place % len(cuts)]
+        stream.feed(text[place : place + size], 0.0)
+        place += size
+    stream.close(0.0)
+    assert found.values == [0.5, 1.5, 2.5, 3.5, 4.5, 9.5]
+
+
+def test_the_text_that_every_match_contains():
+    assert literal(PATTERN) == "elapsed time per iteration (ms): "
+    assert literal(r"(a|b)[\d.]+ it/s") == " it/s"
+    assert literal(r"(?i)loss: (\d+)") == ""
+    assert literal(r"x?\d*") == ""
+
+
+def test_numbers_with_commas_colours_and_exponents():
+    assert number_of(b"1,234.5") == 1234.5
+    assert number_of(b"6.43E+00") == 6.43
+    assert number_of(b"?") is None
+    found = numbers(r"loss: +([\d.]+)")
+    Stream([found]).feed(b"\x1b[31mstep: 1 \x1b[32mloss: \x1b[39m 8.25\x1b[0m\n", 0.0)
+    assert found.values == [8.25]
+
+
+def test_a_large_log_costs_seconds_not_minutes():
+    """Bounded memory: a piece at a time. The rate is printed by tests/tools; here only that it is no regression of
+    a factor: much less time than reading line by line with the pattern takes."""
+    piece = (b"some other line of a log, as most of them are, of a hundred bytes or so, all in all" * 12 + b"\n") * 1000
+    found = numbers()
+    stream = Stream([found, numbers(r"lm loss: ([\dE.+-]+)")])
+    began = time.process_time()
+    for i in range(100):
+        stream.feed(piece, 0.0)
+        stream.feed(LINE % (i, i), 0.0)
+    assert len(found.values) == 100
+    assert 100 * len(piece) / (time.process_time() - began) > 20e6
+
+
+# A line of each tool's log, as it prints them, and what has to be read from it.
+SAID = {
+    "megatron-lm": (
+        b" [2026-11-22 11:10:31.420336] iteration        6/       6 | consumed samples: 96 | elapsed time per "
+        b"iteration (ms): 271.3 | learning rate: 0.000000E+00 | global batch size:    16 | lm loss: 6.433661E+00 | "
+        b"loss scale: 1.0 | grad norm: 0.961 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        b"[Rank 0] (after 1 iterations) memory (MB) | allocated: 10.00 | max allocated: 20.00 | reserved: 30.00\n",
+        {"step_time_ms": [271.3], "loss": [6.433661], "grad_norm": [0.961], "peak_memory_mib": [20.0]},
+    ),
+    "megatron-bridge": (
+        b" [2026-01-02] iteration       10/     100 | elapsed time per iteration (ms): 1234.5 | lm loss: 1.1E+01 |"
+        b" grad norm: 2.5 |\n",
+        {"step_time_ms": [1234.5], "loss": [11.0], "grad_norm": [2.5]},
+    ),
+    "torchtitan": (
+        b"[titan] INFO - \x1b[31mstep:  2  \x1b[32mloss:  7.92104  \x1b[38;2;180;60;0mgrad_norm:  1.6032  "
+        b"\x1b[36mmemory:  1.25GiB(1.58%)  \x1b[34mtps: 12,345  \x1b[36mtflops: 1.00  \x1b[35mmfu: 1%\x1b[39m\n",
+        {"loss": [7.92104], "grad_norm": [1.6032], "peak_memory_gib": [1.25], "tokens_per_s_per_gpu": [12345.0]},
+    ),
+    "hf-trainer": (
+        b"{'loss': '6.25', 'grad_norm': '0.08194', 'learning_rate': '5e-05', 'epoch': '0.001953'}\n",
+        {"loss": [6.25], "grad_norm": [0.08194]},
+    ),
+    "trl": (
+        b"{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 2e-05, 'mean_token_accuracy': 0.5, 'epoch': 0.1}\n",
+        {"loss": [2.5], "grad_norm": [1.5]},
+    ),
+    "vllm-bench": (
+        b"Request throughput (req/s):              3.21\nOutput token throughput (tok/s):         410.55\n"
+        b"Total token throughput (tok/s):          900.10\nMean TTFT (ms):                          45.60\n"
+        b"P99 TTFT (ms):                           90.10\nMean TPOT (ms):                          12.30\n"
+        b"P99 TPOT (ms):                           20.20\n",
+        {"requests_per_s": [3.21], "output_tokens_per_s": [410.55], "ttft_p99_ms": [90.1], "tpot_mean_ms": [12.3]},
+    ),
+    "sglang-bench": (
+        b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
+        b"Mean TTFT (ms):                          33.00\nMean ITL (ms):                           8.00\n",
+        {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_mean_ms": [33.0], "itl_mean_ms": [8.0]},
+    ),
+    "tensorrt-llm-bench": (
+        b"Request Throughput (req/sec):                     12.5000\n"
+        b"Total Output Throughput (tokens/sec):             1600.0000\n",
+        {"requests_per_s": [12.5], "output_tokens_per_s": [1600.0]},
+    ),
+    "deepspeed": (
+        b"[INFO] steps: 10 loss: 2.5000 iter time (s): 0.512 samples/sec: 62.500\n",
+        {"loss": [2.5], "step_time_s": [0.512]},
+    ),
+}
+
+
+def test_every_preset_reads_its_tools_log():
+    assert SAID.keys() == set(names())
+    for name, (log, expected) in SAID.items():
+        sources = {
+            metric: MetricSource(pattern=source) if isinstance(source, str) else source
+            for metric, source in preset(name).metrics.items()
+        }
+        read = {metric: Numbers(source) for metric, source in sources.items()}
+        Stream(list(read.values())).feed(log, 0.0)
+        assert {metric: read[metric].values for metric in expected} == expected, name
+        for metric, source in sources.items():  # times come from two lines
+            if source.between:
+                Stream([read[metric]]).feed(log, 1.5)
+                assert read[metric].values == [1.5], name

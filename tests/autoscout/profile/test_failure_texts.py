@@ -1,0 +1,109 @@
+"""What texts of real failures are taken for; and when a session gives a broken machine up."""
+
+import json
+from pathlib import Path
+
+import pytest
+from failure_texts import FURTHER, TABLE, Text
+
+from autoscout.running import symptoms
+from autoscout.running.outcome import Outcome, classify
+
+
+def classified(folder: Path, text: Text) -> tuple[str, str]:
+    if text.kind:
+        return exception(folder, text.kind, text.text, text.phase)
+    (folder / "rank-0.log").write_text("torch 2.13\n")
+    (folder / "rank-3.log").write_text(f"step 1\n{text.text}\nframe #9: start_thread + 0x1 (0x2 in libc.so.6)\n")
+    return classify(Outcome(codes={3: -text.signal if text.signal else 1}), folder, 60.0, 0)
+
+
+def exception(folder: Path, kind: str, message: str, phase: str, rank: int = 1, **more: object) -> tuple[str, str]:
+    error = {"type": kind, "message": message, "traceback": "", "in_megatron": True, "phase": phase, "steps": 0}
+    (folder / f"rank-{rank}.error.json").write_text(json.dumps({**error, "time": 1.0, **more}))
+    return classify(Outcome(codes={rank: 1}), folder, 60.0, 0)
+
+
+@pytest.mark.parametrize("text", [*TABLE, *FURTHER], ids=lambda text: text.text[:40])
+def test_texts_of_real_failures(tmp_path: Path, text: Text) -> None:
+    status, evidence = classified(tmp_path, text)
+    assert status == text.should_be, evidence
+    assert text.names in evidence
+    if status == "infrastructure":
+        assert evidence.startswith("the machine, not the configuration: ")
+        assert symptoms.named(evidence)
+
+
+FULL = (
+    "CUDA out of memory. Tried to allocate {tried} GiB. GPU 0 has a total capacity of 79.15 GiB of which 512.00 MiB is "
+    "free. Process 4711 has {theirs} GiB memory in use. Including non-PyTorch memory, this process has {ours} GiB "
+    "memory in use. Of the allocated memory 17.00 GiB is allocated by PyTorch."
+)
+
+
+def test_memory_that_others_hold_is_no_fact_about_a_configuration(tmp_path: Path) -> None:
+    said = FULL.format(tried="2.00", theirs="60.10", ours="18.55")
+    status, evidence = exception(tmp_path, "OutOfMemoryError", said, "train")
+    assert status == "infrastructure"
+    assert "another process holds the GPU's memory (60.1 GiB of it, without which there was enough" in evidence
+    said = FULL.format(tried="30.00", theirs="20.00", ours="58.65")  # too much for an empty device too
+    assert exception(tmp_path, "OutOfMemoryError", said, "train")[0] == "oom"
+    said = FULL.format(tried="2.00", theirs="0.40", ours="78.25")
+    assert exception(tmp_path, "OutOfMemoryError", said, "train")[0] == "oom"
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "status"),
+    [(19.0, 18.4, "infrastructure"), (78.6, 77.0, "oom"), (40.0, 78.5, "oom"), (40.0, 2.0, "oom")],
+    ids=["others", "empty", "too much anyway", "there was enough"],
+)
+def test_without_numbers_in_the_text_what_was_free_before_the_start_tells(
+    tmp_path: Path, free: float, reserved: float, status: str
+) -> None:
+    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    memory = {"free_gib": free, "total_gib": 79.15, "reserved_gib": reserved}
+    assert exception(tmp_path, "RuntimeError", said, "train", memory=memory)[0] == status
+
+
+def test_vllm_asks_for_more_than_an_empty_device_has(tmp_path: Path) -> None:
+    said = "Free memory on device (78.6/79.15 GiB) on startup is less than desired GPU memory utilization (0.995, 78.7"
+    assert exception(tmp_path, "ValueError", said, "build")[0] == "oom"
+
+
+def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
+    """Rank 1's device broke; the others waited for it, and their watchdog ended them."""
+    waits = TABLE[16].text
+    for rank in (0, 2, 3):
+        (tmp_path / f"rank-{rank}.log").write_text(waits)
+    (tmp_path / "rank-1.log").write_text("CUDA error: uncorrectable ECC error encountered\n" + waits)
+    status, evidence = classify(Outcome(codes={0: -6}), tmp_path, 60.0, 0)
+    assert (status, "rank 1" in evidence) == ("infrastructure", True), evidence
+    (tmp_path / "rank-1.log").write_text("step 7\n")
+    status, evidence = classify(Outcome(codes={0: -6}), tmp_path, 60.0, 0)
+    assert (status, evidence.split(" (")[0]) == (
+        "timeout",
+        "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited in vain; rank 1 did not join",
+    )
+
+
+def test_a_gradient_that_is_no_number_is_wrong_not_refused(tmp_path: Path) -> None:
+    said = "Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before ...')"
+    assert exception(tmp_path, "RuntimeError", said, "train")[0] == "wrong"
+
+
+def test_packages_of_two_versions(tmp_path: Path) -> None:
+    said = "cannot import name 'is_te_min_version' from 'megatron.core.utils'"
+    status, evidence = exception(tmp_path, "ImportError", said, "import")
+    assert status == "infrastructure"
+    assert "the packages of the interpreter do not go together" in evidence
+    assert "is_te_min_version" in evidence
+
+
+def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) -> None:
+    no_gpu = classified(tmp_path, TABLE[6])[1]
+    (tmp_path / "rank-1.error.json").unlink()
+    port = exception(tmp_path, "DistNetworkError", TABLE[9].text, "groups")[1]
+    assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
+    assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
+    said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
+    assert said.startswith("torch finds no GPU; two configurations failed alike, so nothing more is tried: check the")

@@ -1,0 +1,88 @@
+"""Models by name and from what Hugging Face repositories have."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autoscout.job.presets import models
+from autoscout.targets.jobs import load_job
+from kb.records import AutoscoutError, Model
+from kb.sizes import parameters
+
+JOB = """
+name = "from-config"
+target = "megatron"
+[model]
+from = "config.json"
+{more}
+[traffic]
+seq_len = 2048
+global_batch = 64
+[cluster]
+nodes = [{{ device = "h100", count = 8 }}]
+[objective]
+minimize = "step_time_s"
+"""
+QWEN = {  # as Qwen/Qwen3-30B-A3B has it
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+}
+
+
+def loaded(folder: Path, config: object, more: str = ""):
+    (folder / "job.toml").write_text(JOB.format(more=more))
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    return load_job(folder / "job.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3.1-70b", 70.6),
+        ("llama-3.1-405b", 405.9),
+        ("qwen3-32b", 32.8),
+        ("qwen3-235b-a22b", 235.1),
+        ("mixtral-8x7b", 46.7),
+        ("gpt-oss-120b", 116.8),
+        ("gpt-oss-20b", 20.9),
+    ],
+)
+def test_presets_are_as_large_as_their_cards_say(name, billions):
+    assert parameters(msgspec.convert(models()[name], Model)) / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_a_config_is_the_model_that_its_preset_is(tmp_path):
+    job = loaded(tmp_path, QWEN)
+    assert job.model == msgspec.convert(models()["qwen3-30b-a3b"], Model)
+    assert loaded(tmp_path, QWEN, "layers = 24").model.layers == 24
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
+        ({**QWEN, "model_type": "deepseek_v3"}, "latent attention.*deepseek-v3-like"),
+        ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is no whole number"),
+        ({"model_type": "llama"}, "says nothing of num_hidden_layers"),
+        ("{", "is no JSON"),
+        ([], "it has no fields"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, config, said):
+    with pytest.raises(AutoscoutError, match=said) as refused:
+        loaded(tmp_path, config)
+    assert refused.value.exit_code == 2

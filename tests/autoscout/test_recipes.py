@@ -1,0 +1,61 @@
+"""Expert recipes: what an expert would sign, in the order in which experts think."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autoscout.job.presets import models
+from autoscout.simulate.training.memory import estimate_gib
+from autoscout.targets.jobs import JobSpace
+from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from published_recipes import RECIPES, predicted
+
+
+def space(model: str, device: str, nodes: int, seq_len: int, batch: int) -> JobSpace:
+    job = Job(
+        name="case",
+        target="megatron",
+        objective=Objective(minimize="step_time_s"),
+        model=msgspec.convert(models()[model], Model),
+        traffic=Traffic(seq_len=seq_len, global_batch=batch),
+        cluster=Cluster(nodes=[Node(device=device, count=8)] * nodes),
+        launch=Launch(transformer_engine=True),
+    )
+    return JobSpace.of_job(job)
+
+
+@pytest.mark.parametrize("batch", [8, 16, 24])
+def test_a_small_batch_is_no_reason_for_context_parallel(batch):
+    knobs = space("llama-3.1-8b", "a100", 1, 2048, batch).reference.knobs
+    assert (knobs["cp"], knobs["ar"]) == (1, "none")
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "seq_len", "batch"),
+    [("llama-3.1-405b", 64, 8192, 512), ("llama-3.1-70b", 2, 4096, 64), ("llama-3.1-8b", 8, 131072, 64)],
+)
+def test_tensor_parallel_stays_inside_a_node_and_everything_fits(model, nodes, seq_len, batch):
+    found = space(model, "h100", nodes, seq_len, batch)
+    for recipe in found.recipes:
+        assert int(recipe.knobs["tp"]) <= 8
+        assert estimate_gib(found.attributes, recipe) < 80
+
+
+def test_the_guide_splits_before_it_recomputes_and_dp_first_does_not():
+    guide, dp_first = space("llama-3.1-8b", "a100", 1, 8192, 128).recipes
+    assert (guide.knobs["tp"], guide.knobs["ar"]) == (2, "none")
+    assert (dp_first.knobs["dp"], dp_first.knobs["ar"]) == (8, "full")
+
+
+def test_long_sequences_are_split():
+    assert int(space("llama-3.1-8b", "h100", 8, 131072, 64).reference.knobs["cp"]) > 1
+
+
+@pytest.mark.parametrize("recipe", [RECIPES[1], RECIPES[4]], ids=lambda r: r.model)
+def test_published_recipes_are_configurations_and_ours_are_predicted_to_be_as_fast(recipe):
+    _, theirs, _, ours = predicted(recipe)
+    assert ours < 1.25 * theirs

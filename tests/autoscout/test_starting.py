@@ -1,0 +1,106 @@
+"""`init` and `check`: a job from what a person has, and what can be known before it runs."""
+
+import json
+import shlex
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from autoscout.machine.starting import job_file, launch_in
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError
+from tui.cli import cli
+
+MEGATRON = shlex.split(
+    "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+    "--vocab-size 512 --seq-length 64 --global-batch-size 16 --micro-batch-size 2 --mock-data"
+)
+BATCH = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+export NCCL_DEBUG=WARN
+MBS=4
+ARGS="--micro-batch-size $MBS --num-workers 2"
+srun --container-image=registry/image:tag torchrun --nnodes 2 \\
+    --nproc-per-node 8 train.py $ARGS
+"""
+
+
+def written(tmp_path: Path, given: list[str]) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(job_file(given, tmp_path)[0])
+    return path
+
+
+def test_a_launch_line_becomes_the_reference(tmp_path):
+    job = load_job(written(tmp_path, MEGATRON))
+    assert job.launch.script == "megatron-lm"
+    assert (job.model.layers, job.traffic.global_batch, job.devices) == (4, 16, 4)
+    space = JobSpace.of_job(job)
+    assert space.reference.knobs["mbs"] == 2
+    assert all(c.knobs["tp"] * c.knobs["pp"] in (1, 2, 4) for c in space.configurations())
+
+
+def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
+    words, exported, devices = launch_in(BATCH, "s")
+    assert words[:2] == ["srun", "--container-image=registry/image:tag"]
+    assert words[-4:] == ["--micro-batch-size", "4", "--num-workers", "2"]
+    assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, (2, 8))
+    script = tmp_path / "run.sbatch"
+    script.write_text(BATCH)
+    job = load_job(written(tmp_path, [str(script)]))
+    assert job.devices == 16
+    assert JobSpace.of_job(job).reference.knobs == {"micro_batch_size": 4, "num_workers": 2}
+
+
+def test_a_config_json_is_a_model(tmp_path):
+    config = tmp_path / "config.json"
+    shape = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+    config.write_text(json.dumps({**shape, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu"}))
+    model = load_job(written(tmp_path, [str(config)])).model
+    assert (model.layers, model.kv_heads, model.gated, model.norm) == (2, 2, True, "rmsnorm")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("c.json", "{", "is no JSON"),
+        ("c.json", "{}", "says no shape of a transformer"),
+        ("s.sh", "echo hello", "no line launches anything"),
+        ("gone.sh", None, "cannot be read"),
+    ],
+)
+def test_files_that_say_nothing_are_one_sentence(tmp_path, name, text, sentence):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(AutoscoutError, match=sentence):
+        job_file([str(path)], tmp_path)
+
+
+def test_from_a_launch_line_to_a_session_in_one_pipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trainer = Path(__file__).parent / "command" / "trainer.py"
+    made = CliRunner().invoke(cli, ["init", "--", sys.executable, "-S", str(trainer), "--mbs", "2", "--workers", "2"])
+    assert made.exit_code == 0
+    job = tomllib.loads(made.stdout)
+    assert job["launch"]["current"].endswith("--mbs 2 --workers 2")
+    text = made.stdout.replace("[launch]", "[budget]\nprofiles = 1\n[launch]\nmeasure_s = 0.3\nrepeats = 1")
+    tuned = CliRunner().invoke(
+        cli, ["tune", "-", "--kb", str(tmp_path / "kb.duckdb"), "--no-tui", "--json"], input=text
+    )
+    assert tuned.exit_code == 0, tuned.output
+    assert json.loads(tuned.stdout)["session"]["experiments"] >= 1
+
+
+def test_check_says_what_is_missing_before_anything_runs(tmp_path):
+    job = written(tmp_path, ["torchrun-of-nobody", "--batch", "2"])
+    done = CliRunner().invoke(cli, ["check", str(job), "--kb", str(tmp_path / "kb.duckdb")])
+    assert done.exit_code == 1
+    assert "'torchrun-of-nobody' is no program that can be run here" in done.output
+    assert "no loss is read" in done.output
+    assert "is assumed until some are measured" in done.output

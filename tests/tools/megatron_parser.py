@@ -1,0 +1,247 @@
+"""What Megatron-LM's own argument code makes of the flags that we export, beside what our worker makes of them.
+
+    python tests/tools/megatron_parser.py CHECKOUT     asks Megatron-LM anew (core_v0.16.1) and writes the fixture
+    python tests/tools/megatron_parser.py              the table, field by field, of the fixture and our worker
+
+The wheel of megatron-core has no `megatron/training`, so its answers are recorded with the flags that they were given
+for; tests/autoscout/test_megatron_lm.py holds the worker against them in every run.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.megatron import arguments
+from kb.records import Configuration, Job, SpaceLimits
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "fixtures" / "recorded" / "megatron-lm.json"
+WORKER = ROOT / "autoscout" / "targets" / "megatron" / "worker"
+VERSION = "core_v0.16.1"
+JOBS = {"llama-3.2-3b": 16, "qwen3-30b-a3b": 16, "tiny-gpt-cpu": 8, "tiny-moe-cpu": 8, "../spaces/own-knob": 8}
+# Only the person knows them; the worker has synthetic batches and small steps.
+OF_THE_PERSON = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5"]
+# Where the worker is not Megatron-LM, and why.
+INTENDED = {
+    "init_method": "the worker's weights are drawn by name, so that all layouts start from the same model",
+    "output_layer_init_method": "the same",
+    "embedding_init_method": "the same",
+    "deallocate_pipeline_outputs": "gloo may still be sending what is freed (CPU ranks with overlapped sends only)",
+}
+UNSEEN = {"use_cpu_initialization"}  # how the weights that weights.py overwrites are made: on CPU ranks, on the CPU
+
+
+@functools.cache
+def job(name: str) -> Job:
+    found = load_job(str(ROOT / "fixtures" / "jobs" / f"{name}.toml"))
+    if any(node.device != "cpu" for node in found.cluster.nodes):  # everything that Transformer Engine activates
+        launch = msgspec.structs.replace(found.launch, transformer_engine=True)
+        fix = {"vpp": 1, "ar_method": "block"} if found.model.experts else {}
+        return msgspec.structs.replace(found, launch=launch, space=SpaceLimits(fix=fix))
+    return found
+
+
+def asked() -> list[dict[str, Any]]:
+    """Random configurations with the flags of their export."""
+    rows = []
+    for name, count in JOBS.items():
+        space = JobSpace.of_job(job(name))
+        for seed in range(count):
+            configuration = space.sample(np.random.default_rng(seed))
+            rows.append(
+                {
+                    "job": name,
+                    "knobs": configuration.knobs,
+                    "world": arguments.world_size(configuration),
+                    "flags": arguments.flags(job(name), configuration),
+                }
+            )
+    return rows
+
+
+def flags_now(row: dict[str, Any]) -> arguments.Flags:
+    return arguments.flags(job(row["job"]), Configuration(row["knobs"]))
+
+
+def words(flags: dict[str, Any]) -> list[str]:
+    found = []
+    for flag, value in flags.items():
+        found += [flag] if value is True else [flag, *(str(v) for v in (value if isinstance(value, list) else [value]))]
+    return found
+
+
+def plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, functools.partial):
+        return plain(value.func)
+    return getattr(value, "__name__", None) or str(value)
+
+
+def fields(*configs: Any) -> dict[str, Any]:
+    """{"TransformerConfig.hidden_size": 64}"""
+    return {
+        f"{type(config).__name__.removeprefix('Adam')}.{field.name}": plain(getattr(config, field.name))
+        for config in configs
+        for field in dataclasses.fields(config)
+    }
+
+
+def pretend_transformer_engine() -> None:
+    """Both sides are asked as where it is installed: what they decide by its version, they decide alike."""
+    from megatron.core import utils
+    from megatron.core.models.common.embeddings import rope_utils
+    from megatron.core.transformer.moe import moe_utils
+    from packaging.version import Version
+
+    for name in (
+        "permute",
+        "permute_with_probs",
+        "sort_chunks_by_index",
+        "sort_chunks_by_index_with_probs",
+        "unpermute",
+    ):
+        if getattr(moe_utils, f"fused_{name}", None) is None:
+            setattr(moe_utils, f"fused_{name}", object())
+    utils._te_version = Version("2.11.0")  # type: ignore
+    rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or object()
+
+
+def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:
+    sys.path.insert(0, str(WORKER))
+    import configs
+
+    pretend_transformer_engine()
+    given = configs.read({"arguments": row["flags"]})["given"]
+    on_cpu = all(node.device == "cpu" for node in job(row["job"]).cluster.nodes)
+    return fields(configs.transformer(given, on_cpu), configs.ddp(given), configs.optimizer(given, 1e-5))
+
+
+def differences(recorded: dict[str, Any], worker: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """field → (Megatron-LM's, the worker's) where they are not the same."""
+    return {
+        name: (value, worker.get(name, "—"))
+        for name, value in recorded.items()
+        if value != worker.get(name, "—") and name.split(".")[1] not in UNSEEN
+    }
+
+
+def answers() -> list[dict[str, Any]]:
+    """The recorded rows, each with `fields`."""
+    document = json.loads(RECORDED.read_bytes())
+    return [{**row, "fields": {**document["common"], **row["fields"]}} for row in document["rows"]]
+
+
+# ---- with a checkout ----------------------------------------------------------------------------------------------
+
+
+def ask(checkout: str) -> None:
+    """Runs in a process of its own per world: stdin rows, stdout rows with Megatron-LM's `fields` or `refused`."""
+    rows = json.load(sys.stdin)
+    sys.path.insert(0, checkout)
+    import torch
+
+    torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+    torch.cuda.get_device_properties = lambda *a, **k: types.SimpleNamespace(major=9, minor=0)  # type: ignore
+    package: Any = types.ModuleType("megatron.training")  # without what its __init__ imports: data, tokenizers
+    package.__path__ = [f"{checkout}/megatron/training"]
+    package.get_args = package.get_timers = package.get_adlr_autoresume = package.get_tokenizer = None
+    sys.modules["megatron.training"] = package
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import AdamOptimizerConfig
+    from megatron.training.arguments import (  # type: ignore
+        core_transformer_config_from_args,
+        parse_args,
+        validate_args,
+    )
+
+    pretend_transformer_engine()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # it prints its arguments
+    for row in rows:
+        os.environ.update(WORLD_SIZE=str(row["world"]), RANK="0", LOCAL_RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+        sys.argv = ["pretrain_gpt.py", *words(row["flags"]), *OF_THE_PERSON]
+        try:
+            args = parse_args()
+            validate_args(args, {})
+            # training.py, get_model and get_megatron_optimizer_config, word for word
+            ddp = {
+                f.name: getattr(args, f.name)
+                for f in dataclasses.fields(DistributedDataParallelConfig)
+                if hasattr(args, f.name)
+            }
+            ddp["grad_reduce_in_fp32"] = args.accumulate_allreduce_grads_in_fp32
+            ddp["check_for_nan_in_grad"] = args.check_for_nan_in_loss_and_grad
+            ddp["check_for_large_grads"] = args.check_for_large_grads
+            ddp["bucket_size"] = args.ddp_bucket_size
+            ddp["pad_buckets_for_high_nccl_busbw"] = args.ddp_pad_buckets_for_high_nccl_busbw
+            ddp["reduce_scatter_with_fp32_accumulation"] = args.ddp_reduce_scatter_with_fp32_accumulation
+            ddp["average_in_collective"] = args.ddp_average_in_collective
+            optimizer = {
+                f.name: getattr(args, f.name) for f in dataclasses.fields(AdamOptimizerConfig) if hasattr(args, f.name)
+            }
+            row["fields"] = fields(
+                core_transformer_config_from_args(args),
+                DistributedDataParallelConfig(**ddp),
+                AdamOptimizerConfig(**optimizer),
+            )
+        except (Exception, SystemExit) as error:
+            row["refused"] = f"{type(error).__name__}: {error}"
+    json.dump(rows, answers)
+
+
+def record(checkout: str) -> None:
+    rows = asked()
+    command = [sys.executable, __file__, "--ask", checkout]
+    done = subprocess.run(command, input=json.dumps(rows), stdout=subprocess.PIPE, text=True, check=True)
+    rows = json.loads(done.stdout)
+    for row in rows:
+        if "refused" in row:
+            print(row["job"], row["knobs"], row["refused"])
+    rows = [row for row in rows if "fields" in row]
+    common = {
+        k: v for k, v in rows[0]["fields"].items() if sum(row["fields"].get(k) == v for row in rows) * 2 > len(rows)
+    }
+    for row in rows:
+        row["fields"] = {k: v for k, v in row["fields"].items() if k not in common or common[k] != v}
+    made = f"python tests/tools/megatron_parser.py CHECKOUT-OF-{VERSION}"
+    document = {"megatron_lm": VERSION, "command": made, "common": common, "rows": rows}
+    RECORDED.write_text(json.dumps(document, indent=None, separators=(",", ":")).replace('{"job"', '\n{"job"') + "\n")
+
+
+def table() -> None:
+    seen: Counter[str] = Counter()
+    examples: dict[str, tuple[Any, Any]] = {}
+    rows = answers()
+    for row in rows:
+        for name, pair in differences(row["fields"], of_the_worker(row)).items():
+            seen[name] += 1
+            examples[name] = pair
+    total = len(rows[0]["fields"])
+    print(f"{len(rows)} configurations, {total} fields each; fields that differ from Megatron-LM {VERSION}:\n")
+    print("| field | configurations | Megatron-LM | our worker | why |\n|---|---|---|---|---|")
+    for name, count in seen.most_common():
+        theirs, ours = examples[name]
+        print(f"| {name} | {count} | {theirs} | {ours} | {INTENDED.get(name.split('.')[1], 'NOT INTENDED')} |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ask"]:
+        ask(sys.argv[2])
+    elif len(sys.argv) > 1:
+        record(sys.argv[1])
+    else:
+        table()
