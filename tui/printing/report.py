@@ -65,6 +65,7 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
+    click.echo(f"its launch:  autoscout export {result.session}    all about it:  autoscout watch {result.session}")
 
 
 def best(found: Best, as_json: bool) -> None:
