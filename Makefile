@@ -26,9 +26,12 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
 	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
 
+# Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
+	@echo "── pytest, real engines"
+	$(BIN)/python -m pytest -m engine
 
 check: $(VENV)/dev
 	@echo "── ruff, pyright, import-linter"
