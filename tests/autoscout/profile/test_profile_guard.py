@@ -84,7 +84,7 @@ def test_a_shorter_series_is_wrong(length: int) -> None:
 
 
 def test_recorded_runs_are_told_apart_by_a_factor_of_three() -> None:
-    """Of tests/tools/guard_table.py: correct layouts, in fp32 up to 4096 wide, in bf16 to 1536, and the traps of rules."""
+    """Of tests/tools/guard_table.py: correct layouts, fp32 up to 4096 wide and bf16 to 1536, and traps of the rules."""
     correct, traps = [], []
     for reference, *others in guard_table.groups().values():
         for row in others:
