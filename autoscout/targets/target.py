@@ -46,6 +46,10 @@ class Target:
                 found[package] = importlib.metadata.version(package)
         return found
 
+    def presets(self) -> dict[str, tuple[str, str]]:
+        """Scripts of others that it knows: name → (about, what that was run against or "")."""
+        return {}
+
     # ---- the job --------------------------------------------------------------------------------------------------
 
     def metrics(self, job: Job) -> tuple[str, ...]:

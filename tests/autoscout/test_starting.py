@@ -42,7 +42,7 @@ def test_a_launch_line_becomes_the_reference(tmp_path):
     assert (job.model.layers, job.traffic.global_batch, job.devices) == (4, 16, 4)
     space = JobSpace.of_job(job)
     assert space.reference.knobs["mbs"] == 2
-    assert all(c.knobs["tp"] * c.knobs["pp"] in (1, 2, 4) for c in space.configurations())
+    assert all(int(c.knobs["tp"]) * int(c.knobs["pp"]) in (1, 2, 4) for c in space.configurations())
 
 
 def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):

@@ -65,6 +65,7 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
+    click.echo(f"its launch:  autoscout export {result.session}    all about it:  autoscout watch {result.session}")
 
 
 def best(found: Best, as_json: bool) -> None:
@@ -232,6 +233,7 @@ def targets(found: list[Target], as_json: bool) -> None:
             "missing": [package for package in t.packages if package not in t.installed()],
             "how": t.how,
             "proven": t.proven,
+            "scripts": {name: {"about": about, "proven": proven} for name, (about, proven) in t.presets().items()},
         }
         for t in found
     ]
@@ -245,6 +247,9 @@ def targets(found: list[Target], as_json: bool) -> None:
         if d["missing"]:
             click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
         click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
+        for name, known in d["scripts"].items():
+            standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
+            click.echo(f"           script = '{name}': {known['about']}; {standing}")
 
 
 def proof(found: Proof, paths: list[Path], as_json: bool) -> None:

@@ -22,6 +22,11 @@ class Command(Target):
     about = "any command, with knobs of your own or a preset's"
     proven = "PyTorch DDP, Hugging Face/PEFT and Megatron-LM scripts, CPU ranks over gloo"
 
+    def presets(self) -> dict[str, tuple[str, str]]:
+        from autoscout.targets.command.preset import names, preset
+
+        return {name: (preset(name).about, preset(name).proven) for name in names()}
+
     def metrics(self, job: Job) -> tuple[str, ...]:
         from autoscout.targets.command.measurement import known_metrics
 

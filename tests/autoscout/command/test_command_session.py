@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from autoscout.running import early
 from autoscout.targets.jobs import load_job
 from kb import store
-from kb.records import Objective
+from kb.records import Configuration, Fidelity, Measurement, Objective
 from tui.cli import cli
 
 
@@ -78,9 +78,7 @@ def test_a_run_ends_when_its_interval_is_narrow_or_its_time_is_over():
 
 
 def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):
-    from kb.records import Configuration, Measurement
-
-    def measured(knob: int, seconds: float, at: float, fidelity="measured"):
+    def measured(knob: int, seconds: float, at: float, fidelity: Fidelity = "measured") -> Measurement:
         return Measurement(
             configuration=Configuration({"k": knob}),
             name="",
