@@ -107,7 +107,9 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     Purposes:
         search      the strategy or a person asked for it: counts towards the budget
         check       the simulators' choice of a batch that they answered, to check them: counts, too
-        confirm     finalists and default once more, in turns, beside the budget
+        anchor      the reference once more, beside the budget, to see what the machine did meanwhile
+        repeat      the same once more, beside the budget: the machine was disturbed while it ran
+        confirm     finalists and reference once more, in rounds, beside the budget
         profile     one experiment alone (`autoscout profile`)
 
     In the knowledge base rows have the purposes `answered` (known from a session that was answered with it) and
@@ -192,12 +194,15 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · exhausted · stopped
+    reason: str  # budget · wall · converged · settled (nothing better is believed to be left) · exhausted · stopped
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
-    """The finalists and the default, re-measured in turns. `gain` = default / winner as a ratio of costs, with its
-    95 % interval; `rival` is the next best of them, and `behind` = rival / winner likewise."""
+    """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
+    95 % interval; `rival` is the next best, and `behind` = rival / winner likewise. Intervals hold however often one
+    looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven),
+    equal (less than 1 % apart), slower, undecided, alone (one did not run); "" in older journals. `p_better`: than the
+    default; `noise`: of the log of one measurement; `more`: rounds in all that would decide."""
 
     winner: Configuration
     name: str
@@ -212,6 +217,24 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     behind: float | None = None
     behind_low: float | None = None
     behind_high: float | None = None
+    verdict: str = ""
+    p_better: float | None = None
+    noise: float | None = None
+    more: int | None = None
+    sentence: str = ""
+
+    @property
+    def decided(self) -> bool:
+        return self.verdict not in ("undecided", "alone")
+
+
+class Outlook(Event, frozen=True, tag="outlook"):
+    """The `chance` that something at least 1 % better is left, and the expected gain of `ahead` more experiments."""
+
+    step: int
+    chance: float
+    gain: float
+    ahead: int
 
 
 class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +307,7 @@ AnyEvent = (
     | BestFound
     | SearchEnded
     | Confirmed
+    | Outlook
     | WarmStarted
     | WarmStartWorth
     | SessionEnded

@@ -174,6 +174,8 @@ def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) ->
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
         return f"{seen}; measured {times}, not re-measured in turns with the default"
+    if confirmed.sentence:
+        return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
     if confirmed.name == confirmed.default_name:
@@ -189,6 +191,10 @@ def _next_best(confirmed: Confirmed) -> str:
     behind, low, high = confirmed.behind, confirmed.behind_low, confirmed.behind_high
     if behind is None or confirmed.rival_name == confirmed.default_name:
         return ""
+    if confirmed.sentence and confirmed.name == confirmed.default_name:  # the sentence is about it
+        return ""
+    if low is not None and high is not None and low <= 1 <= high:
+        return f"; {confirmed.rival_name} may be as good ({_times(behind, low, high)} its cost)"
     if behind < 1:
         ahead = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
         return f"; {confirmed.rival_name} may be {ahead} faster, which is within noise"

@@ -3,10 +3,12 @@
 import os
 import platform
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from autoscout.cluster import gpus
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.target import target_of
 from kb import store
@@ -73,9 +75,22 @@ def _target(job: Job | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    driver = shutil.which("nvidia-smi")
-    found = "NVIDIA driver present" if driver else "no NVIDIA driver (nvidia-smi not found): CPU jobs only"
-    return Finding(subject="gpu", ok=driver is not None, found=found)
+    """What the driver answers, not only that it is there."""
+    if shutil.which("nvidia-smi") is None:
+        return Finding(subject="gpu", ok=False, found="no NVIDIA driver (nvidia-smi not found): CPU jobs only")
+    seen = gpus.look()
+    if not seen:
+        return Finding(
+            subject="gpu",
+            ok=False,
+            found="nvidia-smi is there, but no driver answers it",
+            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted",
+        )
+    counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
+    found = ", ".join(f"{count} × {name}" for name, count in counted.items())
+    if busy := gpus.held():
+        return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end what else runs there, or wait")
+    return Finding(subject="gpu", ok=True, found=found)
 
 
 def _knowledge_base(kb: Path) -> Finding:

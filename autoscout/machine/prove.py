@@ -308,6 +308,7 @@ class Prover:
             f"        seen.append(1)\n        if len(seen) == 3:\n            {fault}\n"
             "    return plain()\ntime.perf_counter = perf_counter\n"
         )
+        self._close()  # it would have the fault before
         yield ["env", f"PYTHONPATH={folder}", *self.launch.command_prefix]
 
 

@@ -69,17 +69,20 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
         who = f"rank {rank}" if rank >= 0 else "the launcher"
         if (found := symptoms.find(text)) is not None:
             return _of_symptom(found, who, text, {}, folder)
-    if not outcome.timed_out and (hanging := _hung(errors, logs, folder)):
-        return "timeout", hanging
-    if signals:
-        rank, number = min(signals.items())
+    waited = _waited(errors, logs)
+    first = {rank: number for rank, number in signals.items() if rank not in waited}
+    if waited and not first and not outcome.timed_out:
+        return "timeout", _hung(waited, logs, folder)
+    if first or signals:
+        rank, number = min((first or signals).items())
         said = results.log_tail(folder, rank)
         return _of_signal(f"rank {rank}", number, oom_kills, said, f"{folder}/rank-{rank}.log")
     if outcome.timed_out:
         last = results.log_tail(folder, 0)
         hint = f"; rank 0 last said: {_trim(last)}" if last else ""
-        hanging = _hung(errors, logs, folder)
-        return "timeout", hanging or f"no result after {timeout_s:g} s{hint} (logs: {folder}/rank-*.log)"
+        return "timeout", _hung(
+            waited, logs, folder
+        ) or f"no result after {timeout_s:g} s{hint} (logs: {folder}/rank-*.log)"
     if errors:
         return "error", _sentence(errors[0], folder)
     codes = {rank: code for rank, code in outcome.codes.items() if code > 0}
@@ -142,13 +145,18 @@ def _of_symptom(
     return symptom.status, f"{cause} (logs: {folder})"
 
 
-def _hung(errors: list[RankError], logs: dict[int, str], folder: Path) -> str:
-    """ "" or which collective hung, and who waited in it."""
+def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
+    """Ranks that waited in a collective until they gave up, and in which."""
     waited = {rank: name for rank, text in logs.items() if rank >= 0 and (name := symptoms.hung(text))}
     for error in errors:
         if error.rank not in waited and _contains(error, _WAITED):
             names = _COLLECTIVE.findall(error.traceback)
             waited[error.rank] = names[-1] if names else "a collective"
+    return waited
+
+
+def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
+    """ "" or which collective hung, who waited in it and who did not."""
     if not waited:
         return ""
     first = waited[min(waited)]

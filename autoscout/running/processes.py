@@ -71,6 +71,25 @@ def family(pid: int) -> dict[int, str]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process and all its descendants took, those that ended and were waited for included."""
+    took: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
+                took[int(entry)] = sum(int(ticks) for ticks in fields[11:15]) / tick
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    total, waiting = 0.0, [pid]
+    while waiting:
+        member = waiting.pop()
+        total += took.get(member, 0.0)
+        waiting.extend(children.get(member, []))
+    return total
+
+
 def shared_memory(members: dict[int, str]) -> set[Path]:
     """Files in /dev/shm that these processes have mapped or open: what stays when they are killed.
 

@@ -33,9 +33,11 @@ from autoscout.search.pool import Pool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
 from autoscout.search.trade import Trade
-from kb.journal import Decided, Event, Rewarded, TournamentRanked
+from kb.journal import Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
+_NOISELESS = 1e-4  # difference of the logs of two repeats
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
@@ -106,6 +108,9 @@ class AutoScout:
         self.bandit.age()
         self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
+        if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
+            chance, gain = self.model.outlook(_AHEAD, _MARGIN)
+            self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -180,9 +185,14 @@ class AutoScout:
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
 
     def _closing(self) -> bool:
-        if self.budget is None or len(self.model.costs) < 2:
+        if self.budget is None or len(self.model.costs) < 2 or self._exact():
             return False
         return self.budget - self.asked <= self.hyper.remeasure * self.budget
+
+    def _exact(self) -> bool:
+        """Two repeats said the same as before: measuring again tells nothing, and the search goes on."""
+        again = [values for values in self.model.costs.values() if len(values) > 1]
+        return sum(len(values) - 1 for values in again) >= 2 and all(max(v) - min(v) < _NOISELESS for v in again)
 
     def _repeat(self) -> int | None:
         if self.budget is None or self.asked >= self.budget:
@@ -220,7 +230,7 @@ class AutoScout:
     # ---- tell ---------------------------------------------------------------------------------------------------
 
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool]] = []
+        told: list[tuple[int, float | None, float, bool, float]] = []
         for measurement in measurements:
             row = self.pool.taken_in(measurement.configuration)
             if row is None:
@@ -228,14 +238,15 @@ class AutoScout:
             by_objective = costs(self.space.objective, measurement)
             c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
             full = fullness(self.space, measurement)
-            told.append((row, c, full, failed_for_memory(self.space, measurement, full)))
+            doubt = measurement.conditions.get("doubt", 0.0)
+            told.append((row, c, full, failed_for_memory(self.space, measurement, full), doubt))
             proposal = self.pending.pop(row, None)
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for row, c, full, for_memory in told:  # after the rewards of all, which must not know any of them
-            self.model.tell(row, c, full, for_memory)
+        for row, c, full, for_memory, doubt in told:  # after the rewards of all, which must not know any of them
+            self.model.tell(row, c, full, for_memory, doubt)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
         """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that

@@ -14,6 +14,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     control_limit: float = 1.15  # a control this much slower than the base tells nothing about it
     # every session
     patience: int = 30  # experiments without 1 % improvement after which the search has converged
+    settled: float = 0.05  # chance that something 1 % better is left, below which (twice) a search ends; 0: never
     tau: int = 5  # iterations between two checks of the simulators
     epsilon: float = 0.15  # MAPE above which the simulators are no longer believed
     window: int = 5  # checks that the MAPE is averaged over

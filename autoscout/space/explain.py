@@ -79,10 +79,16 @@ def completed(space: Space, given: Mapping[str, Value], default: Configuration) 
 
 def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
     return [
-        Violation("domain", f"{n} {v} is not among {listed(space.knob[n].values)}", "")
+        Violation("domain", _not_among(space.knob[n], v), "")
         for n, v in given.items()
         if not _possible(space.knob[n], v)
     ]
+
+
+def _not_among(knob: Knob, value: Value) -> str:
+    if value in knob.asks:
+        return f"{knob.name} {value} changes numbers or needs a package: [space] allow = ['{knob.name}'] brings it in"
+    return f"{knob.name} {value} is not among {listed(knob.values)}"
 
 
 def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:

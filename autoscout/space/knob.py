@@ -73,6 +73,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
+    asks: tuple[Value, ...] = ()  # values that it would have if the job's [space] allowed it
 
     @property
     def why_inactive(self) -> str:
@@ -165,15 +166,15 @@ def instantiate(
     """The catalog's knobs and rules for one job, whose attributes fill the domains that are expressions. Values that a
     knob `asks` for are there where the limits allow the knob, or name it themselves."""
     limits = limits or SpaceLimits()
-    allowed = {*limits.allow, *limits.fix, *limits.limit}
+    allowed = {*limits.allow, *limits.fix, *limits.limit}  # as space/attributes.py has it
     knobs = []
     for entry in catalog.knob:
         if isinstance(entry.values, str):
             values = tuple(Expression(entry.values, catalog.derived)(attributes))
         else:
             values = tuple(entry.values)
-        if entry.name not in allowed:
-            values = tuple(v for v in values if v not in entry.asks) if entry.asks else values
+        asks = () if entry.name in allowed else tuple(v for v in values if v in entry.asks)
+        values = tuple(v for v in values if v not in asks)
         knobs.append(
             Knob(
                 name=entry.name,
@@ -187,6 +188,7 @@ def instantiate(
                 off=entry.off,
                 when=Expression(entry.when, catalog.derived) if entry.when else None,
                 implied=Expression(entry.implied, catalog.derived) if entry.implied else None,
+                asks=asks,
             )
         )
     rules = [

@@ -1,115 +1,221 @@
-"""The end of a session: is the winner really better than the expert default, and by how much?
+"""The end of a session: is the winner really better than the reference, and by how much?
 
-The best of many single measurements is partly luck. So the finalists and the default are measured again, in
-turns so that drift hits all alike, and only these new measurements decide.
+The best of many single measurements is partly luck. So the finalists are chosen by what is believed of them, they and
+the reference are measured again in rounds (trial.py), and only these new measurements decide. What they could not
+decide is said to be undecided, with what more rounds would buy.
 """
 
 import math
-import statistics
+from collections.abc import Collection, Sequence
 
-from autoscout.job.objective import cost, to_metric
+from autoscout.job.objective import broken, cost, nearest_miss, to_metric
+from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
+from autoscout.tuning import evidence
+from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
+from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
 FINALISTS = 3
-_WITHIN = 1.15  # of the best single measurement: what noise may hide
+NOISY_FINALISTS = 5  # where one measurement says little
+_NOISY = 0.05  # standard deviation of what is believed of the best, in log-cost
+_WITHIN = 1.15  # of the best single measurement, where too little is known to believe anything
+_ALIKE = 0.0025  # of the cost: of equals the one nearest to the reference is chosen
+_STEEP = math.log(1.05)  # what the neighbours of a sharp peak cost more, in the middle
+_ASKED = 0.01  # the gain that it is told what it would take to prove, where none shows
 
-# Two-sided 95 % quantiles of Student's t by degrees of freedom.
-_T95 = (math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
-
-def finalists(job: Job, measured: list[Measurement], default: Configuration) -> list[Configuration]:
-    """The best few correct, measured configurations and, if it works at all, the default; best first."""
-    ranked = sorted(
-        ((c, m) for m in measured if m.fidelity == "measured" and (c := cost(job.objective, m)) is not None),
-        key=lambda pair: pair[0],
-    )
-    if not ranked:
+def finalists(
+    job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement]
+) -> list[Configuration]:
+    """Those that may be the best, by what is believed of them, and the default if it works at all; best first."""
+    costs = {m.configuration.id: c for m in measured if (c := cost(job.objective, m)) is not None}
+    believed = [b for b in ranking.believed if b.configuration.id in costs]
+    if not believed:
         return []
-    chosen = [m.configuration for c, m in ranked[:FINALISTS] if c <= _WITHIN * ranked[0][0]]
-    if any(m.configuration.id == default.id for _, m in ranked) and default not in chosen:
-        chosen.append(default)
-    return chosen
+    if math.isfinite(believed[0].deviation):
+        gains = {b.configuration.id: expected_excess(-b.excess, max(b.deviation, 1e-9)) for b in believed}
+        most = NOISY_FINALISTS if believed[0].deviation > _NOISY else FINALISTS
+        likely = [b for b in believed[1:] if gains[b.configuration.id] >= WORTH]
+        likely.sort(key=lambda b: -gains[b.configuration.id])
+        chosen = [believed[0].configuration, *(b.configuration for b in likely)]
+    else:
+        least, most = min(costs.values()), FINALISTS
+        chosen = [b.configuration for b in believed if costs[b.configuration.id] <= _WITHIN * least]
+    chosen = [c for c in chosen if c.id != default.id][:most]
+    return [*chosen, default] if default.id in costs else chosen
 
 
-def round_of(finalists: list[Configuration], number: int) -> list[Configuration]:
-    """Every finalist once, in opposite order every other round."""
-    return finalists if number % 2 == 0 else finalists[::-1]
+def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
+    """What failed, or was spoiled by the machine, is absent."""
+    return [(m.configuration.id, c) for m in measured if (c := cost(job.objective, m)) is not None]
 
 
-def undecided(job: Job, measured: list[list[Measurement]], default: Configuration) -> bool:
-    """Something is faster than the default on average, but nothing measurably: more rounds would tell."""
-    costs = _costs(job, measured)
-    if default.id not in costs:
-        return False
-    means = {key: statistics.geometric_mean(values) for key, values in costs.items()}
-    return min(means, key=means.__getitem__) != default.id and not _faster(costs, default.id)
+def failed(job: Job, rounds: Sequence[Sequence[Measurement]]) -> set[str]:
+    """Configurations that failed in a round by their own fault: no finalists any more."""
+    return {
+        m.configuration.id
+        for row in rounds
+        for m in row
+        if m.status != "infrastructure" and cost(job.objective, m) is None
+    }
 
 
-def verdict(job: Job, space: Space, measured: list[list[Measurement]], default: Configuration) -> Confirmed | None:
-    """Of the finalists that are measurably faster than the default (95 %), the one with the lowest cost (geometric
-    mean over the rounds); the default where there is none. None if no finalist ran in every round."""
-    costs = _costs(job, measured)
-    if not costs:
+def verdict(
+    job: Job,
+    space: Space,
+    trial: Trial,
+    measured: Sequence[Sequence[Measurement]],
+    default: Configuration,
+    around: dict[str, Around] | None = None,
+) -> Confirmed | None:
+    """Of the finalists that are proven to be cheaper than the default the cheapest (among equals the nearest to it);
+    the default where there is none. None if nothing ran. `around`: what is known of the finalists' neighbours."""
+    out = failed(job, measured) - {default.id}
+    rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
+    rounds = [row for row in rounds if row]
+    if not rounds:
         return None
-    means = {key: statistics.geometric_mean(values) for key, values in costs.items()}
-    eligible = [*_faster(costs, default.id), default.id] if default.id in costs else list(costs)
-    winner = min(eligible, key=lambda key: (key == default.id, means[key]))
-    others = sorted((key for key in costs if key != winner), key=means.__getitem__)
-    gain = low = high = None
-    if winner == default.id:
-        gain = 1.0
-    elif default.id in costs:
-        gain, low, high = ratio(costs[default.id], costs[winner])
-    behind, behind_low, behind_high = ratio(costs[others[0]], costs[winner]) if others else (None, None, None)
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
+    fit = trial.fit(rounds)
+    proven = trial.proven(rounds)
+    here = default.id in fit.level
+    in_the_end = [name for name in fit.level if name in dict(rounds[-1])]
+    if not here:
+        winner = min(in_the_end, key=fit.level.__getitem__)
+    elif proven:
+        alike = [name for name in proven if fit.level[name] - fit.level[proven[0]] <= _ALIKE]
+        winner = min(alike, key=lambda name: (_steps(configurations[name], default), fit.level[name]))
+    else:
+        winner = default.id
+    others = sorted((name for name in fit.level if name != winner), key=fit.level.__getitem__)
+    rival = fit.contrast(others[0], winner) if others else None
+    leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
+    against = fit.contrast(default.id, leader) if here and leader is not None else None
+    kind = "faster" if proven else _kind(against, here)
+    value = to_metric(job.objective, _typical(rounds, winner))
+    gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
+    behind, behind_low, behind_high = _ratio(rival)
+    more = _more(trial, fit, against, kind)
     return Confirmed(
         winner=configurations[winner],
         name=space.name(configurations[winner]),
-        value=to_metric(job.objective, means[winner]),
+        value=value,
         default_name=space.name(default),
-        default_value=to_metric(job.objective, means[default.id]) if default.id in means else None,
+        default_value=to_metric(job.objective, _typical(rounds, default.id)) if here else None,
         gain=gain,
         low=low,
         high=high,
-        pairs=len(measured),
+        pairs=len(rounds),
         rival_name=space.name(configurations[others[0]]) if others else "",
         behind=behind,
         behind_low=behind_low,
         behind_high=behind_high,
+        verdict=kind,
+        p_better=None if against is None else against.p_better,
+        noise=fit.noise if fit.dof else None,
+        more=more,
+        sentence=_sentence(space.name(configurations[leader]) if leader else "", against, kind, more, len(rounds))
+        + _shape((around or {}).get(winner)),
     )
 
 
-def _costs(job: Job, measured: list[list[Measurement]]) -> dict[str, list[float]]:
-    """Costs round by round of the finalists that ran in every round."""
-    by_id: dict[str, list[float | None]] = {}
-    for row in measured:
-        for m in row:
-            by_id.setdefault(m.configuration.id, []).append(cost(job.objective, m))
-    return {key: [c for c in values if c is not None] for key, values in by_id.items() if None not in values}
+def _steps(configuration: Configuration, default: Configuration) -> int:
+    """Knobs that differ from the default's."""
+    return sum(
+        configuration.knobs.get(knob) != default.knobs.get(knob) for knob in {**configuration.knobs, **default.knobs}
+    )
 
 
-def _faster(costs: dict[str, list[float]], default: str) -> list[str]:
-    """Those whose advantage over the default is more than noise: the whole 95 % interval is above 1."""
-    found = []
-    for key, values in costs.items():
-        low = ratio(costs[default], values)[1]
-        if low is not None and low > 1.0:
-            found.append(key)
-    return found
+def _typical(rounds: Sequence[Round], name: str) -> float:
+    """Geometric mean of its costs."""
+    logs = [math.log(c) for row in rounds for found, c in row if found == name]
+    return math.exp(sum(logs) / len(logs))
 
 
-def ratio(slower: list[float], faster: list[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean over the rounds of slower / faster, and its 95 % interval (Student's t on the logarithm)."""
-    logs = [math.log(s / f) for s, f in zip(slower, faster, strict=True)]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return math.exp(mean), None, None
-    half = half_width(logs)
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+def _kind(against: Contrast | None, here: bool) -> str:
+    """Of the best that is not proven to be faster; `here`: the reference ran."""
+    if against is None:
+        return "slower" if here else "alone"
+    if against.high < math.log1p(_ASKED):
+        return "equal" if against.high > 0 else "slower"
+    return "undecided"
 
 
-def half_width(values: list[float]) -> float:
-    """Of the 95 % interval of the mean of two values or more (Student's t)."""
-    return _T95[min(len(values) - 1, len(_T95) - 1)] * statistics.stdev(values) / math.sqrt(len(values))
+def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
+    """Rounds in all that would prove the difference that shows (or 1 %, if that is less); None where it is proven."""
+    if against is None or kind != "undecided" or not math.isfinite(against.error) or not fit.dof:
+        return None
+    wanted = max(against.log, math.log1p(_ASKED))
+    rounds = fit.rounds + 1
+    while rounds < 10_000:
+        dof = fit.dof + rounds - fit.rounds
+        half = against.error * math.sqrt(fit.rounds / rounds) * evidence.quantile(trial.share(trial.limit), dof)
+        if half <= wanted:
+            return rounds
+        rounds = math.ceil(rounds * 1.05)
+    return rounds
+
+
+def _ratio(contrast: Contrast | None) -> tuple[float | None, float | None, float | None]:
+    if contrast is None:
+        return None, None, None
+    ratio = math.exp(contrast.log)
+    if not math.isfinite(contrast.half):
+        return ratio, None, None
+    return ratio, math.exp(contrast.low), math.exp(contrast.high)
+
+
+def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, rounds: int) -> str:
+    times = f"{rounds} rounds" if rounds > 1 else "one round"
+    if against is None and name:
+        return f"{name} has nothing to be compared with: the reference did not run in {times}"
+    if against is None:
+        return "nothing else ran, or is believed to come near the reference"
+    between = (
+        f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
+        if math.isfinite(against.half)
+        else "one round has no interval"
+    )
+    chance = f"P(better) {_chance(against.p_better)}"
+    gain = _percent(against.log)
+    if kind == "faster":
+        return f"{name} is faster than the reference: {gain} ({between}; {chance}; {times})"
+    if kind == "slower":
+        return f"nothing is faster than the reference: the next, {name}, is at {gain} ({between}; {chance}; {times})"
+    if kind == "equal":
+        return f"{name} and the reference differ by less than 1 %: {gain} ({between}; {chance}; {times})"
+    wanted = f"; {more} rounds would tell" if more else ""
+    return f"undecided: {name} at {gain} against the reference ({between}; {chance}; {times}){wanted}"
+
+
+def _shape(around: Around | None) -> str:
+    if around is None:
+        return ""
+    known = around.low > _STEEP or around.high < _STEEP
+    shape = "a broad basin" if around.high < _STEEP else "a sharp peak" if around.low > _STEEP else "peak or basin"
+    interval = f"its {around.neighbours} neighbours are believed to cost {_percent(around.median)} in the middle"
+    sure = f"95 % interval {_percent(around.low)} to {_percent(around.high)}"
+    return f"; {shape}{'' if known else ' is not known'}: {interval} ({sure})"
+
+
+def _percent(log: float) -> str:
+    return f"{math.expm1(log):+.1%}"
+
+
+def _chance(p: float) -> str:
+    return "> 0.999" if p > 0.999 else "< 0.001" if p < 0.001 else f"{p:.2f}" if p < 0.99 else f"{p:.3f}"
+
+
+def nothing_worked(job: Job, measured: Collection[Measurement]) -> str:
+    """Why there is nothing to recommend, with an example."""
+    failures: dict[str, int] = {}
+    for m in measured:
+        failures[m.status] = failures.get(m.status, 0) + 1
+    told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
+    reasons = (m.evidence or broken(job.objective, m) for m in measured)
+    example = nearest_miss(job.objective, measured) or next(
+        (f"For example: {reason}" for reason in reasons if reason), ""
+    )
+    return f"no configuration of {job.name} ran correctly within its constraints ({told}). {example}".strip()

@@ -1,7 +1,8 @@
 """The one loop, as a state machine: ask it what to run, tell it what came of it, until it wants nothing more.
 
     ask ──► search: orders of a person, then the strategy; what is known or predicted is told at once
-        └─► confirm: the finalists and the default, in turns
+        │           └─ now and then the reference again (anchors.py)
+        └─► confirm: the finalists and the default, in rounds
     tell ─► the strategy, once all of a batch is there
 
 It starts no process and waits for nothing, so `tune` (one slot or many), a Python `Study` and a resumed session drive
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.load import seconds
-from autoscout.job.objective import broken, cost, nearest_miss, to_metric
+from autoscout.job.objective import cost, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
@@ -25,17 +26,20 @@ from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
-from autoscout.tuning import confirm
-from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted
+from autoscout.tuning import rounds
+from autoscout.tuning.anchors import Anchors
+from autoscout.tuning.disturbances import Disturbances
+from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted, wanted
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from kb import door, store
-from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
+from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, Outlook, SearchEnded, SessionStarted
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
 ALONE = "profile"  # in place of a strategy: a session of one experiment
 _SEARCH_PURPOSES = ("search", "check")
+_WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
 
@@ -79,9 +83,12 @@ class Engine:
         self.searched = 0  # those that count towards the budget
         self.stale = 0  # of those, since the best improved by 1 %
         self.engine_ms: list[float] = []
+        self.disturbances = Disturbances()
+        self.anchors = Anchors(self.job, started.default)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.begun_at: float | None = None  # monotonic: preparing does not count
+        self.waited_s = 0.0  # for others to give the devices back: does not count either
         self.confirmed: Confirmed | None = None
         self.reason = ""  # why the search ended
         self.paused = False
@@ -109,6 +116,7 @@ class Engine:
         self._purposes: dict[int, str] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
+        self._nothing_left = 0  # outlooks in a row that say so
         self._over = False
         self._recipes = list(started.recipes)
 
@@ -146,6 +154,14 @@ class Engine:
         purpose = self._purposes.pop(number)
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
+        if asking is not None and self.disturbances.again(purpose, measurement):
+            self._ready.insert(0, (asking, Wanted(configuration=measurement.configuration, purpose="repeat")))
+            self._took(began)
+            return measurement
+        purpose, measurement = self.disturbances.settled(purpose, measurement)
+        self.evaluator.measured(measurement)
+        if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
+            self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
             spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
             self.searched -= spoiled
@@ -176,16 +192,23 @@ class Engine:
             return False
         if self.reason or self._ready:
             return True
+        if self.anchors.due(self.searched) and not self._waiting:
+            if self._allowed():
+                self._begin(wanted(self.started.default, "anchor"))
+            return True
         if self._recipes and self.started.default.id in self.evaluator.done and not self._waiting:
             self._begin(self._of_recipe(self._recipes.pop(0)))
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
-            self.tape.emit(event)
-        if not batch:
-            if self._waiting:
-                return False
-            self._end_search("exhausted")
+            event = self.tape.emit(event)
+            if isinstance(event, Outlook):
+                nothing = event.chance < self.hyper.settled and event.gain < _WORTH
+                self._nothing_left = self._nothing_left + 1 if nothing else 0
+        if not batch and self._waiting:
+            return False
+        if self._nothing_left >= _SURE or not batch:
+            self._end_search("settled" if batch else "exhausted")
             return True
         self._step += 1
         self._begin(self._of_batch(batch, self._step))
@@ -240,7 +263,7 @@ class Engine:
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None
-        done = list(self.evaluator.done.values())
+        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
         inside = [m for m in done if allowed.is_valid(m.configuration)]
         outside = [
             (m.configuration, cost(self.job.objective, m)) for m in done if not allowed.is_valid(m.configuration)
@@ -268,6 +291,7 @@ class Engine:
             if self.started.fidelity == "simulate":  # nothing is recommended that was not profiled
                 self.limit = min(self.limit, self.searched + self.hyper.top_k)
             self._searching.switch_to_profiling()
+        measurements = [self.evaluator.as_today(m) for m in measurements]
         by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
         self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
         for measurement in measurements:
@@ -306,8 +330,11 @@ class Engine:
     @property
     def _late(self) -> bool:
         """The wall-clock limit is over."""
-        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at
+        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at - self.waited_s
         return spent > self.wall_s and not self.tape.replaying
+
+    def _no_more_rounds(self) -> bool:
+        return self._late or self.tape.next_is(Confirmed)
 
     def _end_search(self, reason: str) -> None:
         recorded = self.tape.recorded(SearchEnded)
@@ -373,7 +400,8 @@ class Engine:
             self._searching.tell([measurement])
 
     def _best_configuration(self) -> Configuration:
-        measured = [(c, m) for m in self.evaluator.done.values() if (c := cost(self.job.objective, m)) is not None]
+        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
+        measured = [(c, m) for m in done if (c := cost(self.job.objective, m)) is not None]
         return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
 
     # ---- the end --------------------------------------------------------------------------------------------------
@@ -384,46 +412,17 @@ class Engine:
         return True
 
     def _confirm(self) -> Asking:
-        """Finalists and default re-measured in turns; nothing is recommended on the strength of one lucky run.
-
-        Beside the budget: `repeats` rounds, and up to as many again while they may still decide something; when the
-        wall-clock limit is over, one round only.
-        """
-        allowed = self.steering.allowed
-        done = [self.reference.rejudge(m) for m in self.evaluator.done.values() if allowed.is_valid(m.configuration)]
-        finalists = confirm.finalists(self.job, done, self.to_beat)
+        """Finalists and reference re-measured in rounds; nothing is recommended on the strength of one lucky run.
+        Beside the budget; when the wall-clock limit is over, one round only."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        if not finalists:
-            raise AutoscoutError(self._nothing_worked(), 3)
-        repeats, default = self.job.launch.repeats, self.to_beat
-        if not self.tape.replaying:
-            self.on_note(f"re-measuring {len(finalists)} configurations at least {repeats} times in turns")
-        measured: list[list[Measurement]] = []
-        while len(measured) < repeats or (
-            len(measured) < 2 * repeats and confirm.undecided(self.job, measured, default)
-        ):
-            if measured and (self._late or self.tape.next_is(Confirmed)):
-                break
-            round_: list[Measurement] = []
-            for configuration in confirm.round_of(finalists, len(measured)):
-                round_.append((yield Wanted(configuration=configuration, purpose="confirm")))
-            measured.append(round_)
-        confirmed = confirm.verdict(self.job, self.space, measured, self.to_beat)
-        if confirmed is None:
-            raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
+        known = [self.evaluator.as_today(m) for m in self.evaluator.done.values() if m.fidelity == "measured"]
+        done = [self.reference.rejudge(m) for m in known if self.steering.allowed.is_valid(m.configuration)]
+        confirmed = yield from rounds.confirmed(
+            self.job, self.space, self.steering.allowed, done, self.to_beat, self.anchors, self.on_note,
+            over=lambda: self._late or self.tape.next_is(Confirmed),
+        )  # fmt: skip
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
-
-    def _nothing_worked(self) -> str:
-        failures: dict[str, int] = {}
-        for m in self.evaluator.done.values():
-            failures[m.status] = failures.get(m.status, 0) + 1
-        told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
-        reasons = (m.evidence or broken(self.job.objective, m) for m in self.evaluator.done.values())
-        example = nearest_miss(self.job.objective, self.evaluator.done.values()) or next(
-            (f"For example: {reason}" for reason in reasons if reason), ""
-        )
-        return f"no configuration of {self.job.name} ran correctly within its constraints ({told}). {example}".strip()
 
     def _took(self, began: float) -> None:
         self.engine_ms.append((time.perf_counter() - began) * 1000)

@@ -24,6 +24,7 @@ from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
+from autoscout.tuning.periods import Periods
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement
@@ -33,13 +34,18 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment that has to be run. `purpose`: search · check · confirm."""
+    """An experiment that has to be run. `purpose`: as of kb.journal.ExperimentStarted."""
 
     configuration: Configuration
     purpose: str
 
 
 Running = Generator[Wanted, Measurement, Measurement]
+
+
+def wanted(configuration: Configuration, purpose: str) -> Generator[Wanted, Measurement, None]:
+    """One experiment of which nobody waits for the answer."""
+    yield Wanted(configuration=configuration, purpose=purpose)
 
 
 class Evaluator:
@@ -66,6 +72,8 @@ class Evaluator:
         self.default, self.stand_in, self._past = default, stand_in, past
         self._judge = judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
+        self._periods = Periods(job, remembered)
+        self._answered: dict[str, str] = {}  # configuration id → the session that measured it
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self._simulated: dict[str, Measurement] = {}
@@ -100,6 +108,8 @@ class Evaluator:
     def _one(self, configuration: Configuration) -> Running:
         if known := self.done.get(configuration.id):
             return known
+        if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
+            return (yield from self._run(configuration, "anchor"))  # everything is held against it: not by an old value
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
             return answered
@@ -118,11 +128,23 @@ class Evaluator:
     def _answer(self, configuration: Configuration) -> Measurement | None:
         """From the KB: never measured twice for the same job, hardware and versions."""
         if recorded := self.tape.recorded(Answered, configuration):
+            self._answered[configuration.id] = recorded.measured_by
             return self._judge(recorded.measurement)
         if self.tape.replaying or configuration.id not in self._known:
             return None
         session, measurement = self._known[configuration.id]
+        self._answered[configuration.id] = session
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
+
+    def measured(self, measurement: Measurement) -> None:
+        """An experiment of this session ended: it tells what the values of earlier ones are worth today."""
+        self._periods.tell(measurement)
+        self._answered.pop(measurement.configuration.id, None)
+
+    def as_today(self, measurement: Measurement) -> Measurement:
+        """What the search is told: a value of an earlier session in today's terms, with the doubt that is left."""
+        session = self._answered.get(measurement.configuration.id)
+        return measurement if session is None else self._periods.as_today(session, measurement)
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
         if not self.stand_in or self.fidelity == "measured" or self._ensemble is None or configuration == self.default:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running import early, symptoms
+from autoscout.running import conditions, early, symptoms
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -133,18 +133,29 @@ class Loop:
         adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
+        asked = time.monotonic()
         with self._machine() as ours:
             if not ours:
                 raise Interrupted
+            self.engine.waited_s += time.monotonic() - asked
             if self.waited:
                 self.waited = False
                 self.tape.emit(Waiting(over=True), write=True)
             if isinstance(self.profiler, early.Aimed):
                 self.profiler.aim(self._bar(experiment))
-            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+            measurement = self._watched(experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def _watched(self, experiment: Experiment, folder: Path) -> Measurement:
+        """Runs it, and says what the machine did meanwhile. A recording says so itself."""
+        if self.job.launch.launcher == "replay":
+            return self.profiler.run(experiment.configuration, experiment.name, folder)
+        watch = conditions.Watch()
+        measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+        seen = {**watch.ended(), **measurement.conditions}
+        return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
         """What an experiment has to beat; a confirmation is measured in full."""

@@ -30,6 +30,7 @@ from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.tape import Tape
@@ -40,9 +41,11 @@ from kb.journal import (
     AnyEvent,
     Event,
     ExperimentEnded,
+    ExperimentStarted,
     Journal,
     SessionResumed,
     SessionStarted,
+    Waiting,
     WarmStarted,
     WarmStartWorth,
 )
@@ -72,6 +75,8 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
+    if problem := fits_nowhere(space):
+        on_note(problem)
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
@@ -175,7 +180,7 @@ def resumed(
                 f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
                 f"with this machine's ({context} is not {started.context}): start the job anew"
             )
-        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=time.time()))
+        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(time.time(), *(e.at for e in past))))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
@@ -282,11 +287,14 @@ def new_id(job: Job, kind: str = "") -> str:
 
 
 def _active_seconds(past: list[AnyEvent]) -> float:
-    """Wall time that earlier runs of a session spent, without the pauses between them."""
-    active = 0.0
+    """Wall time that earlier runs of a session spent on experiments and between them: without what came before the
+    first, the waiting for others' experiments, and the pauses between the runs."""
+    active, begun, waiting = 0.0, False, False
     for before, after in itertools.pairwise(past):
-        if not isinstance(after, SessionResumed):
-            active += after.at - before.at
+        begun = begun or isinstance(before, ExperimentStarted)
+        waiting = isinstance(before, Waiting) and not before.over
+        if begun and not waiting and not isinstance(after, SessionResumed):
+            active += max(0.0, after.at - before.at)
     return active
 
 

@@ -40,10 +40,16 @@ class Tape:
         )
         self._on_event = on_event
         self._unwritten: list[Event] = []
+        self._began = time.monotonic()
+        self._began_at = max(time.time(), max((e.at for e in past), default=0.0))
 
     @property
     def replaying(self) -> bool:
         return bool(self._past)
+
+    def now(self) -> float:
+        """Unix time as of when the session began or went on, and from there by a clock that nobody sets."""
+        return self._began_at + time.monotonic() - self._began
 
     def next_is(self, kind: type[Event]) -> bool:
         return bool(self._past) and isinstance(self._past[0], kind)
@@ -59,7 +65,7 @@ class Tape:
                     "resumed; start the job anew: finished experiments are answered from the knowledge base"
                 )
             return recorded  # type: ignore[return-value]
-        event = msgspec.structs.replace(event, at=time.time())
+        event = msgspec.structs.replace(event, at=self.now())
         self._unwritten.append(event)
         if write or sync:
             written, self._unwritten = self._unwritten, []

@@ -6,6 +6,7 @@ from landscape import driven, job_of, measured, space_of, step_time
 
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
+from autoscout.space.explain import completed
 from autoscout.targets.jobs import expert_default
 from autoscout.tuning.evaluator import Evaluator, FidelityMode
 from autoscout.tuning.tape import Tape
@@ -121,7 +122,7 @@ def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):
 
 def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrules(tmp_path):
     space = space_of("tiny-gpt-cpu")
-    configuration = strategy("autoscout", space, seed=1).ask()[0]
+    configuration = completed(space, {"pp": 2, "mbs": 2}, expert_default(space))
 
     def one(seconds, status="ok", cost_s=1.0):
         m = measured(space, configuration)
@@ -141,6 +142,16 @@ def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrul
     assert answer("e", one(1.0, "oom"))[0].status == "oom"
     assert answer("f", one(1.0, "timeout", cost_s=95.0))[0].status == "timeout"  # the job's limit is 90 s
     assert answer("g", one(1.0, "timeout", cost_s=30.0))[1] == again
+
+
+def test_the_default_is_measured_in_every_session_whatever_the_knowledge_base_says(tmp_path):
+    """A value of another hour would be held against new ones; it costs nothing of the budget."""
+    space = space_of("tiny-gpt-cpu")
+    default = expert_default(space)
+    other = completed(space, {"pp": 2, "mbs": 2}, default)
+    bench = Bench(tmp_path, [measured(space, default), measured(space, other)], mode="profile")
+    bench.evaluate([default, other], 1)
+    assert bench.profiled == [(default.id, "anchor")]
 
 
 def test_the_default_is_never_simulated(tmp_path):

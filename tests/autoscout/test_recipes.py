@@ -1,5 +1,6 @@
 """Expert recipes: what an expert would sign, in the order in which experts think."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from autoscout.job.presets import models
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.targets.jobs import JobSpace
+from autoscout.tuning.fitting import fits_nowhere
 from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -59,3 +61,11 @@ def test_long_sequences_are_split():
 def test_published_recipes_are_configurations_and_ours_are_predicted_to_be_as_fast(recipe):
     _, theirs, _, ours = predicted(recipe)
     assert ours < 1.25 * theirs
+
+
+def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
+    said = fits_nowhere(space("llama-3.1-405b", "h100", 1, 8192, 64))
+    assert re.search(
+        r"fits nowhere on 8 devices of 80 GiB: .* needs \d{3,} GiB on its fullest rank; about \d{2,}", said
+    )
+    assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""

@@ -111,7 +111,7 @@ def test_a_wrong_configuration_is_stored_with_its_evidence_and_never_recommended
     kb = tmp_path / "kb.duckdb"
     path = replay_job(tmp_path, spoiled(tmp_path, lambda m: m.configuration == fastest), profiles=330)
     path.write_text(path.read_text() + '[space]\nfix = { ar = "none" }\n')
-    result = run(path, kb, strategy="random", hyper=Hyper(patience=1000))
+    result = run(path, kb, strategy="random", hyper=Hyper(patience=1000, settled=0))
     measured = {m.configuration.id: m for _, m in store.measurements(kb)}
     assert measured[fastest.id].status == "wrong"
     assert "gradient norms deviate" in measured[fastest.id].evidence
@@ -186,6 +186,23 @@ def test_the_wall_clock_limit_ends_the_search_and_still_confirms_once(tmp_path):
     assert again.experiments == result.experiments
 
 
+def test_a_clock_that_is_set_back_changes_no_time_of_a_session(tmp_path, monkeypatch):
+    """Elapsed times once read -2:01:22."""
+    set_back, seen = [0.0], []
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - set_back[0])
+
+    def two_hours_at_the_third(event):
+        seen.append(event)
+        if sum(isinstance(e, ExperimentEnded) for e in seen) == 3:
+            set_back[0] = 7200.0
+
+    result = run(replay_job(tmp_path), tmp_path / "kb.duckdb", two_hours_at_the_third)
+    assert result.reason == "budget"
+    times = [e.at for e in seen]
+    assert times == sorted(times)
+
+
 def test_a_full_disk_is_one_sentence_and_costs_no_finished_experiment(tmp_path):
     """A limit on the size of files stands for the full disk: the journal cannot grow beyond it."""
     script = f"""
@@ -228,7 +245,7 @@ from autoscout.tuning import session
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.loop import Stop
 from autoscout.search.hyper import Hyper
-options = session.Options(seed=1, hyper=Hyper(patience=1000))
+options = session.Options(seed=1, hyper=Hyper(patience=1000, settled=0))
 session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: None, print, Stop())
 """
 
@@ -236,7 +253,7 @@ session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: No
 def test_killed_at_twenty_random_moments_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path):
     """kill -9, each followed by a resume: no finished experiment is repeated or lost, and the winner is the same."""
     job = replay_job(tmp_path, profiles=100)
-    whole = run(job, tmp_path / "whole" / "kb.duckdb", seed=1, hyper=Hyper(patience=1000))
+    whole = run(job, tmp_path / "whole" / "kb.duckdb", seed=1, hyper=Hyper(patience=1000, settled=0))
     kb = tmp_path / "kb.duckdb"
     rng = random.Random(0)
     command = [sys.executable, "-c", START, str(job), str(kb)]
@@ -359,7 +376,7 @@ def test_only_simulating_needs_something_to_simulate_from_and_profiles_the_favou
     kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path, profiles=60)
     with pytest.raises(AutoscoutError, match="--fidelity simulate needs simulators"):
         run(job, kb, fidelity="simulate")
-    run(job, kb, strategy="random", fidelity="profile", hyper=Hyper(patience=1000))
+    run(job, kb, strategy="random", fidelity="profile", hyper=Hyper(patience=1000, settled=0))
     result = run(job, kb, fidelity="simulate", seed=2, hyper=Hyper(tau=1000, simulated_patience=20, top_k=3))
     assert result.confirmed is not None
     searched = [e for e in events_of(kb, result.session, ExperimentEnded) if e.purpose == "search"]

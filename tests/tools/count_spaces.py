@@ -16,6 +16,9 @@ PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3
 TABLE_1 = SpaceLimits(
     fix={
         "vpp": 1,
+        "stage_split": "even",
+        "first_layers": 0,
+        "last_layers": 0,
         "etp": 1,
         "dispatcher": "alltoall",
         "overlap_grad": True,

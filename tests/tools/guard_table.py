@@ -19,7 +19,7 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 2), (2048, 2), (4096, 1))  # hidden, layers
+WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (1536, 2), (4096, 1), (2048, 2))  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},
@@ -72,7 +72,7 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
         name="guard",
         target="megatron",
         model=model,
-        traffic=Traffic(seq_len=64 if hidden <= 1024 else 8, global_batch=4),
+        traffic=Traffic(seq_len=64 if hidden <= 1024 else 8 if hidden <= 2048 else 4, global_batch=4),
         cluster=Cluster(nodes=[Node(device="cpu", count=4, memory_gib=16.0)]),
         objective=Objective(minimize="step_time_s"),
         launch=Launch(warmup=1, iterations=2, timeout_s=900.0),

@@ -122,7 +122,7 @@ def pretend_transformer_engine() -> None:
 
 def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:
     sys.path.insert(0, str(WORKER))
-    import configs
+    import configs  # type: ignore  # the worker's, which runs without our packages
 
     pretend_transformer_engine()
     given = configs.read({"arguments": row["flags"]})["given"]

@@ -9,6 +9,7 @@ data parallel (their FSDP = 1) as a distributed optimizer. The page leaves out t
 of our recipes were (autoscout/targets/megatron/expert.py).
 """
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -117,8 +118,7 @@ def main() -> None:
 
 
 def _layout(name: str) -> str:
-    kept = ("pp", "tp", "cp", "dp", "ep", "vpp", "ar-", "mbs", "stage")
-    return " ".join(part for part in name.split("_") if part.startswith(kept))
+    return " ".join(part for part in name.split("_") if re.fullmatch(r"(pp|tp|cp|dp|ep|vpp|mbs)\d+|ar-\w+", part))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from autoscout.deploy import export
 from autoscout.targets.vllm import check as serving_check
 from autoscout.targets.vllm import profiler
-from autoscout.tuning.confirm import ratio
+from autoscout.tuning.evidence import ratio
 from autoscout.tuning.session import session_started
 from kb.records import Job
 

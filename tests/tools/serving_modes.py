@@ -28,7 +28,7 @@ from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm import profiler as serving_profiler
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.load_plan import Pass
-from autoscout.tuning.confirm import ratio
+from autoscout.tuning.evidence import ratio
 from kb.records import Configuration, Job
 
 JOB = "fixtures/jobs/tiny-llama-serve-cpu.toml"

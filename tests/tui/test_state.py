@@ -75,7 +75,9 @@ def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
     left = remaining(fold(running()))
     assert left is not None
     assert left.search_s == pytest.approx((JOB.budget.profiles - 9) * (10.0 + 5.0), rel=0.05)  # 10 s each, 5 s between
-    assert left.confirm_s == pytest.approx(3 * 4 * 15.0, rel=0.05)  # three finalists and the default, three times
+    assert left.confirm_s == pytest.approx(
+        2 * 5 * 15.0, rel=0.05
+    )  # three finalists and, twice, the default, in two rounds
     assert left.low <= left.total <= left.high
     assert remaining(fold(ended())) is None
 

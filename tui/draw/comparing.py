@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from autoscout.job.objective import cost
-from autoscout.tuning.confirm import half_width
+from autoscout.tuning.evidence import half_width
 from tui.draw.plot import bar, cloud
 from tui.session.fronts import Front
 from tui.session.state import Run, State

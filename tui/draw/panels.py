@@ -41,7 +41,10 @@ def gain(state: State) -> str:
         return f"{state.gain:.3f}× default (single runs)"
     c = state.confirmed
     interval = f" [{c.low:.3f}, {c.high:.3f}]" if c.low is not None and c.high is not None else ""
-    return f"{state.gain:.3f}× default{interval} re-measured in {c.pairs} pairs"
+    how = f"re-measured in {c.pairs} rounds"
+    if not c.decided:
+        return f"{state.gain:.3f}× default{interval} undecided, {how}"
+    return f"{state.gain:.3f}× default{interval} {how}"
 
 
 def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:

@@ -40,11 +40,14 @@ def verdict(state: State) -> Text:
     assert c is not None
     text = Text(no_wrap=True, overflow="ellipsis")
     if c.winner == state.default:
-        text.append("keep the expert default: nothing is measurably faster\n", style="bold")
+        kept = "nothing is measurably faster" if c.decided else "nothing is proven to be faster"
+        text.append(f"keep the expert default: {kept}\n", style="bold")
     else:
         text.append(f"{c.name}\n", style="bold")
         text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")
-        text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} pairs\n" if c.low and c.high else "\n")
+        text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} rounds\n" if c.low and c.high else "\n")
+    for part in c.sentence.split("; ") if c.sentence else ():
+        text.append(f"{part}\n")
     if c.rival_name and c.behind is not None:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(

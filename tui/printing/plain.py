@@ -8,18 +8,25 @@ from kb.journal import (
     Answered,
     AnyEvent,
     Checked,
+    Confirmed,
     Decided,
     Event,
     ExperimentEnded,
     FidelitySwitched,
+    Outlook,
     SearchEnded,
     SessionStarted,
     Simulated,
     TournamentRanked,
 )
 from kb.records import Job, Measurement
+from tui.session.eta import remaining, to_confirm
 from tui.session.standing import REASONS
+from tui.session.state import State
 from tui.text import clock, metric, number
+
+_EVERY = 5  # experiments between two lines about the time that is left
+_WORDS = {"anchor": "reference", "repeat": "repeated"}
 
 
 class Progress:
@@ -36,6 +43,9 @@ class Progress:
         self.checks = 0
         self.trusted: bool | None = None
         self.confirming = False
+        self.confirmed = 0  # measurements of the finalists
+        self.state = State()
+        self.outlook: Outlook | None = None
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
 
@@ -49,6 +59,7 @@ class Progress:
 
     def see(self, event: Event) -> None:
         self.now = event.at or time.time()
+        self.state.apply(event)  # type: ignore[arg-type]
         match event:
             case SessionStarted():
                 self.session, self.began = event.session, self.now
@@ -77,7 +88,11 @@ class Progress:
                 self._line(f"from simulating to profiling: {event.why}")
             case SearchEnded():
                 self.confirming = True
-                self._line(f"search ends: {REASONS.get(event.reason, event.reason)}")
+                self._line(f"search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
+            case Outlook():
+                self.outlook = event
+            case Confirmed() if event.sentence:
+                self._line(event.sentence)
             case _:
                 pass
 
@@ -98,15 +113,36 @@ class Progress:
         if event.purpose in ("search", "check"):
             self.searched += 1
             self._measured(event.measurement, f"measured {self.searched}/{self.job.budget.profiles}")
-        else:
+            if self.searched % _EVERY == 0:
+                self._to_go()
+        elif event.purpose == "confirm":
             self.arm = ""
-            self._measured(event.measurement, "re-measured")
+            self.confirmed += 1
+            least = max(self.confirmed, to_confirm(self.state))
+            self._measured(event.measurement, f"again {self.confirmed}/{least}")
+        else:
+            self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
+
+    def _to_go(self) -> None:
+        """How far it is, and how long it will still take."""
+        left = remaining(self.state)
+        if left is not None:
+            self._line(
+                f"{self.searched} of {self.job.budget.profiles} experiments; about {clock(left.total)} to go "
+                f"({clock(left.low)} to {clock(left.high)}), re-measuring included{self._worth()}"
+            )
+
+    def _worth(self) -> str:
+        if self.outlook is None:
+            return ""
+        o = self.outlook
+        return f"; P(one 1 % better is left) {o.chance:.0%}, {o.ahead} more are expected to gain {o.gain:.1%}"
 
     def _measured(self, m: Measurement, fidelity: str) -> None:
         c = cost(self.job.objective, m)
         if self.default is None and self.arm == "DEFAULT":
             self.default = c
-        if c is not None and (self.best is None or c < self.best) and fidelity != "re-measured":
+        if c is not None and (self.best is None or c < self.best) and fidelity.startswith(("measured", "known")):
             self.best = c
         if c is not None:
             shown = metric(self.job, to_metric(self.job.objective, c))
@@ -118,7 +154,7 @@ class Progress:
             self.write(f"{'':>36}{problem}")
 
     def _line(self, text: str) -> None:
-        self.write(f"{clock(self.now - self.began)}  {self._standing():<27}  {text}")
+        self.write(f"{clock(max(0.0, self.now - self.began))}  {self._standing():<27}  {text}")
 
     def _standing(self) -> str:
         """Best so far and its gain over the default."""

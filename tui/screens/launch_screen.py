@@ -25,7 +25,9 @@ def evidence(state: State) -> Text:
         return Text("nothing measured yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
-    if c is not None and c.behind is not None and c.rival_name:
+    if c is not None and c.sentence:
+        text.append("\n" + c.sentence.replace("; ", "\n"))
+    elif c is not None and c.behind is not None and c.rival_name:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
     if c is None:

@@ -11,6 +11,7 @@ from tui.session.state import SEARCH_PURPOSES, Run, State
 
 _RECENT = 20  # experiments: later ones resemble each other more than the first
 _FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
+_ROUNDS = 2  # on a quiet machine, or where nothing is near the reference
 _SIGMAS = 1.96
 
 
@@ -49,7 +50,7 @@ def remaining(state: State) -> Left | None:
         search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
     done = sum(r.purpose == "confirm" and r.ended > 0 for r in state.runs) if confirming else 0
     finalists = _to_confirm(state)
-    repeats = state.job.launch.repeats * finalists - done
+    repeats = to_confirm(state) - done
     if repeats < 0:  # undecided so far: to the end of this round
         repeats %= finalists or 1
     confirm = max(0.0, repeats * cycle - (begun if confirming else 0.0))
@@ -57,6 +58,12 @@ def remaining(state: State) -> Left | None:
     error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
     total = search + confirm
     return Left(search, confirm, max(0.0, total - error), total + error)
+
+
+def to_confirm(state: State) -> int:
+    """Measurements that the finalists take if two rounds are enough, the reference twice in each."""
+    finalists = _to_confirm(state)
+    return _ROUNDS * (finalists + (finalists > 0))
 
 
 def _to_search(state: State) -> int:

@@ -19,6 +19,7 @@ from kb.journal import (
     ExperimentEnded,
     ExperimentStarted,
     FidelitySwitched,
+    Outlook,
     Rewarded,
     SearchEnded,
     SessionEnded,
@@ -34,6 +35,7 @@ from kb.journal import (
 from kb.records import Configuration, Job, Measurement
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
+BESIDE = ("confirm", "profile", "anchor", "repeat")  # the search: no points of its curve
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -122,6 +124,7 @@ class State(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = msgspec.field(default_factory=dict)
     incidents: int = 0  # experiments that a machine spoiled: no failures of their configurations
     confirmed: Confirmed | None = None
+    outlook: Outlook | None = None
     ended: SessionEnded | None = None
     search_end: str = ""
     paused: bool = False
@@ -203,6 +206,8 @@ class State(msgspec.Struct, kw_only=True):
                 self.search_end, self.phase = event.reason, "confirm"
             case Confirmed():
                 self.confirmed = event
+            case Outlook():
+                self.outlook = event
             case SessionEnded():
                 self.ended, self.phase, self.waiting = event, "ended", None
             case WarmStarted():
@@ -282,7 +287,7 @@ class State(msgspec.Struct, kw_only=True):
         self._measured(run, m, "measured")
 
     def _run(self, number: int | None, purpose: str, configuration: Configuration, name: str) -> Run:
-        searching = purpose not in ("confirm", "profile")
+        searching = purpose not in BESIDE
         run = Run(
             number=number,
             name=name,
@@ -311,7 +316,7 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
-        if run.purpose not in ("confirm", "profile"):
+        if run.purpose not in BESIDE:
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
 
 

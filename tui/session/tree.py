@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tui.session.state import Run, State
+from tui.session.state import BESIDE, Run, State
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -19,7 +19,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 def grow(state: State) -> Node:
     """Knobs with one value everywhere make no branch of their own."""
-    runs = [r for r in state.runs if r.measurement is not None and r.purpose not in ("confirm", "profile")]
+    runs = [r for r in state.runs if r.measurement is not None and r.purpose not in BESIDE]
     order = _ordering(state, runs)
     varying = [k for k in order if len({str(r.configuration.knobs.get(k)) for r in runs}) > 1]
     return _node(state, (), runs, varying)

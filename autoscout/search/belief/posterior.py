@@ -174,6 +174,7 @@ class Belief:
         k = posterior.kernel(measured, measured).astype(float)
         k.flat[:: n + 1] += posterior.theta.noise**2 + 1e-6 + vague
         self.low = np.linalg.cholesky(k)
+        self._vague = np.broadcast_to(np.asarray(vague, dtype=float), (n,))
         self._rows = np.empty((max(2 * n, n + 16), m), dtype=np.float32)  # L⁻¹ K(measured, candidates)
         self._rows[:n] = solve_triangular(
             self.low.astype(np.float32), posterior.kernel(measured, candidates), lower=True, check_finite=False
@@ -191,6 +192,7 @@ class Belief:
         fresh = self.posterior.kernel(row, self.candidates)[0] - edge.astype(np.float32) @ self._rows[:n]
         self._rows[n] = fresh / np.float32(corner)
         self._left = self._left - self._rows[n] ** 2
+        self._vague = np.append(self._vague, vague)
         self.measured = (
             np.concatenate([self.measured[0], row[0]]),
             np.concatenate([self.measured[1], row[1]]),
@@ -213,6 +215,7 @@ class Belief:
         n = len(self.low) - count
         self._left = self._left + (self._rows[n : n + count] ** 2).sum(axis=0)
         self.low = self.low[:n, :n]
+        self._vague = self._vague[:n]
         self.measured = self.measured[0][:n], self.measured[1][:n]
 
     def completed(self, y: np.ndarray) -> np.ndarray:
@@ -231,7 +234,7 @@ class Belief:
     def fitted(self, y: np.ndarray) -> np.ndarray:
         """(n,): the same at the measured rows themselves, freed of their noise."""
         alpha = cho_solve((self.low, True), y)
-        return y - (self.posterior.theta.noise**2 + 1e-6) * alpha
+        return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 
     @property
     def deviation(self) -> np.ndarray:

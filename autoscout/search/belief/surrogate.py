@@ -36,6 +36,7 @@ _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a conf
 # this is worth
 _DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
 # nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -59,6 +60,7 @@ class Model:
         self.memory = Memory(encoding)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
+        self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.failed: set[int] = set()
         self.rows = np.zeros(0, dtype=int)  # those of `costs`
         self.logs = np.zeros(0)  # their mean log-costs
@@ -69,8 +71,12 @@ class Model:
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def tell(self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False) -> None:
-        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures."""
+    def tell(
+        self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
+    ) -> None:
+        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures.
+        `doubt`: standard deviation of the log-cost beside the noise: it was measured in another period. A row that is
+        measured here is not doubted any more: what was said of it before is forgotten."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             if not np.isnan(full):
@@ -80,6 +86,10 @@ class Model:
         if cost is None:
             self.failed.add(row)
         else:
+            if self.doubts.get(row) and not doubt:
+                self.costs.pop(row)
+                self._fitted_on = 0  # the rows have another order now
+            self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
         self.rows = np.array(list(self.costs), dtype=int)
         self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
@@ -137,7 +147,8 @@ class Model:
             prior, worth = _SPREAD
             member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
             z = member.mean.z[rows] / member.unit
-            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread)
+            vague = self._vague(rows) / member.unit**2
+            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
         self.memory.fit()
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
@@ -225,8 +236,13 @@ class Model:
         return gain
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
-        measured = self._member_features(member, np.array(self._believed, dtype=int))
-        return Belief(member.posterior, measured, self._member_features(member, candidates))
+        believed = np.array(self._believed, dtype=int)
+        measured, vague = self._member_features(member, believed), self._vague(believed) / member.unit**2
+        return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
+
+    def _vague(self, rows: np.ndarray) -> np.ndarray:
+        """(k,) variance of their log-costs beside the noise."""
+        return np.array([self.doubts.get(int(row), 0.0) ** 2 for row in rows])
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return member.posterior.features(self._rows(rows), member.mean.z[rows] / member.unit, member.mean.spread)
@@ -234,7 +250,8 @@ class Model:
     def _append(self, row: int) -> None:
         for member in self._active():
             assert member.belief is not None
-            member.belief.append(self._member_features(member, np.array([row])))
+            vague = self.doubts.get(row, 0.0) ** 2 / member.unit**2
+            member.belief.append(self._member_features(member, np.array([row])), vague)
 
     def _rows(self, rows: np.ndarray) -> Rows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
@@ -259,6 +276,7 @@ class Model:
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
+        self.least = 0.0
         for member in self._active():
             assert member.belief is not None
             y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
@@ -269,13 +287,39 @@ class Model:
             deviation = member.unit * belief.deviation
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
             here += own / (own + added) * (bent - here)
+            self.least += member.weight * float(here.min())
             self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        self.gain *= self.memory.chance() ** _DARING
-        self.gain *= self.feasibility.chance(self.gain)
+        fits, runs = self.memory.chance(), self.feasibility.chance(self.gain)
+        self.gain *= fits**_DARING
+        self.gain *= runs
+        self._runs = np.ones(len(self.candidates)) * fits * runs
         self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
+        """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
+        the best measured row by more than `margin`, and what the `ahead` most promising of them are expected to gain
+        together (both of the cost). Drawn from the joint posterior of the member that is believed most."""
+        order = np.argsort(-self.gain, kind="stable")[:_JOINT]
+        order = order[self.gain[order] > -1.0]
+        member = max(self._active(), key=lambda m: m.weight)
+        if not len(order) or member.belief is None:
+            return 0.0, 0.0
+        belief, own = member.belief, self.unexplained()[0]
+        n = len(belief.low)
+        features = belief.candidates[0][order], belief.candidates[1][order]
+        left = belief.posterior.kernel(features, features) - belief._rows[:n, order].T @ belief._rows[:n, order]
+        spread = member.unit**2 * left.astype(float) + own * np.eye(len(order))
+        values, vectors = np.linalg.eigh(spread)
+        rng = np.random.default_rng(len(self.rows))
+        noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
+        drawn = self.mean[order] + noise @ vectors.T
+        drawn[rng.random(drawn.shape) >= self._runs[order]] = np.inf
+        better = self.least - drawn
+        chance = float(np.mean(better.max(axis=1) > margin))
+        return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
@@ -284,7 +328,7 @@ class Model:
         scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
         count = np.array([len(values) for values in self.costs.values()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
-        return max(self.noise**2 - once, 0.05 * once), once / count
+        return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
     def worth(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
@@ -305,6 +349,17 @@ class Model:
             second += member.weight * (here**2 + added - (added / member.unit) ** 2 * np.diag(inverse))
         deviation = np.sqrt(np.maximum(second - value**2, 0))
         return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
+
+    def believed_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(k,) bent log-cost above the best of any rows as the last `update` believes, and its standard deviation."""
+        bent, mean, second = self.bent(), np.zeros(len(rows)), np.zeros(len(rows))
+        for member in self._active():
+            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
+            belief = self._belief(member, rows)
+            found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(y)
+            mean += member.weight * found
+            second += member.weight * ((member.unit * belief.deviation) ** 2 + found**2)
+        return mean, np.sqrt(np.maximum(second - mean**2, 0))
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise

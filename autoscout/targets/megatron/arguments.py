@@ -30,11 +30,10 @@ _SWITCHES = {
     "overlap_grad": "--overlap-grad-reduce",
     "overlap_param": "--overlap-param-gather",
     "permute_fusion": "--moe-permute-fusion",
-    "ep_overlap": "--overlap-moe-expert-parallel-comm",
 }
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
-_FROM_ELSEWHERE += ("fp8", "opt_state")
+_FROM_ELSEWHERE += ("fp8",)
 # What only the person knows.
 MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -179,12 +178,8 @@ def _parallelism(knobs: dict[str, Value]) -> Flags:
 
 
 def _precision(knobs: dict[str, Value]) -> Flags:
-    found: Flags = {}
-    if knobs.get("fp8", "none") != "none":
-        found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
-    if knobs.get("opt_state", "fp32") != "fp32":
-        found |= {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "bf16"}
-    return found
+    scaling = knobs.get("fp8", "none")
+    return {} if scaling == "none" else {"--fp8-format": "hybrid", "--fp8-recipe": scaling}
 
 
 def _recomputation(knobs: dict[str, Value]) -> Flags:

@@ -91,13 +91,13 @@ class MegatronProfiler:
             failed = _failed(configuration, name, "infrastructure", said)
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
-        started = time.time()
+        started, began = time.time(), time.monotonic()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()
         outcome = Outcome(stopped=True)
         if not self._stopping:
             outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s, lambda: self._stopping)
-        cost = time.time() - started
+        cost = time.monotonic() - began
         measurement = measured(folder)
         if measurement is None and os.EX_CANTCREAT in outcome.codes.values():
             raise AutoscoutError(f"{folder}: the ranks cannot write there (disk full, or not the target's disk)")

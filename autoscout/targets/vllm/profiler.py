@@ -115,7 +115,7 @@ class VllmProfiler:
         )
         self._model = self._model or self._model_folder()
         self._launcher.start(lambda: self._stopping)
-        started = time.time()
+        started, began = time.time(), time.monotonic()
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         chosen = devices.variables(self._job, configuration, seen, ranks, memory)
         if seen and (
@@ -146,7 +146,7 @@ class VllmProfiler:
         outcome = Outcome(stopped=True)
         if not self._stopping:
             outcome = self._outcome(experiment, reuse.key(self._job, configuration, ceiling) if ceiling else "")
-        cost = time.time() - started
+        cost = time.monotonic() - began
         measurement = serving.measurement(folder)
         if measurement is None:
             kills = failures.oom_kills() - kills

@@ -86,6 +86,20 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     )
 
 
+def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) -> None:
+    waits = "Timed out waiting 60000ms for recv operation to complete"
+    exception(tmp_path, "RuntimeError", waits, "train", rank=0, traceback="line 3, in all_reduce\n")
+    (tmp_path / "rank-1.log").write_text("step 3\n")
+    status, evidence = classify(Outcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 0)
+    assert (status, "rank 1 was killed from outside with SIGKILL" in evidence) == ("killed", True)
+    assert classify(Outcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 1)[0] == "oom", "by the kernel, for memory"
+    status, evidence = classify(Outcome(codes={0: 1}), tmp_path, 60.0, 0)
+    assert (status, evidence.split(" (")[0]) == (
+        "timeout",
+        "all_reduce hung: rank 0 waited in vain; rank 1 did not join",
+    )
+
+
 def test_a_gradient_that_is_no_number_is_wrong_not_refused(tmp_path: Path) -> None:
     said = "Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before ...')"
     assert exception(tmp_path, "RuntimeError", said, "train")[0] == "wrong"

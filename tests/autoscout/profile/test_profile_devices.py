@@ -12,6 +12,7 @@ import pytest
 from profile_bench import configuration, tiny_job
 
 from autoscout.cluster import devices, gpus
+from autoscout.machine.doctor import Finding, examine
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron.environment import WORKER, describe
 from autoscout.targets.megatron.profiler import worker_config
@@ -162,6 +163,20 @@ def test_an_experiment_does_not_start_beside_others_and_is_no_fact(
     assert measured.status == "infrastructure"
     assert "before the start GPU 0 has 60.0 of 80.0 GiB taken" in measured.evidence
     assert not (tmp_path / "1").exists()
+
+
+def test_the_doctor_says_what_the_driver_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpu() -> Finding:
+        return next(
+            f for f in examine(tmp_path / "kb.duckdb", job_on(("a100", 1), python="/bin/false")) if f.subject == "gpu"
+        )
+
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 12, 81920\n1, GPU-bb, {A100}, 12, 81920")
+    assert (gpu().ok, gpu().found) == (True, f"2 × {A100} (80 GiB)")
+    driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 61440, 81920")
+    assert (gpu().ok, "60.0 of 80.0 GiB taken" in gpu().found) == (False, True)
+    driver(tmp_path, monkeypatch, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    assert (gpu().ok, gpu().found) == (False, "nvidia-smi is there, but no driver answers it")
 
 
 def test_slices_are_listed_in_place_of_the_gpu_that_is_cut_up() -> None:

@@ -45,6 +45,7 @@ _ARGUMENT = {
     "num_experts": "num_moe_experts",
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "fp8_format": "fp8",
     "fp8_param_gather": "fp8_param",
     "use_nccl_ub": "nccl_ub",
 }

@@ -1,0 +1,130 @@
+"""What it was like to measure: what others did on this machine while an experiment ran.
+
+CPU, from the kernel's counters: `foreign_cpu_share` (what processes that are not ours took of all CPU time),
+`steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time in which something waited
+for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while it runs: the least
+`clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or power slowed one).
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running import processes
+
+_EVERY_S = 2.0
+_FIELDS = "clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
+# Of NVML's reasons those that a configuration does not bring about by itself: hardware slowdown, thermal (software,
+# hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are how such devices work.
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Seconds of all CPUs since boot: of every kind, busy, given to other machines; of our own processes; in which
+    something waited for a CPU."""
+
+    total: float = 0.0
+    busy: float = 0.0
+    steal: float = 0.0
+    ours: float = 0.0
+    waited: float = 0.0
+
+
+class Watch:
+    """From its making to `ended`."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.monotonic(), counters()
+        self._samples: list[list[float]] = []  # clock, temperature, power, reasons of one device at one time
+        self._over = threading.Event()
+        self._sampler: threading.Thread | None = None
+        if program := shutil.which("nvidia-smi"):
+            self._sampler = threading.Thread(target=self._sample, args=(program,), daemon=True)
+            self._sampler.start()
+
+    def ended(self) -> dict[str, float]:
+        """The conditions by name; those that this machine does not tell are absent."""
+        self._over.set()
+        now, elapsed = counters(), max(time.monotonic() - self._began, 1e-9)
+        found: dict[str, float] = {}
+        total = now.total - self._before.total
+        if total > 0:
+            foreign = (now.busy - self._before.busy) - (now.ours - self._before.ours)
+            found["foreign_cpu_share"] = min(max(foreign / total, 0.0), 1.0)
+            found["steal_share"] = max(now.steal - self._before.steal, 0.0) / total
+        if now.waited:
+            found["cpu_pressure"] = min(max(now.waited - self._before.waited, 0.0) / elapsed, 1.0)
+        if self._sampler is not None:
+            self._sampler.join(timeout=_EVERY_S + 5)
+            found |= of_gpus(self._samples)
+        return found
+
+    def _sample(self, program: str) -> None:
+        command = [program, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
+        while not self._over.wait(_EVERY_S):
+            try:
+                said = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
+            except (OSError, subprocess.TimeoutExpired):
+                return
+            self._samples += parsed(said)
+
+
+def parsed(table: str) -> list[list[float]]:
+    """The rows of nvidia-smi's CSV that are whole."""
+    rows = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        with contextlib.suppress(ValueError):
+            clock, temperature, power, reasons = cells
+            rows.append([float(clock), float(temperature), float(power), float(int(reasons, 16))])
+    return rows
+
+
+def of_gpus(samples: list[list[float]]) -> dict[str, float]:
+    if not samples:
+        return {}
+    clocks, temperatures, powers, reasons = zip(*samples, strict=True)
+    return {
+        "clock_mhz": min(clocks),
+        "temperature_c": max(temperatures),
+        "power_w": sum(powers) / len(powers),
+        "throttled": float(any(int(reason) & _SLOWED for reason in reasons)),
+    }
+
+
+def counters() -> Counters:
+    """Zeros where the kernel does not tell."""
+    tick = os.sysconf("SC_CLK_TCK")
+    try:
+        first = Path("/proc/stat").read_text().splitlines()[0]
+        user, nice, system, idle, iowait, irq, softirq, steal = (int(v) / tick for v in first.split()[1:9])
+    except (OSError, ValueError, IndexError):
+        return Counters()
+    busy = user + nice + system + irq + softirq
+    return Counters(
+        total=busy + idle + iowait + steal,
+        busy=busy,
+        steal=steal,
+        ours=processes.cpu_seconds(os.getpid()),
+        waited=_waited(),
+    )
+
+
+def period() -> str:
+    """The measuring period that it is now: this boot of this machine, and a stretch of four hours."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot[:8]}-{int(time.time() // 14_400)}"
+    return ""
+
+
+def _waited() -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/pressure/cpu").read_text().split("total=")[1].split()[0]) / 1e6
+    return 0.0

@@ -1,0 +1,101 @@
+"""How good the measured configurations are believed to be: not the lucky ones first, but those that their neighbours
+support. And whether one stands on a peak or in a basin: what is believed of the valid configurations that differ from
+it in one knob."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.surrogate import Model
+from autoscout.search.hyper import Hyper
+from autoscout.search.pool import Pool
+from autoscout.space.graph import Space
+from kb.records import Configuration
+
+_FEW = 4  # rows that ran, below which nothing is learned from neighbours
+
+
+class Believed(msgspec.Struct, frozen=True):
+    """`excess`: log-cost above the best one as it is believed to be, up to where differences stop to matter;
+    `deviation`: its standard deviation."""
+
+    configuration: Configuration
+    excess: float
+    deviation: float
+
+
+class Around(msgspec.Struct, frozen=True):
+    """The valid configurations that differ in one knob: how many, the share of them within 5 % of the cost, and their
+    median excess over it with a 95 % interval (log)."""
+
+    neighbours: int
+    within: float
+    median: float
+    low: float
+    high: float
+
+
+class Ranking:
+    """`rows`: (configuration, cost; None where it failed), one for each measurement; `doubts`: of configurations that
+    were measured in another period, by id (standard deviation of the log). The best first."""
+
+    def __init__(
+        self,
+        space: Space,
+        rows: Sequence[tuple[Configuration, float | None]],
+        doubts: Mapping[str, float] | None = None,
+    ) -> None:
+        rng = np.random.default_rng(0)
+        pool = Pool(space, rng)
+        if not pool.complete:
+            pool.add([configuration for configuration, _ in rows])
+        self._model = Model(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
+        for configuration, cost in rows:
+            row = pool.row(configuration)
+            if row is not None:
+                self._model.tell(row, cost, doubt=(doubts or {}).get(configuration.id, 0.0))
+        self._pool = pool
+        self._learned = len(self._model.costs) >= _FEW
+        if self._learned:
+            self._model.update([])
+        self.believed = self._ranked()
+
+    def _ranked(self) -> list[Believed]:
+        model = self._model
+        if not model.costs:
+            return []
+        if self._learned:
+            value, deviation = model.worth()
+        else:
+            failed = np.isin(model.rows, list(model.failed))
+            value, deviation = np.where(failed, np.inf, model.bent()), np.full(len(model.rows), np.inf)
+        order = [int(i) for i in np.argsort(value, kind="stable") if math.isfinite(value[i])]
+        least = value[order[0]] if order else 0.0
+        return [
+            Believed(self._pool.configuration(int(model.rows[i])), float(value[i] - least), float(deviation[i]))
+            for i in order
+        ]
+
+    def around(self, configuration: Configuration) -> Around | None:
+        """None where too little was measured, or it has no neighbour."""
+        row = self._pool.row(configuration)
+        if not self._learned or row is None or row not in self._model.costs:
+            return None
+        near = self._pool.near(row)
+        near = near[(self._pool.codes[near] != self._pool.codes[row]).sum(axis=1) == 1]
+        if not len(near):
+            return None
+        mean, deviation = self._model.believed_of(np.append(near, row))
+        excess = mean[:-1] - mean[-1]
+        middle = float(np.median(excess))
+        error = 1.96 * float(np.median(deviation[:-1]))
+        return Around(
+            neighbours=len(near),
+            within=float(np.mean(excess <= math.log(1.05))),
+            median=middle,
+            low=middle - error,
+            high=middle + error,
+        )

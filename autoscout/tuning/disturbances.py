@@ -1,0 +1,53 @@
+"""Runs that the machine disturbed: each is repeated once, at once, and the less disturbed one counts. Both are kept.
+
+Disturbed is what others took of the machine beyond what is usual in this session: on a machine that is always shared
+every run would be repeated else, for nothing; there the rounds at the end and their noise are what helps.
+"""
+
+import statistics
+
+from kb.records import Measurement
+
+# Condition → how far beyond the session's median is too far.
+_TOO_FAR = {"foreign_cpu_share": 0.15, "steal_share": 0.05, "throttled": 0.5}
+_KNOWN = 3  # runs before anything is called unusual
+_SHARE = 0.25  # of all runs that may be repeats
+
+
+class Disturbances:
+    def __init__(self) -> None:
+        self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
+        self._runs = self._repeats = 0
+        self._held: dict[str, tuple[str, Measurement]] = {}  # by configuration: purpose and first run
+
+    def again(self, purpose: str, measurement: Measurement) -> bool:
+        """Whether this run is to be repeated before it counts."""
+        self._runs += 1
+        how_far = self._excess(measurement)
+        for name, values in self._seen.items():
+            if name in measurement.conditions:
+                values.append(measurement.conditions[name])
+        if purpose == "repeat" or how_far <= 1.0 or measurement.status != "ok":
+            return False
+        if self._repeats + 1 > _SHARE * max(self._runs, 4):
+            return False
+        self._repeats += 1
+        self._held[measurement.configuration.id] = purpose, measurement
+        return True
+
+    def settled(self, purpose: str, measurement: Measurement) -> tuple[str, Measurement]:
+        """The purpose and the run that count, after a repeat."""
+        if purpose != "repeat" or measurement.configuration.id not in self._held:
+            return purpose, measurement
+        wanted, first = self._held.pop(measurement.configuration.id)
+        repeated = measurement.status == "ok" and self._excess(measurement) <= self._excess(first)
+        return wanted, measurement if repeated else first
+
+    def _excess(self, measurement: Measurement) -> float:
+        """The largest excess over what is usual, 1 at the bound."""
+        found = [0.0]
+        for name, bound in _TOO_FAR.items():
+            usual = self._seen[name]
+            if name in measurement.conditions and len(usual) >= _KNOWN:
+                found.append((measurement.conditions[name] - statistics.median(usual)) / bound)
+        return max(found)

@@ -1,0 +1,44 @@
+"""Whether anything of a job's space fits its devices' memory, and what it would take, before anything is run."""
+
+import math
+
+import numpy as np
+
+from autoscout.search.candidates import favourites
+from autoscout.simulate import encode
+from autoscout.simulate.ensemble import memory_of
+from autoscout.targets.jobs import JobSpace
+
+
+def fits_nowhere(space: JobSpace) -> str:
+    """ "" where a recipe or anything that is found fits by the memory model, or nothing is known; else by how much it
+    does not, and what would make it fit, in a sentence."""
+    if not space.job.model.layers:
+        return ""
+    model = memory_of(space.job, space, [])
+    attributes = encode.of_job(space.job)
+    if model is None or model.applies({**attributes, **space.columns(_codes(space))}):
+        return ""
+
+    def needed(codes: np.ndarray) -> np.ndarray:
+        return model.predict({**attributes, **space.columns(codes)}).value
+
+    def fits(codes: np.ndarray) -> np.ndarray:
+        return model.fits({**attributes, **space.columns(codes)})
+
+    if fits(_codes(space)).any():
+        return ""
+    codes, gib = favourites(space, needed, np.random.default_rng(0), _codes(space))
+    if fits(codes[:100]).any():
+        return ""
+    device = float(space.attributes["memory_gib"])
+    least, devices = float(gib[0]), space.job.devices
+    return (
+        f"{space.job.name} fits nowhere on {devices} devices of {device:g} GiB: the most frugal configuration found, "
+        f"{space.name(space.of_codes(codes[0].tolist()))}, needs {least:.0f} GiB on its fullest rank; about "
+        f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
+    )
+
+
+def _codes(space: JobSpace) -> np.ndarray:
+    return np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)

@@ -1,0 +1,68 @@
+"""What a value of another measuring period is worth today.
+
+Every period (here: an earlier session) has an effect of its own on the log of all costs. It is learned from the
+configurations that were measured both then and in this session, the reference always being one of them:
+
+    offset ~ N(0, 0.3²),   log today − log then = offset + noise of both
+
+A value from then is taken with the offset, and with the doubt that is left of it; it helps the search, and is never
+the only measurement of the reference or of a finalist.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+
+import msgspec
+
+from autoscout.job.objective import cost, from_metric, to_metric
+from kb.records import Job, Measurement
+
+_SPREAD = 0.3  # standard deviation of periods' effects on the log
+_NOISE = 0.05  # of the difference of two measurements of one configuration, where nothing else is known
+
+
+class Periods:
+    def __init__(self, job: Job, remembered: Iterable[tuple[str, Measurement]]) -> None:
+        """`remembered`: (session, measurement) of earlier ones."""
+        self.job = job
+        self._then: dict[str, dict[str, list[float]]] = {}  # session → configuration → log-costs
+        self._now: dict[str, list[float]] = {}
+        for session, m in remembered:
+            if (c := cost(job.objective, m)) is not None:
+                self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
+
+    def tell(self, measurement: Measurement) -> None:
+        """What was measured in this session."""
+        if (c := cost(self.job.objective, measurement)) is not None:
+            self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
+
+    def offset(self, session: str) -> tuple[float, float]:
+        """(log of today's costs over those of then, its standard deviation)."""
+        then = self._then.get(session, {})
+        differences = [
+            statistics.fmean(self._now[key]) - statistics.fmean(values)
+            for key, values in then.items()
+            if key in self._now
+        ]
+        if not differences:
+            return 0.0, _SPREAD
+        noise = _NOISE
+        if len(differences) > 2:
+            noise = max(0.005, statistics.stdev(differences))
+        precision = len(differences) / noise**2 + 1 / _SPREAD**2
+        return sum(differences) / noise**2 / precision, math.sqrt(1 / precision)
+
+    def as_today(self, session: str, measurement: Measurement) -> Measurement:
+        """A copy in today's terms, for the search alone, with its `doubt` (a standard deviation of the log) among the
+        conditions."""
+        metric, objective = self.job.objective.metric, self.job.objective
+        if metric not in measurement.metrics or cost(objective, measurement) is None:
+            return measurement
+        offset, doubt = self.offset(session)
+        value = to_metric(objective, from_metric(objective, measurement.metrics[metric]) * math.exp(offset))
+        return msgspec.structs.replace(
+            measurement,
+            metrics={**measurement.metrics, metric: value},
+            conditions={**measurement.conditions, "doubt": doubt},
+        )

@@ -1,0 +1,69 @@
+"""The rounds at the end of a session, run: whom trial.py wants measured, then confirm.py's verdict."""
+
+from collections.abc import Callable, Generator
+
+from autoscout.job.objective import cost
+from autoscout.search.belief.ranking import Ranking
+from autoscout.space.graph import Space
+from autoscout.tuning import confirm
+from autoscout.tuning.anchors import Anchors
+from autoscout.tuning.evaluator import Wanted
+from autoscout.tuning.trial import Trial
+from kb.journal import Confirmed
+from kb.records import AutoscoutError, Configuration, Job, Measurement
+
+
+def confirmed(
+    job: Job,
+    space: Space,
+    allowed: Space,
+    done: list[Measurement],
+    reference: Configuration,
+    anchors: Anchors,
+    on_note: Callable[[str], None],
+    over: Callable[[], bool],
+) -> Generator[Wanted, Measurement, Confirmed]:
+    """`allowed`: what of the space may win; `done`: what was measured of it; `over`: no further round may begin.
+
+    Errors: AutoscoutError (exit 3) when nothing worked, or could be measured again."""
+    rows = [(m.configuration, cost(job.objective, m)) for m in done + anchors.again]
+    ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
+    finalists = confirm.finalists(job, ranking, reference, done)
+    if not finalists:
+        raise AutoscoutError(confirm.nothing_worked(job, done), 3)
+    on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
+    found = yield from _rounds(job, space, ranking, finalists, reference, anchors, over)
+    if found is None:
+        raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
+    return found
+
+
+def _rounds(
+    job: Job,
+    space: Space,
+    ranking: Ranking,
+    finalists: list[Configuration],
+    reference: Configuration,
+    anchors: Anchors,
+    over: Callable[[], bool],
+) -> Generator[Wanted, Measurement, Confirmed | None]:
+    by_id = {c.id: c for c in finalists}
+    trial = Trial(
+        finalists=[name for name in by_id if name != reference.id],
+        reference=reference.id,
+        limit=max(2, 2 * job.launch.repeats),
+        anchors=anchors.costs if anchors.reference == reference else [],
+    )
+    measured: list[list[Measurement]] = []
+    while not (measured and over()):
+        out = confirm.failed(job, measured) - {reference.id}
+        costs = [[(name, c) for name, c in confirm.round_of(job, row) if name not in out] for row in measured]
+        active = [name for name in trial.active(costs) if name in by_id and name not in out]
+        if measured and not any(name != reference.id for name in active):
+            break
+        round_: list[Measurement] = []
+        for name in trial.order(costs, active):
+            round_.append((yield Wanted(configuration=by_id[name], purpose="confirm")))
+        measured.append(round_)
+    around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
+    return confirm.verdict(job, space, trial, measured, reference, around)

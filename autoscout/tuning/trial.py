@@ -1,0 +1,131 @@
+"""The rounds at the end of a session, as decisions over costs: whom the next round measures, and what is proven.
+
+    round 1, 2 ──► look ──► proven, or more rounds would gain too little, or the limit: over
+       ▲                └─► who may still win, and the reference ──┐
+       └───────────────────────────────────────────────────────────┘
+
+It ends when measuring up to the limit is expected to gain less than WORTH; on a quiet machine after two rounds.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.tuning import evidence
+from autoscout.tuning.evidence import QUIET, Contrast, Fit, Noise, Round, expected_excess
+
+WORTH = 0.0025  # of the cost: a gain for which no more rounds are made
+CHOICE = 0.001  # the same for the choice among those that are proven
+MOVED = 0.01  # of the reference's cost beside its noise, from which on the machine is another one than before
+_STEADY_LOOK = 4  # the first look that is believed on a machine that moved
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """`finalists`, without the reference, and the `reference`, by id; `limit` rounds; `anchors`: what the reference
+    cost during the search."""
+
+    finalists: list[str]
+    reference: str
+    limit: int
+    anchors: list[float] = []
+
+    @property
+    def plan(self) -> dict[int, float]:
+        return evidence.plan(self.limit, Noise.of(self.anchors))
+
+    def share(self, rounds: int) -> float:
+        """Of the 5 %, after so many rounds, for each finalist. A session that must end between two looks has the share
+        of the one that it will not have."""
+        at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
+        return at / max(1, len(self.finalists))
+
+    def fit(self, rounds: Sequence[Round]) -> Fit:
+        return evidence.fit(rounds, self.share(len(rounds)), Noise.of(self.anchors))
+
+    # ---- what the next round measures ------------------------------------------------------------------------------
+
+    def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
+        """Drawn anew every round: in turns, one would always be measured right after itself."""
+        drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
+        return [active[int(i)] for i in drawn]
+
+    def active(self, rounds: Sequence[Round]) -> list[str]:
+        """What the next round measures; [] when it is over."""
+        everything = [*self.finalists, self.reference]
+        n = len(rounds)
+        if n < 2:  # the reference twice: all are held against it (Dunnett 1955)
+            return [*everything, self.reference] if n < self.limit else []
+        if n >= self.limit:
+            return []
+        for look in [k for k in self.plan if k <= n]:  # who was out at one stays out
+            everything = self._after(rounds[:look], everything)
+        return everything
+
+    def _after(self, rounds: Sequence[Round], active: list[str]) -> list[str]:
+        """Who goes on after a look; [] nobody."""
+        last = dict(rounds[-1])
+        ran = [name for name in active if name in last]
+        fit = self.fit(rounds)
+        candidates = [name for name in ran if name != self.reference]
+        if not candidates:
+            return []
+        if fit.noise <= QUIET and not self.moved(rounds, fit):
+            return []
+        if self.reference not in ran:
+            leader = min(candidates, key=fit.level.__getitem__)
+        else:
+            leader = next(iter(self._proven(rounds, fit)), self.reference)
+        gains = {name: self._worth(fit, leader, name) for name in candidates if name != leader}
+        worth = WORTH if leader == self.reference else CHOICE
+        if max(gains.values(), default=0.0) < worth:
+            return []
+        kept = [name for name in candidates if name == leader or gains[name] >= worth / 4]
+        return [*kept, self.reference] if self.reference in ran else kept
+
+    def _worth(self, fit: Fit, leader: str, name: str) -> float:
+        """What choosing `name` in place of the leader is expected to gain once the limit is reached. Against the
+        reference only what is proven counts."""
+        contrast = fit.contrast(leader, name)
+        mean, error = contrast.believed()
+        if leader != self.reference:
+            return expected_excess(mean, error)
+        done = fit.rounds / self.limit
+        later = contrast.error * math.sqrt(done)
+        needed = later * evidence.quantile(self.share(self.limit), fit.dof + self.limit - fit.rounds)
+        middle = done * contrast.log + (1 - done) * mean
+        spread = math.sqrt((1 - done) ** 2 * error**2 + (1 - done) * later**2)
+        chance = float(evidence.ndtr((middle - needed) / spread))
+        return evidence.kept(later) * (needed * chance + expected_excess(middle - needed, spread))
+
+    # ---- what is proven --------------------------------------------------------------------------------------------
+
+    def proven(self, rounds: Sequence[Round]) -> list[str]:
+        """Those whose whole interval is on the cheap side of the reference, the cheapest first."""
+        return self._proven(rounds, self.fit(rounds))
+
+    def _proven(self, rounds: Sequence[Round], fit: Fit) -> list[str]:
+        if self.reference not in fit.level or (len(rounds) < _STEADY_LOOK and self.moved(rounds, fit)):
+            return []
+        last = dict(rounds[-1])
+        found = [name for name in self.finalists if name in last and self.against(fit, name).low > 0]
+        return sorted(found, key=fit.level.__getitem__)
+
+    def winner(self, rounds: Sequence[Round]) -> str:
+        """The cheapest that is proven; else the reference."""
+        return next(iter(self.proven(rounds)), self.reference)
+
+    def against(self, fit: Fit, name: str) -> Contrast:
+        """The reference beside `name`: above 0 `name` is cheaper."""
+        return fit.contrast(self.reference, name)
+
+    def moved(self, rounds: Sequence[Round], fit: Fit) -> bool:
+        """Whether the reference costs something else than during the search: what slows a machine for a while may
+        hit the reference in both of two rounds."""
+        now = [math.log(c) for row in rounds for name, c in row if name == self.reference]
+        if not self.anchors or not now:
+            return False
+        before = np.log(self.anchors)
+        tolerance = MOVED + 3 * fit.noise * math.sqrt(1 / len(now) + 1 / len(before))
+        return abs(float(np.mean(now)) - float(before.mean())) > tolerance

@@ -1,0 +1,99 @@
+"""Interference is seen, recorded, and a disturbed run is repeated."""
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+from landscape import measured, space_of
+from test_session import RECORDED, events_of, replay_job
+
+from autoscout.running import conditions, processes
+from autoscout.targets.jobs import expert_default, load_job
+from autoscout.tuning import session
+from autoscout.tuning.disturbances import Disturbances
+from autoscout.tuning.loop import Stop
+from kb import journal as journals
+from kb.journal import ExperimentEnded
+
+SPACE = space_of("tiny-gpt-cpu")
+BUSY = "import time\nwhile time.process_time() < 1.0: pass"
+
+
+def run(foreign: float):
+    return msgspec.structs.replace(
+        measured(SPACE, expert_default(SPACE)), conditions={"foreign_cpu_share": foreign, "steal_share": 0.0}
+    )
+
+
+def test_foreign_cpu_time_is_what_is_not_ours():
+    """The same work, once by a child of ours and once by somebody else's."""
+    before = processes.cpu_seconds(os.getpid())
+    subprocess.run([sys.executable, "-c", BUSY], check=True)
+    between = processes.cpu_seconds(os.getpid())
+    assert between - before >= 1.0
+    start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BUSY!r}], stdout=subprocess.DEVNULL)"
+    subprocess.run([sys.executable, "-c", start], check=True)
+    time.sleep(1.0)
+    assert processes.cpu_seconds(os.getpid()) - between < 0.8
+    found = conditions.Watch().ended()
+    assert {"foreign_cpu_share", "steal_share"} <= set(found)
+    assert all(0 <= share <= 1 for share in found.values())
+
+
+def test_the_driver_tells_what_slowed_a_gpu():
+    rows = conditions.parsed(
+        "1980, 64, 650.1, 0x0000000000000004\\n1410, 88, 300.0, 0x0000000000000040\\n[N/A], 1, 2, 0x0\\n".replace(
+            "\\n", "\n"
+        )
+    )
+    assert conditions.of_gpus(rows) == {"clock_mhz": 1410, "temperature_c": 88, "power_w": 475.05, "throttled": 1.0}
+    assert conditions.of_gpus(rows[:1])["throttled"] == 0.0  # the power cap is how they work
+    assert conditions.of_gpus([]) == {}
+
+
+def test_a_run_beyond_what_is_usual_is_repeated_once_and_the_less_disturbed_counts():
+    seen = Disturbances()
+    for _ in range(4):
+        assert not seen.again("search", run(0.1))
+    assert not seen.again("search", run(0.2))
+    loud, quiet = run(0.8), run(0.1)
+    assert seen.again("search", loud)
+    assert not seen.again("repeat", quiet)
+    assert seen.settled("repeat", quiet) == ("search", quiet)
+
+
+def test_where_everything_is_always_disturbed_nothing_is_repeated():
+    seen = Disturbances()
+    assert not any(seen.again("search", run(0.7)) for _ in range(10))
+
+
+def test_a_disturbed_run_of_a_session_is_kept_repeated_and_does_not_count(tmp_path):
+    """The fifth recorded run is said to have been disturbed, and to have taken a tenth of its time."""
+    path, told = tmp_path / "disturbed.jsonl", 0
+    journal = journals.Journal(path)
+    default = next(e.default for e in journals.events(RECORDED) if isinstance(e, journals.SessionStarted))
+    once: set[str] = set()
+    for event in journals.events(RECORDED):
+        if isinstance(event, ExperimentEnded):
+            m, told = event.measurement, told + 1
+            first = m.configuration.id not in once and m.configuration != default
+            once.add(m.configuration.id)
+            metrics = {**m.metrics, "step_time_s": 1e-4} if first and told % 4 == 0 else m.metrics
+            share = 0.9 if metrics is not m.metrics else 0.05
+            m = msgspec.structs.replace(m, metrics=metrics, conditions={"foreign_cpu_share": share})
+            event = msgspec.structs.replace(event, measurement=m)
+        journal.append(event, sync=False)
+    journal.close()
+    kb = tmp_path / "kb.duckdb"
+    job = load_job(replay_job(tmp_path, path, profiles=8))
+    result = session.tune(job, kb, session.Options(seed=2), lambda e: None, lambda t: None, Stop())
+    ended = events_of(kb, result.session, ExperimentEnded)
+    repeats = [e for e in ended if e.purpose == "repeat"]
+    assert repeats
+    for event in repeats:
+        before = next(e for e in ended if e.number == event.number - 1)
+        assert before.measurement.configuration == event.measurement.configuration
+        assert before.measurement.conditions["foreign_cpu_share"] == 0.9
+    assert sum(e.purpose == "search" for e in ended) == 8

@@ -1,0 +1,51 @@
+"""What searching on is worth, and when measuring the same again is."""
+
+import pytest
+from landscape import measured, space_of, step_time
+
+from autoscout.search.strategy import strategy
+from autoscout.targets.jobs import expert_default
+from kb.journal import Decided, Outlook
+
+SPACE = space_of("tiny-gpt-cpu")
+LEAST = min(step_time(c) for c in SPACE.configurations())
+
+
+def searched(noise: float, budget: int) -> tuple[list[tuple[Outlook, float]], int]:
+    """Outlooks, each with how far the best so far truly was from the least, and how many asks were repeats."""
+    chosen = strategy("autoscout", SPACE, 1, expert_default(SPACE), budget=budget)
+    outlooks, repeats, best = [], 0, float("inf")
+    for i in range(budget):
+        (asked,) = chosen.ask()
+        for event in chosen.drain():
+            if isinstance(event, Outlook):
+                outlooks.append((event, best / LEAST - 1))
+            repeats += isinstance(event, Decided) and event.phase == "repeat"
+        best = min(best, step_time(asked))
+        chosen.tell([measured(SPACE, asked, noise, i)])
+    return outlooks, repeats
+
+
+def test_nothing_is_measured_twice_without_noise_and_the_outlook_ends_on_nothing_left():
+    outlooks, repeats = searched(0.0, 60)
+    assert repeats <= 2
+    first, far = outlooks[0]
+    assert far > 0.01
+    assert first.chance > 0.5
+    assert first.gain > 0.01
+    last, near = outlooks[-1]
+    assert near <= 0.01
+    assert last.chance < 0.05
+    assert last.gain < 0.0025
+
+
+def test_with_noise_the_front_runners_are_measured_again():
+    assert searched(0.02, 40)[1] >= 5
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_search_that_believes_twice_that_nothing_is_left_has_found_it(noise):
+    outlooks, _ = searched(noise, 60)
+    sure = [e.chance < 0.05 and e.gain < 0.0025 for e, _ in outlooks]
+    ended = next((i for i in range(1, len(sure)) if sure[i - 1] and sure[i]), None)
+    assert ended is None or outlooks[ended][1] <= 0.01

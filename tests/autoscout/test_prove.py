@@ -1,0 +1,44 @@
+"""`autoscout doctor --prove` on CPU ranks: what broke it, and its report. The whole takes minutes: docs/gpu-check.md"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from autoscout.machine import prove_report
+from autoscout.machine.prove import Experiment, Proof, Prover, Step
+
+PROOF = Proof(
+    at=1795343989.0,
+    machine={"host": "secret", "device": "AMD EPYC", "torch": "2.13.0", "gpus": ""},
+    steps=[
+        Step(name="devices", came="passed", found="4 × AMD | EPYC", claim="devices are told", took_s=1.4),
+        Step(name="kill -9", came="failed", found="it was taken for timeout (log: x)", claim="nothing is left"),
+        Step(name="Transformer Engine", came="not run", found="it needs a GPU", claim="the kernels are theirs"),
+    ],
+    experiments=[Experiment(name="tp=2", ranks=2, status="ok", verdict="", measured_s=0.5, predicted_s=0.25)],
+)
+
+
+def test_the_report_says_what_held_what_did_not_and_what_was_not_asked(tmp_path: Path) -> None:
+    as_json, as_text = prove_report.write(PROOF, tmp_path / "out")
+    assert json.loads(as_json.read_bytes())["experiments"][0]["predicted_s"] == 0.25
+    text = as_text.read_text()
+    assert "on AMD EPYC: torch 2.13.0\n" in text
+    assert "secret" not in text
+    assert "| devices | ✓ passed | 4 × AMD / EPYC | 1 |" in text
+    assert "| kill -9 | ✗ failed | it was taken for timeout | 0 |" in text
+    assert "| tp=2 | 2 | ok | 0.5 | 0.25 |  | yes |" in text
+    assert text.endswith(
+        "Confirmed: devices are told.\n\nNot true here: nothing is left.\n\nNot asked: the kernels are theirs.\n"
+    )
+    assert [step.name for step in PROOF.failed] == ["kill -9"]
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra")
+def test_a_rank_is_really_killed_and_nothing_is_left(tmp_path: Path) -> None:
+    said = Prover(None, tmp_path, print)._kill()
+    assert said.startswith("rank 1 was killed from outside with SIGKILL")
+    assert "nothing is left running; no GPU to look at" in said

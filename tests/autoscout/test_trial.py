@@ -1,0 +1,62 @@
+"""The rounds of the confirmation over simulated costs: how often it errs, and what it costs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscout.tuning.evidence import Noise, fit, plan
+from autoscout.tuning.trial import Trial
+from tests.tools.confirm_rates import REGIMES, confirmation, rates
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_equals_are_called_faster_in_at_most_five_of_a_hundred(regime):
+    """200 confirmations; docs/statistics.md has 10,000 of each, at every noise."""
+    assert rates(regime, 0.1, [0.0] * 3, 6, 200)[0] <= 0.05
+
+
+@pytest.mark.parametrize("level", [0.001, 0.003, 0.005])
+def test_at_the_noise_of_dedicated_systems_two_rounds_are_enough(level):
+    rng = np.random.default_rng(1)
+    made = [len(confirmation(rng, REGIMES["independent"], level, [0.02, 0.0, -0.01], 6)[1]) for _ in range(60)]
+    assert np.mean(np.array(made) > 2) <= 0.1
+    found = rates("independent", 0.003, [0.03, 0.0, 0.0], 6, 100)[0]
+    assert found >= 0.9
+
+
+@given(limit=st.integers(1, 60), scatter=st.floats(0, 0.5), dof=st.integers(0, 5))
+def test_no_plan_spends_more_than_all_of_the_five_percent(limit, scatter, dof):
+    shares = plan(limit, Noise(scatter**2 * dof, dof))
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert all(share > 0 for share in shares.values())
+    assert max(shares) <= max(2, limit)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), drift=st.floats(-1, 1))
+def test_what_all_of_a_round_have_in_common_changes_nothing(seed, drift):
+    rng = np.random.default_rng(seed)
+    rounds = [[(name, float(np.exp(0.05 * rng.standard_normal()))) for name in "abr"] for _ in range(3)]
+    moved = [[(name, c * np.exp(drift * r)) for name, c in row] for r, row in enumerate(rounds)]
+    one, other = fit(rounds, 1.0).contrast("r", "a"), fit(moved, 1.0).contrast("r", "a")
+    assert one.log == pytest.approx(other.log, abs=1e-9)
+    assert one.error == pytest.approx(other.error, rel=1e-6)
+
+
+def test_a_constant_metric_proves_nothing_and_ends_after_two_rounds():
+    trial = Trial(finalists=["a", "b"], reference="r", limit=8)
+    rounds = []
+    while active := trial.active(rounds):
+        rounds.append([(name, 1.0) for name in active])
+    assert len(rounds) == 2
+    assert trial.winner(rounds) == "r"
+
+
+def test_who_cannot_win_any_more_is_not_measured_again():
+    trial = Trial(finalists=["a", "b"], reference="r", limit=8)
+    rounds = [
+        [("a", 0.8), ("b", 2.0), ("r", 1.0), ("r", 1.05)],
+        [("a", 0.95), ("b", 2.1), ("r", 1.0), ("r", 0.98)],
+    ]
+    assert trial.active(rounds) == ["a", "r"]
