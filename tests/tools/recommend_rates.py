@@ -11,15 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "autoscout"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from landscape import job_of, measured, space_of, step_time
 
 from autoscout.targets.jobs import expert_default
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.rounds import confirmed
 from kb.records import Configuration
+from tests.autoscout.landscape import job_of, measured, space_of, step_time
 from tests.tools.confirm_rates import REGIMES
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")

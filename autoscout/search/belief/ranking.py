@@ -50,8 +50,8 @@ class Ranking:
     ) -> None:
         rng = np.random.default_rng(0)
         pool = Pool(space, rng)
-        if not pool.complete:
-            pool.add([configuration for configuration, _ in rows])
+        for configuration, _ in rows:
+            pool.taken_in(configuration)
         self._model = Model(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
         for configuration, cost in rows:
             row = pool.row(configuration)

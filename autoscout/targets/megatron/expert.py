@@ -118,7 +118,7 @@ def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
                 wanted["ep"] = ep
             if pp > 1 and "vpp" in space.knob:
                 wanted["vpp"] = 1 if micro_batches % pp else chunks[pp]
-            price = _price(tp, pp, cp, ep if experts else 0, ar, mbs, micro_batches, a, inside, way)
+            price = _price(tp, pp, cp, ep if experts else 0, ar, int(mbs), micro_batches, a, inside, way)
             found.append((price, wanted))
     return [wanted for _, wanted in sorted(found, key=lambda each: each[0])]
 

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -95,28 +94,3 @@ def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):
     found = early.bar(objective, [measured(1, 1.0, 1), measured(1, 1.1, 2), measured(2, 3.0, 1)])
     assert found is not None
     assert (round(found.cost, 3), round(found.spread, 3)) == (1.05, 0.067)
-
-
-def test_an_experiment_costs_little_more_than_the_bare_command(job, tmp_path):
-    """The budget is 200 ms on an idle machine; here only the order of magnitude, since others work on it too."""
-    import subprocess
-
-    import msgspec
-
-    from autoscout.targets.command.profiler import CommandProfiler
-    from kb.records import Configuration
-
-    changed = msgspec.structs.replace(job.launch, environment={"END": "result"}, metrics={})
-    profiler = CommandProfiler(msgspec.structs.replace(job, launch=changed))
-    profiler.environment()
-    words = job.launch.command.split()
-    ours, bare = [], []
-    for i in range(5):
-        began = time.perf_counter()
-        found = profiler.run(Configuration({"mbs": 2, "workers": 2, "fast": True}), "c", tmp_path / str(i))
-        ours.append(time.perf_counter() - began)
-        assert found.status == "ok", found.evidence
-        began = time.perf_counter()
-        subprocess.run([*words, "--end", "silent"], cwd=job.launch.path, capture_output=True, check=True)
-        bare.append(time.perf_counter() - began)
-    assert min(ours) - min(bare) < 1.0
