@@ -67,8 +67,8 @@ def _devices(words: list[str]) -> tuple[int, int] | None:
     each = next((n for flag in _PER_NODE if isinstance(n := said(words, flag), int) and n is not True), None)
     if each is None:
         total = next((n for flag in _TOTAL if isinstance(n := said(words, flag), int) and n is not True), None)
-        each = total // nodes if total else None
-    return (nodes, each) if each else None
+        each = int(total) // int(nodes) if total else None
+    return (int(nodes), int(each)) if each else None
 
 
 def _guessed(words: list[str]) -> list[dict[str, Any]]:
