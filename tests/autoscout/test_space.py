@@ -145,7 +145,8 @@ def test_nothing_feasible_names_the_rule_in_the_way():
     with pytest.raises(AutoscoutError) as refused:
         space_of("tiny-gpt-cpu", fix={"pp": 4, "mbs": 8, "vpp": 2})
     assert refused.value.exit_code == 3
-    assert "limits (P4: vpp == 1 or micro_batches >= pp);" in str(refused.value)
+    assert "limits (interleaving needs at least pp 4 micro batches" in str(refused.value)
+    assert "(P4)" in str(refused.value)
 
 
 def test_explain_gives_reasons_and_the_nearest_valid_configuration():
