@@ -26,7 +26,10 @@ class Terminal:
         self.type(f"cd {ROOT}; clear; {sys.executable} -m tui.cli {' '.join(arguments)}", "Enter")
 
     def resize(self, width: int, height: int) -> None:
-        self._tmux("resize-window", "-t", "t", "-x", str(width), "-y", str(height))
+        """As a hand drags a window: in steps, the last of which is heard by a screen that was still starting."""
+        for less in (1, 0):
+            self._tmux("resize-window", "-t", "t", "-x", str(width - less), "-y", str(height))
+            time.sleep(0.5)
 
     @property
     def text(self) -> str:

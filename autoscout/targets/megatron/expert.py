@@ -70,28 +70,30 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way =
 
 
 def recommended(space: Space, way: Way = "guide") -> Configuration:
-    """The first of the advised configurations that fits, on all devices or else on one kind of them alone; the most
-    frugal one if none does."""
+    """The first of the advised configurations that fits with a margin, on all devices or else on one kind of them
+    alone; then without a margin; the most frugal one if none does."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
+    choices = []
     for devices in _device_choices(space):
         layouts = _layouts(space, total(space, devices), way)
-        share = _shares(space, layouts, devices)
-        order = [
-            *np.flatnonzero(share <= MARGIN)[:_TRIED],
-            *np.flatnonzero((share > MARGIN) & (share <= _FULL))[:_TRIED],
-            *np.argsort(share, kind="stable")[:_FRUGAL],
-        ]
-        for i in order:
-            wanted = layouts[i]
-            found = space.nearest({**preferred, **devices, **wanted}, firm={**devices, **firm(space, wanted)})
-            if found is None:
-                continue
-            needed = _share(space, found)
-            if needed <= (MARGIN if share[i] <= MARGIN else _FULL):
-                return found
-            if smallest is None or needed < smallest[0]:
-                smallest = needed, found
+        choices.append((devices, layouts, _shares(space, layouts, devices)))
+    for least, most in ((0.0, MARGIN), (MARGIN, _FULL), (_FULL, np.inf)):
+        for devices, layouts, share in choices:
+            if most < np.inf:
+                order = np.flatnonzero((share > least) & (share <= most))[:_TRIED]
+            else:
+                order = np.argsort(share, kind="stable")[:_FRUGAL]
+            for i in order:
+                wanted = layouts[i]
+                found = space.nearest({**preferred, **devices, **wanted}, firm={**devices, **firm(space, wanted)})
+                if found is None:
+                    continue
+                needed = _share(space, found)
+                if needed <= most < np.inf:
+                    return found
+                if smallest is None or needed < smallest[0]:
+                    smallest = needed, found
     return smallest[1] if smallest else nearest(space, preferred)
 
 
