@@ -80,7 +80,8 @@ def test_it_is_tuned_predicted_and_exported_as_it_was_measured(person, tmp_path)
     person("tune", "job.toml", "--no-tui")
     best = json.loads(person("best", "job.toml", "--json"))
     exported = person("export", best["sessions"][0]).splitlines()
-    line = " ".join(line.rstrip("\\") for line in exported if not line.startswith("#"))
+    line = " ".join(" ".join(line.rstrip("\\") for line in exported if not line.startswith("#")).split())
+    wanted = best["best"]["configuration"]
     assert all(
         f"--{knob} {value}" in " ".join(line.split()) for knob, value in best["best"]["configuration"].items()
     ), line
