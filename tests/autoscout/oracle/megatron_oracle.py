@@ -42,6 +42,7 @@ DEEP = {
     "W1": _OURS,
     "implied": _OURS,
     "E1": _OURS,
+    "U1": _OURS,
     "M17": _GLOO,
 }
 EARLY = {**DEEP, **dict.fromkeys(LATER, _EARLY)}
