@@ -154,5 +154,5 @@ def test_experiment_json_is_the_whole_request(bench: Bench) -> None:
     bench.profiler(TINY).run(configuration(tp=2), "tp2", folder)
     written = json.loads((folder / "experiment.json").read_text())
     assert written["about"]["name"] == "tp2"
-    assert written["groups"]["tensor_model_parallel_size"] == 2
-    assert written["micro_batch"] == 2
+    assert written["arguments"]["--tensor-model-parallel-size"] == 2
+    assert written["arguments"]["--micro-batch-size"] == 2
