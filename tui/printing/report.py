@@ -82,7 +82,7 @@ def best(found: Best, as_json: bool) -> None:
         rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in found.changes]
         click.echo(table(rows, ("knob", "default", "best", "what it does")))
     else:
-        click.echo("The expert default is the best configuration found.")
+        click.echo("The expert default is kept: nothing was proven to be faster.")
     click.echo("")
     click.echo(found.evidence)
     if found.worst is not None and found.worst.name != found.best.name:
