@@ -224,7 +224,7 @@ def _share(space: Space, configuration: Configuration) -> float:
 
 def _device_choices(space: Space) -> list[dict[str, Value]]:
     everything = all_devices(space)
-    alone = [{k: n if k == kind else 0 for k, n in everything.items()} for kind in everything]
+    alone = [{k: n if k == kind else 0 for k, n in everything.items()} for kind, most in everything.items() if most]
     return [everything, *(alone if len(everything) > 1 else [])]
 
 
