@@ -91,7 +91,8 @@ def test_recomputation_costs_time_and_saves_memory(run):
 def test_splitting_a_model_saves_memory(run):
     one = {**run, "pp": 1, "sp": 0.0}
     assert gib(one, tp=2, gpus=2 * run["cp"] * run["dp"]) < gib(one, tp=1, gpus=run["cp"] * run["dp"])
-    assert gib(run, distopt=1.0) <= gib(run, distopt=0.0) * (1 + 1e-9)
+    if run["dp"] * run["cp"] > 1:  # else nothing is shared out, and no space has it
+        assert gib(run, distopt=1.0) <= gib(run, distopt=0.0) * (1 + 1e-9)
     many = {**run, "dp": 8, "gpus": 8 * run["tp"] * run["pp"] * run["cp"]}
     assert gib(many, distopt=1.0) < gib(many, distopt=0.0)
 
