@@ -294,4 +294,6 @@ def watch(follower: Follower, kb: Path, ascii_only: bool, colour: Literal["auto"
     if colour == "none":
         os.environ["NO_COLOR"] = "1"
     os.environ.setdefault("TEXTUAL_FPS", "20")
+    for name in ("COLUMNS", "LINES"):  # exported ones would hide that the terminal changes its size
+        os.environ.pop(name, None)
     SessionApp(follower, kb, ascii_only).run()
