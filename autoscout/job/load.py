@@ -34,13 +34,18 @@ def read_job(path: str | Path) -> Job:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
     job = converted(path, data, Job)
+    refuse(path, _problems(job))
+    return _with_paths_from(path.parent, job)
+
+
+def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
+    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or one that finding them raises."""
     try:
-        problem = next(_problems(job), None)
+        problem = next(problems, None)
     except AutoscoutError as error:
         problem = str(error)
     if problem:
         raise AutoscoutError(f"{path}: {problem}", 2)
-    return _with_paths_from(path.parent, job)
 
 
 def _with_paths_from(folder: Path, job: Job) -> Job:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job import metrics
-from autoscout.job.load import read_job
+from autoscout.job.load import read_job, refuse
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
@@ -24,12 +24,7 @@ from kb.records import AutoscoutError, Configuration, Job
 def load_job(path: str | Path) -> Job:
     """Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
     job = read_job(path)
-    try:
-        problem = next(_problems(job), None)
-    except AutoscoutError as error:
-        problem = str(error)
-    if problem:
-        raise AutoscoutError(f"{path}: {problem}", 2)
+    refuse(path, _problems(job))
     return job
 
 
