@@ -263,7 +263,7 @@ class Engine:
         if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None
-        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
+        done = self.evaluator.today()
         inside = [m for m in done if allowed.is_valid(m.configuration)]
         outside = [
             (m.configuration, cost(self.job.objective, m)) for m in done if not allowed.is_valid(m.configuration)
@@ -400,8 +400,7 @@ class Engine:
             self._searching.tell([measurement])
 
     def _best_configuration(self) -> Configuration:
-        done = [self.evaluator.as_today(m) for m in self.evaluator.done.values()]
-        measured = [(c, m) for m in done if (c := cost(self.job.objective, m)) is not None]
+        measured = [(c, m) for m in self.evaluator.today() if (c := cost(self.job.objective, m)) is not None]
         return min(measured, key=lambda cm: cm[0])[1].configuration if measured else self.started.default
 
     # ---- the end --------------------------------------------------------------------------------------------------
@@ -416,12 +415,12 @@ class Engine:
         Beside the budget; when the wall-clock limit is over, one round only."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        known = [self.evaluator.as_today(m) for m in self.evaluator.done.values() if m.fidelity == "measured"]
+        known = [m for m in self.evaluator.today() if m.fidelity == "measured"]
         done = [self.reference.rejudge(m) for m in known if self.steering.allowed.is_valid(m.configuration)]
+        allowed, to_beat = self.steering.allowed, self.to_beat
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, self.steering.allowed, done, self.to_beat, self.anchors, self.on_note,
-            over=lambda: self._late or self.tape.next_is(Confirmed),
-        )  # fmt: skip
+            self.job, self.space, allowed, done, to_beat, self.anchors, self.on_note, self._no_more_rounds
+        )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 
     def _took(self, began: float) -> None:

@@ -146,6 +146,10 @@ class Evaluator:
         session = self._answered.get(measurement.configuration.id)
         return measurement if session is None else self._periods.as_today(session, measurement)
 
+    def today(self) -> list[Measurement]:
+        """All that is known, in today's terms."""
+        return [self.as_today(m) for m in self.done.values()]
+
     def _simulate(self, configuration: Configuration) -> Measurement | None:
         if not self.stand_in or self.fidelity == "measured" or self._ensemble is None or configuration == self.default:
             return None  # everything is held against the default: it has to be real

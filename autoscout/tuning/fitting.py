@@ -16,8 +16,11 @@ def fits_nowhere(space: JobSpace) -> str:
     if not space.job.model.layers:
         return ""
     model = memory_of(space.job, space, [])
+    if model is None:
+        return ""
     attributes = encode.of_job(space.job)
-    if model is None or model.applies({**attributes, **space.columns(_codes(space))}):
+    recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
+    if model.applies({**attributes, **space.columns(recipes)}):
         return ""
 
     def needed(codes: np.ndarray) -> np.ndarray:
@@ -26,9 +29,9 @@ def fits_nowhere(space: JobSpace) -> str:
     def fits(codes: np.ndarray) -> np.ndarray:
         return model.fits({**attributes, **space.columns(codes)})
 
-    if fits(_codes(space)).any():
+    if fits(recipes).any():
         return ""
-    codes, gib = favourites(space, needed, np.random.default_rng(0), _codes(space))
+    codes, gib = favourites(space, needed, np.random.default_rng(0), recipes)
     if fits(codes[:100]).any():
         return ""
     device = float(space.attributes["memory_gib"])
@@ -38,7 +41,3 @@ def fits_nowhere(space: JobSpace) -> str:
         f"{space.name(space.of_codes(codes[0].tolist()))}, needs {least:.0f} GiB on its fullest rank; about "
         f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
     )
-
-
-def _codes(space: JobSpace) -> np.ndarray:
-    return np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)

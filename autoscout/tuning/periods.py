@@ -28,6 +28,7 @@ class Periods:
         self.job = job
         self._then: dict[str, dict[str, list[float]]] = {}  # session → configuration → log-costs
         self._now: dict[str, list[float]] = {}
+        self._offsets: dict[str, tuple[float, float]] = {}  # by session, since the last `tell`: each step asks for all
         for session, m in remembered:
             if (c := cost(job.objective, m)) is not None:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
@@ -36,9 +37,15 @@ class Periods:
         """What was measured in this session."""
         if (c := cost(self.job.objective, measurement)) is not None:
             self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
+            self._offsets.clear()
 
     def offset(self, session: str) -> tuple[float, float]:
         """(log of today's costs over those of then, its standard deviation)."""
+        if session not in self._offsets:
+            self._offsets[session] = self._learned(session)
+        return self._offsets[session]
+
+    def _learned(self, session: str) -> tuple[float, float]:
         then = self._then.get(session, {})
         differences = [
             statistics.fmean(self._now[key]) - statistics.fmean(values)

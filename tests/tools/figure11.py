@@ -32,6 +32,7 @@ from autoscout.tuning.evaluator import Evaluator
 from autoscout.tuning.tape import Tape
 from kb.journal import Checked, FidelitySwitched, Journal
 from kb.records import Configuration, Job, Measurement, SpaceLimits, Value
+from tests.autoscout.landscape import driven
 
 NAME = "llama-3.2-3b"
 FIXED: dict[str, Value] = {"a40": 0, "cp": 1}
@@ -112,15 +113,6 @@ class Noisy(Simulators):
     def _factor(self, configuration: Configuration) -> float:
         z = np.random.default_rng([self.seed, int(configuration.id, 16)]).standard_normal()
         return max(LEAST, 1 + self.noise * float(z))
-
-
-def driven(asking, profile):
-    try:
-        wanted = next(asking)
-        while True:
-            wanted = asking.send(profile(wanted.configuration, wanted.purpose))
-    except StopIteration as done:
-        return done.value
 
 
 class Run(msgspec.Struct):
