@@ -25,7 +25,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 def look() -> list[Gpu]:
     """Empty where no driver answers within ten seconds."""
-    return parsed(_asked(f"--query-gpu={_FIELDS}"))
+    return parsed(asked(f"--query-gpu={_FIELDS}"))
 
 
 def parsed(table: str) -> list[Gpu]:
@@ -56,7 +56,7 @@ def of_processes(pids: set[int]) -> float | None:
     """GiB that these processes hold of the GPU of which they hold most; None where the driver does not say: it may list
     the host's ids, which are not those of a container, or no number."""
     held: dict[str, float] = {}
-    for line in _asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
+    for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         gib = _gib(cells[2]) if len(cells) == 3 else None
         if gib is not None and cells[0].isdigit() and int(cells[0]) in pids:
@@ -75,13 +75,14 @@ def more_than(before: list[Gpu]) -> float | None:
     return max(more, default=None)
 
 
-def _asked(query: str) -> str:
+def asked(query: str, limit_s: float = _LIMIT_S) -> str:
+    """The driver's program's answer as CSV without head and units; "" where there is none in time."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
     command = [program, query, "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -1,12 +1,12 @@
 """What the devices of this machine do: NVML where there is one, the kernel's counters of CPU and memory otherwise."""
 
 import contextlib
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from autoscout.cluster import gpus
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +25,9 @@ class Meter:
         self._nvml = _nvml()
 
     def read(self) -> dict[str, Reading]:
-        gpus = _gpus(self._nvml) if self._nvml else _nvidia_smi()
-        if gpus:
-            return gpus
+        readings = _gpus(self._nvml) if self._nvml else _nvidia_smi()
+        if readings:
+            return readings
         counters = _cpu_counters()
         total, idle = counters[0] - self._before[0], counters[1] - self._before[1]
         self._before = counters
@@ -89,15 +89,7 @@ _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature
 
 def _nvidia_smi() -> dict[str, Reading]:
     """The same through the driver's own program, which is there without any Python package."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {}
-    command = [program, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return parsed(said)
+    return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 
 def parsed(table: str) -> dict[str, Reading]:

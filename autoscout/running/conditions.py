@@ -9,13 +9,13 @@ for a CPU; our own ranks may wait for each other). GPUs, from the driver's own p
 import contextlib
 import os
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import msgspec
 
+from autoscout.cluster import gpus
 from autoscout.running import processes
 
 _EVERY_S = 2.0
@@ -44,8 +44,8 @@ class Watch:
         self._samples: list[list[float]] = []  # clock, temperature, power, reasons of one device at one time
         self._over = threading.Event()
         self._sampler: threading.Thread | None = None
-        if program := shutil.which("nvidia-smi"):
-            self._sampler = threading.Thread(target=self._sample, args=(program,), daemon=True)
+        if shutil.which("nvidia-smi"):
+            self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()
 
     def ended(self) -> dict[str, float]:
@@ -65,12 +65,10 @@ class Watch:
             found |= of_gpus(self._samples)
         return found
 
-    def _sample(self, program: str) -> None:
-        command = [program, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
+    def _sample(self) -> None:
         while not self._over.wait(_EVERY_S):
-            try:
-                said = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
-            except (OSError, subprocess.TimeoutExpired):
+            said = gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0)
+            if not said:
                 return
             self._samples += parsed(said)
 

@@ -13,7 +13,7 @@ import msgspec
 from autoscout.job.objective import constraint, from_metric, others
 from autoscout.job.units import factor, unit_of
 from autoscout.targets.command.preset import metrics_of
-from kb.records import AutoscoutError, Job, MetricSource
+from kb.records import Job, MetricSource
 
 Values = Mapping[str, list[float]]
 OF_EVERY_RUN = ("start_s", "peak_rss_gib", "cpu_s")  # known of any command
@@ -130,18 +130,6 @@ def _unit(name: str, sources: Mapping[str, str | MetricSource]) -> tuple[str, st
         return name, source.unit
     unit = unit_of(name)
     return (name[: -len(unit) - 1], unit) if unit and name.endswith(f"_{unit}") else (name, "")
-
-
-def unit_problems(job: Job) -> list[str]:
-    """Units that are none."""
-    found = []
-    for name, source in job.launch.metrics.items():
-        if isinstance(source, MetricSource) and source.unit:
-            try:
-                factor(name, source.unit, "gib" if source.unit.lower() in _SIZES else "s")
-            except AutoscoutError as error:
-                found.append(f"launch.metrics.{error}")
-    return found
 
 
 def _tokens(job: Job) -> int:
