@@ -13,11 +13,11 @@ from autoscout.simulate.ensemble import memory_of
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
+from autoscout.tuning.evidence import quantile
 from kb import store
 from kb.records import AutoscoutError, Job, Measurement
 
 _SPREAD = 0.03  # between two runs of one configuration, where nothing was measured yet
-_T95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}  # two-sided 95 %, by degrees of freedom
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
@@ -103,7 +103,7 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
     """The smallest gain whose 95 % interval, of so many pairs, would lie above 1."""
     spread = spread_of(job, known)
     pairs = max(2, job.launch.repeats)
-    half = _T95.get(pairs - 1, 2.4) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
+    half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
     noise = f"{spread:.1%} between runs" if spread else f"{_SPREAD:.0%} between runs is assumed until some are measured"
     return Finding(
         subject="noise",
