@@ -37,7 +37,13 @@ def test_foreign_cpu_time_is_what_is_not_ours():
     subprocess.run([sys.executable, "-c", start], check=True)
     time.sleep(1.0)
     assert processes.cpu_seconds(os.getpid()) - between < 0.8
-    found = conditions.Watch().ended()
+
+
+def test_the_conditions_of_a_run_are_shares():
+    watch, before = conditions.Watch(), conditions.counters().total
+    while conditions.counters().total - before < 0.05:  # the kernel counts in ticks of 10 ms
+        time.sleep(0.01)
+    found = watch.ended()
     assert {"foreign_cpu_share", "steal_share"} <= set(found)
     assert all(0 <= share <= 1 for share in found.values())
 
