@@ -1,4 +1,4 @@
-"""The best configuration beside the expert default, from what the knowledge base holds."""
+"""The best configuration beside the reference, from what the knowledge base holds."""
 
 import statistics
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import reference_of
 from autoscout.running import equivalence
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
@@ -45,6 +46,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: Measured
     default: Measured | None
+    reference: str  # what the default is, in words
     worst: Measured | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval, where the two were re-measured in turns
@@ -115,7 +117,9 @@ def _best(
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
-    default = _to_beat(space, default, rows, medians, confirmed)
+    beaten = _to_beat(space, default, rows, medians, confirmed)
+    called = reference_of(job) if beaten == default else "the best expert recipe"
+    default = beaten
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -131,11 +135,12 @@ def _best(
         default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
         if base is not None
         else None,
+        reference=called,
         worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
         gain=gain,
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
+        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups)),
         changes=_changes(space, default, best_configuration),
     )
 
@@ -151,8 +156,7 @@ def _to_beat(
     that were measured."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), default)
-    recipes = space.recipes if isinstance(space, JobSpace) else [default]
-    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
+    return min((r for r in space.recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
 
 
 def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
@@ -169,21 +173,21 @@ def _measured(job: Job, group: list[Measurement], confirmed: float | None = None
     )
 
 
-def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
+def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurations: int) -> str:
     seen = f"best of {configurations} measured configurations"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
-        return f"{seen}; measured {times}, not re-measured in turns with the default"
+        return f"{seen}; measured {times}, not re-measured in turns with {called}"
     if confirmed.sentence:
         return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
     if confirmed.name == confirmed.default_name:
-        text += "keep the expert default, nothing is measurably faster"
+        text += f"keep {called}, nothing is measurably faster"
     elif confirmed.gain is None:
-        text += "the expert default did not run"
+        text += f"{called} did not run"
     else:
-        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
+        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than {called}"
     return text + _next_best(confirmed)
 
 

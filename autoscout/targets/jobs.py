@@ -64,7 +64,7 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
+        """Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @cached_property
