@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT))
 JOBS = {  # model, nodes of 8 H100, sequence, batch
     "Qwen3-30B-A3B on 64 H100": ("qwen3-30b-a3b", 8, 4096, 512),
     "Qwen3-235B-A22B on 512 H100": ("qwen3-235b-a22b", 64, 4096, 4096),
-    "Llama-405B on 1,024 H100": ("llama-3.1-405b", 128, 8192, 2048),
     "DeepSeek-V3-like on 256 H100": ("deepseek-v3-like", 32, 4096, 2048),
 }
 
