@@ -95,6 +95,11 @@ class Space:
         """What others are held against; None: of a table nobody knows."""
         return None
 
+    @property
+    def recipes(self) -> list[Configuration]:
+        """What experts start from; [] where nobody does."""
+        return []
+
     # ---- codes and configurations ------------------------------------------------------------------------
 
     def codes_of(self, assigned: Mapping[str, Value]) -> list[int] | None:

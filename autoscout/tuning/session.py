@@ -123,7 +123,7 @@ def begun(
         orderings=carried.orderings,
         host=hosts.host(),
         records=RECORDS,
-        recipes=space.recipes[1:] if isinstance(space, JobSpace) and options.strategy != ALONE else [],
+        recipes=space.recipes[1:] if options.strategy != ALONE else [],
     )
     folder = store.session_folder(kb, started.session)
     with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
