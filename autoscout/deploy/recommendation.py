@@ -8,8 +8,7 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import reference_of
 from autoscout.running import equivalence
-from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, meanings
 from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
@@ -59,7 +58,8 @@ def best_of_session(kb: Path, session: str) -> Best:
     started = session_started(kb, session)
     past = journals.events(session_folder(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in _measurements(past)]
-    return _best(started.job, JobSpace.of_job(started.job), started.default, rows, _confirmed(past))
+    recipes = [started.default, *started.recipes]
+    return _best(started.job, recipes, rows, _confirmed(past))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
@@ -81,7 +81,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     for session in dict.fromkeys(session for session, _ in reversed(rows)):
         if confirmed := _confirmed_alike(kb, session, job):
             break
-    return _best(job, space, default, rows, confirmed)
+    return _best(job, space.recipes, rows, confirmed)
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
@@ -96,11 +96,11 @@ def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
 
 def _best(
     job: Job,
-    space: Space,
-    default: Configuration,
+    recipes: list[Configuration],
     rows: list[tuple[str, Measurement]],
     confirmed: Confirmed | None,
 ) -> Best:
+    """`recipes`: the first is the default."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -117,9 +117,8 @@ def _best(
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
-    beaten = _to_beat(space, default, rows, medians, confirmed)
-    called = reference_of(job) if beaten == default else "the best expert recipe"
-    default = beaten
+    default = _to_beat(recipes, rows, medians, confirmed)
+    called = reference_of(job) if default == recipes[0] else "the best expert recipe"
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -141,13 +140,12 @@ def _best(
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
         evidence=_evidence(confirmed, called, len(groups[winner]), len(groups)),
-        changes=_changes(space, default, best_configuration),
+        changes=_changes(job, default, best_configuration),
     )
 
 
 def _to_beat(
-    space: Space,
-    default: Configuration,
+    recipes: list[Configuration],
     rows: list[tuple[str, Measurement]],
     medians: dict[str, float],
     confirmed: Confirmed | None,
@@ -155,8 +153,8 @@ def _to_beat(
     """The recipe that the gain is quoted against: the one that the finalists were held against, else the best of those
     that were measured."""
     if confirmed is not None:
-        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), default)
-    return min((r for r in space.recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
+        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
+    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
 
 
 def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
@@ -210,11 +208,13 @@ def _times(ratio: float, low: float | None, high: float | None) -> str:
     return f"{ratio:.2f}×{interval}"
 
 
-def _changes(space: Space, default: Configuration, best: Configuration) -> list[KnobChange]:
+def _changes(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
+    """In the job's order of knobs, as far as the job says what they are."""
+    said = meanings(job)
     return [
-        KnobChange(knob.name, default.knobs.get(knob.name), best.knobs.get(knob.name), knob.meaning)
-        for knob in space.knobs
-        if default.knobs.get(knob.name) != best.knobs.get(knob.name)
+        KnobChange(name, default.knobs.get(name), best.knobs.get(name), said.get(name, ""))
+        for name in dict.fromkeys([*said, *default.knobs, *best.knobs])
+        if default.knobs.get(name) != best.knobs.get(name)
     ]
 
 

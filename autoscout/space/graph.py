@@ -90,15 +90,15 @@ class Space:
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
-    @cached_property
-    def recipes(self) -> list[Configuration]:
-        """What people who know it start from, the best first; of a table nobody knows."""
-        return []
-
     @property
     def reference(self) -> Configuration | None:
         """What others are held against: the first recipe."""
         return self.recipes[0] if self.recipes else None
+
+    @property
+    def recipes(self) -> list[Configuration]:
+        """What experts start from; [] where nobody does."""
+        return []
 
     # ---- codes and configurations ------------------------------------------------------------------------
 
