@@ -27,7 +27,7 @@ _SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how m
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
-_FRESH, _ELITE = 2_000, 100  # where the pool is a sample: new rows of a kind, and what they are drawn towards
+_SAMPLED, _FRESH, _ELITE = 4_000, 1_200, 100  # where the pool is a sample: candidates, new rows, what these lean to
 _BASES, _CLIMBS = 8, 2  # rows whose neighbours are looked at, and how often
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
@@ -68,6 +68,7 @@ class Model:
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
+        self._around: dict[int, np.ndarray] = {}  # row → those one knob beside it, where the pool is a sample
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -189,19 +190,21 @@ class Model:
         """Where the pool is a sample: the most promising of the candidates until now, of new rows from the whole space
         and towards the values of what is good, and of what lies one knob beside the best and the most promising."""
         pool, best = self.pool, rows[np.argsort(self.logs, kind="stable")[:_BASES]]
-        kept = self.candidates if len(self.candidates) else np.arange(len(pool))
-        elite = kept[np.argsort(-self._scored(kept, pending), kind="stable")[:_ELITE]]
-        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
-        drawn = candidates.spread(pool.space, _FRESH // 2, self.rng)
-        looked = np.unique(np.concatenate([kept, self._added(towards), self._added(drawn), self._beside(best)]))
+        looked = self.candidates if len(self.candidates) else np.arange(len(pool))
         gain = self._scored(looked, pending)
-        for _ in range(_CLIMBS):
-            beside = np.setdiff1d(self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]]), looked)
-            looked, gain = np.concatenate([looked, beside]), np.concatenate([gain, self._scored(beside, pending)])
+        elite = looked[np.argsort(-gain, kind="stable")[:_ELITE]]
+        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
+        drawn = candidates.spread(pool.space, _FRESH // 4, self.rng)
+        beside = self._beside(best)
+        fresh = np.concatenate([self._added(towards), self._added(drawn), beside])
+        for climb in range(_CLIMBS + 1):
+            fresh = np.setdiff1d(fresh, looked)
+            looked, gain = np.concatenate([looked, fresh]), np.concatenate([gain, self._scored(fresh, pending)])
+            if climb < _CLIMBS:
+                fresh = self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]])
         order = np.argsort(-gain, kind="stable")
-        others = self.rng.permutation(order[_CANDIDATES * 5 // 8 :])[: _CANDIDATES * 3 // 8]
-        self.candidates = np.unique(np.concatenate([order[: _CANDIDATES * 5 // 8], others]))
-        self.candidates = np.unique(np.concatenate([looked[self.candidates], self._beside(best)]))
+        others = self.rng.permutation(order[_SAMPLED * 5 // 8 :])[: _SAMPLED * 3 // 8]
+        self.candidates = np.unique(np.concatenate([looked[order[: _SAMPLED * 5 // 8]], looked[others], beside]))
 
     def _added(self, codes: np.ndarray) -> np.ndarray:
         rows = self.pool.add(codes)
@@ -209,7 +212,12 @@ class Model:
         return rows
 
     def _beside(self, rows: np.ndarray) -> np.ndarray:
-        return self._added(candidates.around(self.pool.space, self.pool.codes[rows]))
+        new = [row for row in rows.tolist() if row not in self._around]
+        moved = [candidates.around(self.pool.space, self.pool.codes[row][None]) for row in new]
+        if new:
+            ends = np.cumsum([len(each) for each in moved])
+            self._around |= dict(zip(new, np.split(self._added(np.concatenate(moved)), ends[:-1]), strict=True))
+        return np.concatenate([self._around[row] for row in rows.tolist()])
 
     def _grow(self) -> None:
         """Every mean speaks of the rows that the pool has by now."""
