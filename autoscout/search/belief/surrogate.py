@@ -36,6 +36,7 @@ _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a conf
 # this is worth
 _DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
 # nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
@@ -300,11 +301,24 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        fits, runs = self.memory.chance(), self.feasibility.chance(self.gain)
+        fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
         self.gain *= fits**_DARING
         self.gain *= runs
         self._runs = np.ones(len(self.candidates)) * fits * runs
         self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def _against_forecast(self) -> np.ndarray | float:
+        """(n,) the chance that candidates run although a simulator predicts that they fail: one in ten, until
+        experience says otherwise."""
+        said = [m.mean.fails for m in self.members if m.mean.foresees and m.mean.fails is not None]
+        if not said:
+            return 1.0
+        forecast = np.max(said, axis=0)
+        ran = sum(forecast[row] > 0.5 for row in self.costs)
+        failed = sum(forecast[row] > 0.5 for row in self.failed)
+        believed, worth = _FORECAST
+        chance = (ran + believed * worth) / (ran + failed + worth)
+        return 1 - forecast[self.candidates] * (1 - chance)
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
         """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
