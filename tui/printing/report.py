@@ -89,6 +89,8 @@ def best(found: Best, as_json: bool) -> None:
         click.echo(f"Keep {found.reference}: nothing was proven to be faster.")
     click.echo("")
     click.echo(found.evidence)
+    if found.checkpoint:
+        click.echo(found.checkpoint)
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value

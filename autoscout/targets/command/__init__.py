@@ -135,6 +135,18 @@ class Command(Target):
 
         return tried(job, launch, form, iterations=200)
 
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.arguments import command_of, export_place, started
+        from autoscout.targets.command.flags import said
+        from autoscout.targets.command.preset import preset_of
+
+        rules = preset_of(job).checkpoint
+        if not rules or not command_of(job):
+            return ""
+        before, after = (started(job, each, export_place()).words for each in (now, new))
+        return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
+
     def simulators(self, job: Job) -> "list[Member]":
         """Nothing is known of a person's own command before it ran."""
         return []

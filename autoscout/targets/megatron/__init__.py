@@ -116,6 +116,14 @@ class Megatron(Target):
             on_gpus=device_kind(job) == "cuda",
         )
 
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.preset import preset
+        from autoscout.targets.megatron import arguments
+
+        before, after = arguments.flags(job, now), arguments.flags(job, new)
+        return carried_over(preset("megatron-lm").checkpoint, before.get, after.get)
+
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.megatron.importer import READER
 

@@ -10,6 +10,7 @@ ends when its stdin closes.
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -30,12 +31,14 @@ _COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
 _steps = 0
+_entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
     """Runs this rank; returns its exit code. Never raises: an exception becomes rank-R.error.json."""
     rank = os.environ["RANK"]
+    _enter("import")
     try:
         config = json.loads(experiment.read_text())
         _adopt(config["environment"])
@@ -94,6 +97,8 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **_train(config, chunks, optimizer, device),
         **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
@@ -201,6 +206,12 @@ def _global_mean(losses: list[Any], device: Any) -> float:
 def _enter(phase: str) -> None:
     global _phase
     _phase = phase
+    _entered[phase] = time.monotonic()
+
+
+def _of_the_start() -> dict[str, float]:
+    """Seconds of each phase until the first iteration; imports are none where the process is forked from a warm one."""
+    return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
 def _finish(device: Any) -> None:
