@@ -19,8 +19,8 @@ def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
 
 
 def enough(seconds: Sequence[float], iterations: int, measure_s: float) -> bool:
-    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where they tell the mean
-    within 1 %, or what `measure_s` has room for."""
+    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where they tell the
+    mean within 1 %, or what `measure_s` has room for."""
     n = len(seconds)
     if n < _LEAST:
         return False
