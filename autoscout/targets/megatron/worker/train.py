@@ -90,9 +90,11 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     chunks, optimizer = building.build(config, shape, device)
     _forget_peak_memory(device)
     _enter("train")
-    buffers = [buffer for chunk in chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
+    graphs = building.recorder(config, shape, chunks, optimizer)
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
+    buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
     return {
-        **_train(config, chunks, optimizer, device),
+        **_train(config, chunks, optimizer, device, graphs),
         **_peak_memory(device),
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
@@ -102,8 +104,9 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any) -> dict[str, Any]:
-    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks)."""
+def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, graphs: Any) -> dict[str, Any]:
+    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks). `graphs`:
+    recorded after the warm-up that they need, and then warmed up too; None without."""
     global _steps
     warmup_s: list[float] = []
     iterations_s: list[float] = []
@@ -111,15 +114,21 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     grad_norms: list[float] = []
     of_experts: list[float] = []
     cpu_s = 0.0
-    wanted = config["warmup"] + config["iterations"]
+    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
+    warmup = max(config["warmup"], recorded_at + 1)
+    wanted = warmup + config["iterations"]
     while _steps < wanted:
+        if _steps == recorded_at:
+            import building
+
+            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
         cpu = _cpu_seconds()
         seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
         if len(losses) < _COMPARED:
             losses.append(_global_mean(loss, device))
             grad_norms.append(float(grad_norm))
-        if _steps <= config["warmup"]:
+        if _steps <= warmup:
             warmup_s.append(seconds)
         else:
             iterations_s.append(seconds)
@@ -127,7 +136,7 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
         if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
             fastest = min([warmup_s[-1], *iterations_s])
             affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
-            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
+            wanted = warmup + max(2, min(config["iterations"], affordable))
     return {
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
@@ -173,11 +182,13 @@ def _iteration(
     return seconds.item(), losses, grad_norm
 
 
-def _forward(iterator: Any, model: Any) -> tuple[Any, Any]:
+def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
+    """`return_schedule_plan`: of a schedule that merges one micro batch's forward with another's backward."""
     import torch
 
     batch = next(iterator)
-    output = model(batch.tokens, batch.positions, None, labels=batch.labels)
+    forward = model.build_schedule_plan if return_schedule_plan else model
+    output = forward(batch.tokens, batch.positions, None, labels=batch.labels)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
         total = token_losses.float().sum()
