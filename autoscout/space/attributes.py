@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+from autoscout.job import finetune
 from autoscout.job.presets import device_memory_gib
 from autoscout.job.trace import lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
@@ -85,6 +86,7 @@ def _training(job: Job) -> dict[str, Any]:
         "capability": _capability(job),
         "allows_fp8": "fp8" in allowed(job.space),
         "grad_mib": parameters(job.model) * 4 / 2**20,
+        **finetune.attributes(job),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint, from_metric, others
 from autoscout.job.units import factor, unit_of
 from autoscout.targets.command.preset import metrics_of
@@ -132,8 +133,8 @@ def _unit(name: str, sources: Mapping[str, str | MetricSource]) -> tuple[str, st
     return (name[: -len(unit) - 1], unit) if unit and name.endswith(f"_{unit}") else (name, "")
 
 
-def _tokens(job: Job) -> int:
-    return job.traffic.global_batch * job.traffic.seq_len
+def _tokens(job: Job) -> float:
+    return tokens_of_step(job.traffic)
 
 
 def _statistic(job: Job, name: str, values: list[float]) -> float:

@@ -53,6 +53,7 @@ _GROUPS = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
 )
+PACKED = "packed.jsonl"  # what targets/megatron/finetuning.py calls a file whose samples share sequences
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
     "no_rope_fusion": "apply_rope_fusion",
@@ -66,7 +67,7 @@ _OF_THE_SCRIPT = frozenset(
         *("transformer_impl", "position_embedding_type", "untie_embeddings_and_output_weights", "rotary_base"),
         *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
-        *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg"),
+        *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "sft", "data_path"),
     )
 )
 
@@ -81,6 +82,7 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
         "global_batch": flags["--global-batch-size"],
         "micro_batch": flags["--micro-batch-size"],
         "vocab": flags["--vocab-size"],
+        "packed": flags.get("--data-path") == PACKED,
     }
 
 
