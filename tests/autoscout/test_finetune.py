@@ -140,7 +140,9 @@ def test_adapters_are_not_exported_as_if_all_was_trained(write):
     from autoscout.targets.target import target_of
 
     space = JobSpace.load(write())
-    with pytest.raises(AutoscoutError, match="trains with adapters, of which Megatron-LM's pretrain_gpt.py knows nothing"):
+    with pytest.raises(
+        AutoscoutError, match="trains with adapters, of which Megatron-LM's pretrain_gpt.py knows nothing"
+    ):
         target_of(space.job).launch(space.job, space.reference)
 
 

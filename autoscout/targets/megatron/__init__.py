@@ -34,6 +34,18 @@ class Megatron(Target):
         from autoscout.targets.megatron import finetuning
 
         yield from finetuning.problems(job)
+        if job.launch.current:
+            from autoscout.targets.megatron.training_line import problems
+
+            yield from problems(job)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        if not job.launch.current:
+            return []
+        from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.megatron.training_line import launched
+
+        return launched(JobSpace.of_job(job), job)[1]
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
@@ -57,7 +69,11 @@ class Megatron(Target):
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.megatron.expert import portfolio
+        from autoscout.targets.megatron.training_line import launched
 
+        job: Job | None = getattr(space, "job", None)
+        if job is not None and job.launch.current:
+            yield launched(space, job)[0]
         yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
@@ -103,6 +119,14 @@ class Megatron(Target):
             missing=arguments.MISSING,
             on_gpus=device_kind(job) == "cuda",
         )
+
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.preset import preset
+        from autoscout.targets.megatron import arguments
+
+        before, after = arguments.flags(job, now), arguments.flags(job, new)
+        return carried_over(preset("megatron-lm").checkpoint, before.get, after.get)
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.megatron.importer import READER
