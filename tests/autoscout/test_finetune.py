@@ -90,7 +90,9 @@ def test_what_a_fine_tuning_job_says_wrong_is_one_sentence(write, old, new, says
         changes.append(('"linear_qkv"', '"linear_fc1"'))
     with pytest.raises(AutoscoutError) as raised:
         load_job(write(*changes))
-    assert says in str(raised.value) and raised.value.exit_code == 2 and "\n" not in str(raised.value)
+    assert says in str(raised.value)
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
 
 
 def test_a_model_is_needed(write):
@@ -106,7 +108,8 @@ def test_lengths_are_read_from_a_file(write, tmp_path):
     assert load_job(write((LENGTHS, 'lengths = "l.csv"'))).traffic.lengths == [3, 20, 100]
     (tmp_path / "l.csv").write_text("".join(f"{n % 120 + 1}\n" for n in range(5000)))
     job = load_job(write((LENGTHS, 'lengths = "l.csv"')))
-    assert len(job.traffic.lengths) == 101 and (job.traffic.lengths[0], job.traffic.lengths[-1]) == (1, 120)
+    assert len(job.traffic.lengths) == 101
+    assert (job.traffic.lengths[0], job.traffic.lengths[-1]) == (1, 120)
     (tmp_path / "l.csv").write_text("3\nseven\n")
     with pytest.raises(AutoscoutError, match="line 2: 'seven' is no number of tokens"):
         load_job(write((LENGTHS, 'lengths = "l.csv"')))
@@ -127,10 +130,13 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     assert reference["packing"] is False
     alone = flags(space.job, space.reference)
     together = flags(space.job, Configuration({**reference, "packing": True}))
-    assert alone["--data-path"] == "samples.jsonl" and together["--data-path"] == "packed.jsonl"
-    assert alone["--global-batch-size"] == 16 and int(str(together["--global-batch-size"])) <= 16
+    assert alone["--data-path"] == "samples.jsonl"
+    assert together["--data-path"] == "packed.jsonl"
+    assert alone["--global-batch-size"] == 16
+    assert int(str(together["--global-batch-size"])) <= 16
     told = worker_config(space.job, space.reference, [])
-    assert told["lengths"] == [16, 32, 48, 128] and told["lora"] == {
+    assert told["lengths"] == [16, 32, 48, 128]
+    assert told["lora"] == {
         "rank": 8,
         "modules": ["linear_qkv", "linear_proj"],
     }
@@ -140,9 +146,7 @@ def test_adapters_are_not_exported_as_if_all_was_trained(write):
     from autoscout.targets.target import target_of
 
     space = JobSpace.load(write())
-    with pytest.raises(
-        AutoscoutError, match="trains with adapters, of which Megatron-LM's pretrain_gpt.py knows nothing"
-    ):
+    with pytest.raises(AutoscoutError, match="trains with adapters, of which Megatron-LM"):
         target_of(space.job).launch(space.job, space.reference)
 
 
@@ -163,7 +167,8 @@ def test_adapters_exchange_and_update_only_themselves():
     straggler = 0.01 * lora["compute"]
     assert lora["dp"] < 0.2 * full["dp"] + 3 * straggler
     parts = {name: float(v[0]) for name, v in Memory().predict({**RUN, "lora": 1}).parts.items()}
-    assert 0 < parts["optimizer"] < 0.5 and 0 < parts["gradients"] < 0.5  # GiB
+    assert 0 < parts["optimizer"] < 0.5
+    assert 0 < parts["gradients"] < 0.5
     wide = Memory().predict({**RUN, "lora": 1, "lora_rank": 256}).parts["optimizer"]
     assert wide[0] == pytest.approx(16 * parts["optimizer"])
 
@@ -171,7 +176,8 @@ def test_adapters_exchange_and_update_only_themselves():
 def test_frozen_layers_save_their_way_back():
     small = {**RUN, "tp": 8, "pp": 1}
     half = seconds(frozen_layers=40)
-    assert half["compute"] < 0.75 * seconds()["compute"] and half["tp"] < 0.8 * seconds()["tp"]
+    assert half["compute"] < 0.75 * seconds()["compute"]
+    assert half["tp"] < 0.8 * seconds()["tp"]
     assert seconds(frozen_layers=40, pp=4) == seconds(pp=4)
     peak, all_trained = (Memory().predict({**small, **more}) for more in ({"frozen_layers": 40}, {}))
     assert peak.parts["optimizer"][0] == pytest.approx(all_trained.parts["optimizer"][0] / 2, rel=0.05)
@@ -197,4 +203,5 @@ def test_lora_of_mlperf():
     rows = [r for r in rows if "NVIDIA" in r["gpu"]]
     predicted = Training().predict(columns_of(rows)).value
     error = np.abs(predicted / step_seconds(rows) - 1)
-    assert len(rows) == 370 and error.mean() < 0.12
+    assert len(rows) == 370
+    assert error.mean() < 0.12

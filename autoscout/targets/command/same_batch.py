@@ -1,7 +1,7 @@
 """Whether the configurations of a job train on the same in a step: else their step times say nothing about each other.
 
-A preset says which of its knobs change a step's samples (`changed_by`) and which flag makes up for it, from
-`traffic.global_batch`; and which knobs change how many tokens those samples fill (`tokens_changed_by`), as packing does.
+A preset says which of its knobs change a step's samples (`changed_by`) and which flag makes up for it, by
+`traffic.global_batch`; and which knobs change how many tokens those samples fill (`tokens_changed_by`): packing.
 """
 
 from collections.abc import Iterator, Mapping
