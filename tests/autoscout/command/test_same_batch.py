@@ -3,6 +3,7 @@
 import pytest
 
 from autoscout.targets.command.arguments import Place, started
+from autoscout.targets.command.recognised import job_of
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Configuration
 
@@ -91,3 +92,17 @@ def test_packing_of_a_script_that_has_none_is_refused(tmp_path):
         JobSpace.load(written(tmp_path, ("[launch]", "[space]\nfix = { packing = true }\n[launch]")))
     assert raised.value.exit_code == 2
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "samples"),
+    [
+        ("torchrun --nproc-per-node 4 run_clm.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8", 64),
+        ("torchrun --nproc-per-node 4 run_clm.py", 32),  # the Trainer's own default is 8
+        ("torchrun --nproc-per-node 8 -m torchtitan.train --parallelism.tensor_parallel_degree 2", 32),
+        ("torchrun --nproc-per-node 8 -m torchtitan.train --training.global_batch_size 128", 128),
+        ("python run_clm.py", None),  # on how many devices?
+    ],
+)
+def test_init_says_how_many_samples_a_step_has_today(line, samples):
+    assert job_of(line.split()).get("traffic", {}).get("global_batch") == samples
