@@ -95,7 +95,8 @@ def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping
 def _series(job: Job, values: Values, name: str) -> list[float]:
     """A metric iteration by iteration, after warm-up."""
     sources = metrics_of(job)
-    for have, series in values.items():
+    said = {name: values[name], **values} if name in values else values  # itself, before what it might follow from
+    for have, series in said.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
             return [convert(v) for v in _warm(job, series) if math.isfinite(v) and v > 0]
