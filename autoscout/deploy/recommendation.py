@@ -215,8 +215,8 @@ def _nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Con
     if not 0 < ours < theirs:
         return ""
     return (
-        f"; of those that noise does not tell apart the nearest to today's launch is preferred: it changes {ours} of its "
-        f"knobs, {confirmed.rival_name} {theirs}"
+        "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
+        f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
     )
 
 

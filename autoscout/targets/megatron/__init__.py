@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.space.graph import Space
-    from autoscout.space.knob import KnobEntry, RuleEntry
+    from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
@@ -47,13 +47,25 @@ class Megatron(Target):
 
         return launched(JobSpace.of_job(job), job)[1]
 
+    def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
+        from autoscout.targets.megatron import installed
+
+        return installed.adapted(catalog, job)
+
+    def notes(self, catalog: "Catalog", job: Job) -> list[str]:
+        from autoscout.targets.megatron import installed
+
+        return installed.notes(catalog, job)
+
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
 
-        if knob.sets.startswith((*CLASSES, "--")):
+        if knob.sets.startswith((*CLASSES, "--", "env:")):
             return ""
         ways = ", ".join(f"{name}…" for name in CLASSES)
-        return f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways} or a flag --…"
+        return (
+            f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
+        )
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
         from autoscout.space.knob import RuleEntry

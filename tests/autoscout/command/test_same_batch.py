@@ -111,7 +111,11 @@ def test_init_says_how_many_samples_a_step_has_today(line, samples):
 
 def test_a_rate_that_the_log_says_is_not_made_from_step_times(tmp_path):
     """Packed steps have other tokens than the job's samples would: what is compared is what the run says of itself."""
-    trl = [('"hf-trainer"', '"trl"'), ("run_clm.py", "sft.py"), ('minimize = "step_time_s"', 'maximize = "tokens_per_s"')]
+    trl = [
+        ('"hf-trainer"', '"trl"'),
+        ("run_clm.py", "sft.py"),
+        ('minimize = "step_time_s"', 'maximize = "tokens_per_s"'),
+    ]
     job = load_job(written(tmp_path, *trl, ("global_batch = 32", "global_batch = 32\nseq_len = 10")))
     values = {"step_time_s": [9.0, 2.0, 2.0], "tokens_per_s": [1.0, 500.0, 500.0]}
     assert costs(job, values) == [1 / 500, 1 / 500]
