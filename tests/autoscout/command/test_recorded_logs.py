@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.targets.command.preset import names, preset, recognised
+from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import Numbers, Stream
 from kb.records import MetricSource
 
