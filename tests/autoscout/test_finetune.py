@@ -17,6 +17,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.profiler import worker_config
 from kb.records import AutoscoutError, Configuration
+from kb.similar import compare, features
 
 MLPERF = Path(__file__).parents[3] / "shared" / "data" / "validation" / "mlperf_train.csv.gz"
 JOB = """
@@ -205,3 +206,9 @@ def test_lora_of_mlperf():
     error = np.abs(predicted / step_seconds(rows) - 1)
     assert len(rows) == 370
     assert error.mean() < 0.12
+
+
+def test_a_job_of_adapters_is_not_taken_for_one_that_trains_all(write):
+    full, lora = load_job(write((LORA, ""))), load_job(write())
+    differing = compare(features(lora, lambda node: 80.0), features(full, lambda node: 80.0))
+    assert [(f.name, f.here, f.there) for f in differing] == [("trained", "adapters", "all")]
