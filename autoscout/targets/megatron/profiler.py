@@ -16,7 +16,7 @@ from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
@@ -132,6 +132,7 @@ def worker_config(
         "device": devices.device_kind(job),
         "environment": variables,
         "arguments": arguments.flags(job, configuration),
+        **finetuning.worker(job),
         "warmup": launch.warmup,
         "iterations": launch.iterations,
         "measure_s": launch.measure_s,
