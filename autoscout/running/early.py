@@ -20,7 +20,7 @@ _Z = 3.0
 _LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
 _SPREAD = 0.03  # between two runs of one configuration, where none was measured twice
 _NEEDED = 3  # iterations before a run is given up
-_NARROW = 0.01  # half of the 95 % interval of the mean, as a share: more iterations would hardly say more
+_NARROW = 0.01  # of the width: more iterations would hardly say more
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -62,8 +62,13 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
         return f"measured for {spent_s:.1f} s"
     if len(costs) < wanted:
         return ""
-    half = 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
+    half = width(costs)
     return f"known within {half:.1%}" if half <= _NARROW else ""
+
+
+def width(costs: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean, as a share of it; of two iterations at least."""
+    return 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
 
 
 def bar(objective: Objective, told: Iterable[Measurement]) -> Bar | None:

@@ -62,6 +62,8 @@ def test_placeholders_are_expressions_and_json_is_left_alone():
     assert words_of("a --x {1 if mbs > 2 else 0} 'b c'", "here") == ["a", "--x", "{1 if mbs > 2 else 0}", "b c"]
     assert words_of("a | b", "here") is None
     assert words_of("a \\\n --b", "here") == ["a", "--b"]
+    assert words_of("a 1\n  --b 2\n", "here") == ["a", "1", "--b", "2"]  # no shell would take --b for a command
+    assert words_of("a\nb", "here") is None
 
 
 def test_an_unknown_placeholder_names_the_nearest(write):
