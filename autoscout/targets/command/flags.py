@@ -12,7 +12,9 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 
 def words_of(command: str, where: str) -> list[str] | None:
     """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A line that
-    begins with a flag belongs to the one before it, as after a backslash. Errors: AutoscoutError (exit 2) for an open quote."""
+    begins with a flag belongs to the one before it, as after a backslash.
+
+    Errors: AutoscoutError (exit 2) for an open quote."""
     places: list[str] = []
 
     def put_by(found: re.Match[str]) -> str:  # an expression has spaces and signs that mean nothing to a shell

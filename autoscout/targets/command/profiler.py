@@ -107,7 +107,7 @@ class CommandProfiler:
             iterations_s=found.iterations_s,
             losses=_finite(found.losses),
             grad_norms=_finite(found.grad_norms),
-            conditions=_width(reader),
+            conditions=early.conditions(reader.costs(), bool(reader.hopeless)),
         )
         if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
             if died := self._died(reader, ended, log):
@@ -280,15 +280,6 @@ def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
     if ended.peak_rss_gib:
         found["peak_rss_gib"] = ended.peak_rss_gib
     return found
-
-
-def _width(reader: Reader) -> dict[str, float]:
-    """How well its own iterations say it (`width`); of a run that was ended early the search doubts it as much."""
-    costs = reader.costs()
-    if len(costs) < 2:
-        return {}
-    width = early.width(costs)
-    return {"width": width, "doubt": width / 2} if reader.hopeless else {"width": width}
 
 
 def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import ending
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
@@ -117,7 +118,8 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     of_experts: list[float] = []
     cpu_s = 0.0
     wanted = config["warmup"] + config["iterations"]
-    while _steps < wanted:
+    hopeless = ""
+    while _steps < wanted and not hopeless:
         cpu = _cpu_seconds()
         seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
@@ -133,7 +135,10 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             fastest = min([warmup_s[-1], *iterations_s])
             affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
             wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
+        if "best_s" in config:  # all ranks know the same seconds, so they agree
+            hopeless = ending.hopeless(iterations_s, config["best_s"], config["spread"])
     return {
+        "ended": hopeless if _steps < wanted else "",
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
         "cpu_s": cpu_s / len(iterations_s),
