@@ -1,4 +1,4 @@
-"""The best configuration beside the expert default, from what the knowledge base holds."""
+"""The best configuration beside the reference, from what the knowledge base holds."""
 
 import statistics
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import reference_of
 from autoscout.running import equivalence
 from autoscout.targets.jobs import JobSpace, expert_default, meanings
 from autoscout.targets.target import target_of
@@ -44,6 +45,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: Measured
     default: Measured | None
+    reference: str  # what the default is, in words
     worst: Measured | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval, where the two were re-measured in turns
@@ -117,6 +119,7 @@ def _best(
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
     default = _to_beat(recipes, rows, medians, confirmed)
+    called = reference_of(job) if default == recipes[0] else "the best expert recipe"
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -132,11 +135,12 @@ def _best(
         default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
         if base is not None
         else None,
+        reference=called,
         worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
         gain=gain,
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, len(groups[winner]), len(groups))
+        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
         + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, default, best_configuration),
@@ -170,21 +174,21 @@ def _measured(job: Job, group: list[Measurement], confirmed: float | None = None
     )
 
 
-def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
+def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurations: int) -> str:
     seen = f"best of {configurations} measured configurations"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
-        return f"{seen}; measured {times}, not re-measured in turns with the default"
+        return f"{seen}; measured {times}, not re-measured in turns with {called}"
     if confirmed.sentence:
         return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
     if confirmed.name == confirmed.default_name:
-        text += "keep the expert default, nothing is measurably faster"
+        text += f"keep {called}, nothing is measurably faster"
     elif confirmed.gain is None:
-        text += "the expert default did not run"
+        text += f"{called} did not run"
     else:
-        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
+        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than {called}"
     return text + _next_best(confirmed)
 
 
@@ -211,8 +215,8 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
     if not 0 < ours < theirs:
         return ""
     return (
-        f"; of those that noise does not tell apart the nearest to today's launch is preferred: it changes {ours} "
-        f"of its knobs, {confirmed.rival_name} {theirs}"
+        "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
+        f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
     )
 
 

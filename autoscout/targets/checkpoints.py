@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kb.records import Strict, Value
 
-Flags = Callable[[str], Value | None]  # what a launch says of a flag; None nothing
+Said = Callable[[str], Value | list[str] | None]  # what a launch says of a flag; None nothing
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class CheckpointRule(Strict, frozen=True, kw_only=True):
     source: str = ""
 
 
-def carried_over(rules: Sequence[CheckpointRule], now: Flags, new: Flags) -> str:
+def carried_over(rules: Sequence[CheckpointRule], now: Said, new: Said) -> str:
     """A sentence; "" where nothing is known of the engine's checkpoints. The first rule that applies counts."""
     for rule in rules:
         applies = not rule.beside or new(rule.beside) not in (None, False)

@@ -53,14 +53,15 @@ def test_an_experiment_measures(bench: Bench) -> None:
     assert json.loads((folder / "rank-0.json").read_text())["threads"] < 20
 
 
-@pytest.mark.parametrize(("best_s", "kept", "fidelity"), [(1e-4, 3, "short"), (1e3, 6, "measured")])
-def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float, kept: int, fidelity: str) -> None:
+@pytest.mark.parametrize(("best_s", "fidelity"), [(1e-4, "short"), (1e3, "measured")])
+def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float, fidelity: str) -> None:
     job = tiny_job(iterations=6)
     profiler = bench.profiler(job)
     assert isinstance(profiler, early.Aimed)
     profiler.aim(early.Bar(best_s))
     measured = profiler.run(configuration(tp=2), "tiny", bench.folder())
-    assert (measured.status, measured.fidelity, len(measured.iterations_s)) == ("ok", fidelity, kept)
+    assert (measured.status, measured.fidelity) == ("ok", fidelity)
+    assert (len(measured.iterations_s) == 3) is (fidelity == "short")
     assert ("behind the best after 3 iterations" in measured.evidence) is (fidelity == "short")
     assert measured.conditions["width"] > 0
 
