@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.job.objective import from_metric
+from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
-from autoscout.running import results, symptoms
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
@@ -39,6 +40,11 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._bar: early.Bar | None = None
+
+    def aim(self, bar: early.Bar | None) -> None:
+        """What the next run has to beat (running/early.py)."""
+        self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -56,7 +62,7 @@ class MegatronProfiler:
         try:
             return self._run(configuration, name, folder)
         finally:
-            self._stopping = False
+            self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
         """The measurement of an experiment that finished while nobody was left to write it down."""
@@ -84,7 +90,7 @@ class MegatronProfiler:
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
-        worker = worker_config(self._job, configuration, seen, memory)
+        worker = worker_config(self._job, configuration, seen, memory) | bar_in_seconds(self._job, self._bar)
         visible = worker["environment"].get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
@@ -138,6 +144,15 @@ def worker_config(
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
+    """What the worker may end itself by: {} where the objective is not a step's time, or its inverse."""
+    tokens = job.traffic.global_batch * job.traffic.seq_len
+    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
+    if bar is None or of_a_second is None:
+        return {}
+    return {"best_s": bar.cost / from_metric(job.objective, of_a_second), "spread": bar.spread}
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:
