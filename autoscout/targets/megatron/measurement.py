@@ -48,6 +48,7 @@ def measurement(folder: Path) -> Measurement | None:
             "tokens_per_s": flags["--global-batch-size"] * flags["--seq-length"] / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
+            **_of_the_start(ranks),
         },
         iterations_s=ranks[0]["iterations_s"],
         losses=losses,
@@ -61,6 +62,14 @@ def measurement(folder: Path) -> Measurement | None:
         environment=about.environment,
         at=at,
     )
+
+
+def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each part of the start, of the slowest rank; the first step holds what is compiled and allocated."""
+    names = [name for name in ranks[0] if name.startswith("start_")]
+    parts = {name: max(rank[name] for rank in ranks) for name in names}
+    first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]
+    return {**parts, **({"start_first_step_s": max(first)} if first else {})}
 
 
 def _host(rank: dict[str, Any]) -> str:
