@@ -21,9 +21,9 @@ _ESCAPED = re.compile(  # in JSON: what stands for a control character, and the 
 _PRIVATE = {
     "keys": re.compile(
         r"\b(?:hf|sk|pk|ghp|gho|glpat|xox[abp]|nvapi|wandb)[_-][A-Za-z0-9_-]{8,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{20,}[\w.-]*"
-        r"|(?i:(?:passwd|password|secret|(?:hf|access|auth|api)[_-]?(?:key|token))\s*[=:]\s*\S+)"
+        r"|(?i:(?:passwd|password|secret|(?:hf|access|auth|api)[_-]?(?:key|token))\s*[=:]\s*[^\s\"',;]+)"
     ),
-    "addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://\S+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b"),
+    "addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b"),
 }
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
 _SHOWN = 60  # characters of what is refused

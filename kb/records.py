@@ -13,7 +13,8 @@ import msgspec
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-RECORDS = 3
+#   4  trace_id of a job's traffic
+RECORDS = 4
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -97,8 +98,11 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
 
     A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
-    `rate` or `concurrency` only its lengths are used.
+    `rate` or `concurrency` only its lengths are used. `trace_id` is the hash of its content; reading a job
+    file fills it in.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("trace_id",)
 
     seq_len: int = 0
     global_batch: int = 0
@@ -109,6 +113,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     output_len: int | list[int] = 0
     shared_prefix: int = 0  # leading tokens that all requests have in common
     requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
+    trace_id: str = ""
 
 
 class Node(Strict, frozen=True):
@@ -264,7 +269,8 @@ class Job(Strict, frozen=True):
 
 def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "") -> str:
     called = [] if model.layers else [name]
-    return content_hash([task, target, identity(shape(model)), identity(traffic), *called])
+    load = identity(traffic, **({"trace": ""} if traffic.trace_id else {}))
+    return content_hash([task, target, identity(shape(model)), load, *called])
 
 
 def shape(model: Model) -> Model:

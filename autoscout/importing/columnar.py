@@ -13,7 +13,7 @@ from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
 _LINE = 2**24  # characters of one line, and of one field
-_EASY, _TIMES = 2**26, 200  # a packed file may hold so many bytes, or so many times its own size
+_EASY, _TIMES = 2**25, 200  # a packed file may hold so many bytes, or so many times its own size
 
 
 def read_csv(path: Path) -> Source:

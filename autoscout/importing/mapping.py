@@ -57,8 +57,8 @@ def uses(
     maps: Iterable[str],
     units: Iterable[str],
 ) -> dict[str, Use]:
-    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it as it is), `units`: COLUMN=UNIT, as given
-    by a person.
+    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, as given by a
+    person.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a column that is there twice, two columns
     for the same knob or metric, and a unit that has to be said.
