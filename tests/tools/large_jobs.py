@@ -28,10 +28,10 @@ PAGE = ROOT / "docs" / "large-jobs.md"
 EXPERIMENTS = 16
 HEAD = """# Large jobs, as a person sees them
 
-`PYTHONPATH=. python tests/tools/large_jobs.py` runs this page anew: `tune --dry-run`, `predict`, `explain` and `best` on
-the jobs of `fixtures/large`, none of which can be listed. Behind each command: CPU time of the whole process, start of
-Python included, on one core of a busy machine, and its largest memory. No GPU was there: what `best` shows was told to a
-`Study` by a stand-in (the simulator with noise), so it shows the verb and not a gain.
+`PYTHONPATH=. python tests/tools/large_jobs.py` runs this page anew: `tune --dry-run`, `predict`, `explain` and `best`
+on the jobs of `fixtures/large`, none of which can be listed. Behind each command: CPU time of the whole process, start
+of Python included, on one core of a busy machine, and its largest memory. No GPU was there: what `best` shows was told
+to a `Study` by a stand-in (the simulator with noise), so it shows the verb and not a gain.
 """
 
 
