@@ -7,7 +7,7 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
+from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, shadowing, spaces, tuning, watching
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,6 +29,7 @@ for verb in (
     spaces.space,
     spaces.explain,
     predicting.predict,
+    shadowing.shadow,
     kb.sql,
     benching.bench,
     kb.similar,

@@ -3,7 +3,7 @@ fake tensors over torch's fake process group, and writes down what it saw.
 
     python shadow_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
-A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`, `steps`,
+A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`,
 `micro_batches`, `stand_ins` (of Transformer Engine), and what the GPU is like: `flash`, `workspace` (bytes that cuBLAS
 takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" | "untraceable", …}.
 """
@@ -117,11 +117,12 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     replicas = parallel_state.get_data_parallel_world_size()
     micro = config["global_batch"] // (config["micro_batch"] * replicas)
     most = question.get("micro_batches") or micro
-    steps = []
-    for step in range(question.get("steps", 2)):
-        if step == question.get("steps", 2) - 1:
-            watch.record()
-        steps.append(_step(config, script, chunks, optimizer, min(micro, most)))
+    virtual = shape.virtual_pipeline_model_parallel_size
+    # The first step only makes the optimizer's state: as short as the schedule allows.
+    shortest = shape.pipeline_model_parallel_size if virtual else 1
+    steps = [_step(config, script, chunks, optimizer, min(micro, shortest))]
+    watch.record()
+    steps.append(_step(config, script, chunks, optimizer, min(micro, most)))
     import summary
 
     del workspace
