@@ -7,7 +7,19 @@ import sys
 import click
 
 from tui.options import note
-from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, shadowing, spaces, tuning, watching
+from tui.verbs import (
+    benching,
+    calibrating,
+    explaining,
+    exporting,
+    kb,
+    machine,
+    predicting,
+    shadowing,
+    spaces,
+    tuning,
+    watching,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

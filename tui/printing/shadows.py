@@ -64,7 +64,9 @@ def timeline(rank: Rank) -> str:
     if not rank.timeline:
         return ""
     width = min(_WIDTH, len(rank.timeline))
-    groups = [rank.timeline[i * len(rank.timeline) // width :][: max(1, len(rank.timeline) // width)] for i in range(width)]
+    groups = [
+        rank.timeline[i * len(rank.timeline) // width :][: max(1, len(rank.timeline) // width)] for i in range(width)
+    ]
     columns = [max(group, key=lambda row: sum(row[1:]))[1:] for group in groups]
     top = max(sum(column) for column in columns)
     drawn = []

@@ -20,7 +20,7 @@ def stages(world: int, pp: int) -> list[int]:
 def traced_micro_batches(pp: int, vpp: int) -> int:
     """So many that the pipeline is full and one more round is seen: later ones repeat it. An interleaved schedule wants
     a multiple of the stages."""
-    return 2 * pp if vpp > 1 else pp + 2
+    return 2 * pp if vpp > 1 else pp + 1
 
 
 def judged(

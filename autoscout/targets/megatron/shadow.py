@@ -45,7 +45,8 @@ def shadow(
     ranks: list[int] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Shadow:
-    """`ranks`: those to trace, else one of every pipeline stage that differs. `kb`: None remembers nothing.
+    """`ranks`: those to trace, else one of every pipeline stage that differs. `kb`: None remembers nothing. `limit_s`:
+    0 answers from there only.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say, an interpreter that lacks torch or
     megatron-core, a rank that does not exist."""
@@ -129,6 +130,8 @@ def _answers(
     keys = [content_hash([question, dict(versions), code]) for question in asked]
     found = [traces.known(kb, key, Rank) if kb is not None else None for key in keys]
     open_ones = [i for i, known in enumerate(found) if known is None]
+    if open_ones and limit_s <= 0:
+        raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
     if open_ones:
         told = ask([asked[i] for i in open_ones], python, limit_s, stopping)
         for i, rank in zip(open_ones, told, strict=True):
@@ -164,7 +167,10 @@ def ask(
         found = [_answer(folder / f"answer-{number}.json", question) for number, question in enumerate(asked)]
         if ended.stopped:
             raise AutoscoutError("interrupted", 130)
-        if not ended.timed_out and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None:
+        if (
+            not ended.timed_out
+            and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None
+        ):
             said = (folder / "output.log").read_text(errors="replace").strip().splitlines()
             why = ended.problem or (said[-1][:300] if said else f"exit code {ended.code}")
             raise AutoscoutError(f"the shadow of rank {asked[lost]['rank']} ended without an answer: {why}")

@@ -105,7 +105,7 @@ class LayerNormLinearFunction(torch.autograd.Function):
         gathers = m.parallel_mode == "column" and m.sequence_parallel and m.tp_size > 1
         _weight_copy(m, weight)
         if Settings.fp8:
-            normed, kept = normed, quantised(normed)
+            kept = quantised(normed)
             total = gather(quantised(normed)[0], m.tp_group) if gathers else quantised(normed)[0]
             out = torch.empty(total.shape[0], weight.shape[0], dtype=x.dtype)
             watch.kernel("matmul 8-bit", (*total.shape, weight.shape[0]))
@@ -216,16 +216,19 @@ class NormFunction(torch.autograd.Function):
 
 class AttentionFunction(torch.autograd.Function):
     """flash-attn 2 on (batch, sequence, heads, size), or cuDNN's fused attention on (sequence, batch, heads, size).
-    With `group`, the ring of context parallelism: keys and values of all its ranks pass by."""
+    With `group`, context parallelism: keys and values of all its ranks pass by in a ring ("p2p"), are gathered
+    ("all_gather"), or heads are exchanged for tokens ("a2a")."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, ring: bool) -> Any:
+    def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str) -> Any:
         ranks = group.size() if group is not None else 1
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
         logsumexp = torch.empty(batch, q.shape[2], seq, dtype=torch.float32)
         generator = torch.empty(2 * ranks, dtype=torch.int64)
         watch.kernel("attention", tuple(q.shape), tuple(k.shape), ranks)
-        if ranks > 1 and ring:
+        if ranks > 1 and how == "a2a":
+            _exchanged((q, k, v, out), group)
+        elif ranks > 1 and how == "p2p":
             passing = [torch.stack([k, v]) for _ in range(2)]
             _pass_on(passing, group, ranks - 1)
             parts = [torch.empty_like(out) for _ in range(ranks)]  # of every step, corrected at the end
@@ -234,7 +237,7 @@ class AttentionFunction(torch.autograd.Function):
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
             del gathered
         ctx.save_for_backward(q, k, v, out, logsumexp, generator)
-        ctx.batch, ctx.seq, ctx.group, ctx.ring = batch, seq, group if ranks > 1 else None, ring
+        ctx.batch, ctx.seq, ctx.group, ctx.how = batch, seq, group if ranks > 1 else None, how
         return out
 
     @staticmethod
@@ -242,7 +245,9 @@ class AttentionFunction(torch.autograd.Function):
         q, k, v, _, _, _ = ctx.saved_tensors
         ranks = ctx.group.size() if ctx.group is not None else 1
         watch.kernel("attention backward", tuple(q.shape), tuple(k.shape), ranks)
-        if ranks > 1 and ctx.ring:
+        if ranks > 1 and ctx.how == "a2a":
+            _exchanged((grad, q, k, v), ctx.group)
+        elif ranks > 1 and ctx.how == "p2p":
             passing = [torch.empty((2, 2, *k.shape), dtype=k.dtype) for _ in range(2)]  # keys, values, their gradients
             _pass_on(passing, ctx.group, ranks)
             del passing
@@ -269,6 +274,12 @@ def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
     return tuple(made)
 
 
+def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
+    """Heads for tokens, or back: as large as before."""
+    for t in tensors:
+        dist.all_to_all_single(torch.empty_like(t), t, group=group)
+
+
 def _pass_on(passing: list[Any], group: Any, times: int) -> None:
     """To the next rank of the ring, and from the one before."""
     ranks = dist.get_process_group_ranks(group)
@@ -289,6 +300,21 @@ class RotaryFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         watch.kernel("rotary", tuple(grad.shape))
         return torch.empty_like(grad, memory_format=torch.contiguous_format), None
+
+
+class MovedFunction(torch.autograd.Function):
+    """Rows sorted, repeated or merged by one kernel, which keeps a map of their places."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
+        watch.kernel("moved", tuple(t.shape), shape)
+        ctx.shape = t.shape
+        return torch.empty(shape, dtype=t.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        watch.kernel("moved", tuple(grad.shape), tuple(ctx.shape))
+        return torch.empty(ctx.shape, dtype=grad.dtype), None
 
 
 class CrossEntropyFunction(torch.autograd.Function):

@@ -17,6 +17,7 @@ from fused_layers import (
     GroupedFunction,
     LayerNormLinearFunction,
     LinearFunction,
+    MovedFunction,
     NormFunction,
     RotaryFunction,
     Settings,
@@ -171,13 +172,12 @@ class DotProductAttention(torch.nn.Module):
     def forward(self, q: Any, k: Any, v: Any, mask: Any = None, **ignored: Any) -> Any:
         s, b = q.shape[:2]
         group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
-        ring = self.cp_comm_type != "all_gather"
         with watch.tagged("attention"):
             if Settings.flash:
                 q, k, v = (t.transpose(0, 1).contiguous() for t in (q, k, v))
             else:
                 q, k, v = (t.contiguous() for t in (q, k, v))
-            out: Any = AttentionFunction.apply(q, k, v, b, s, group, ring)
+            out: Any = AttentionFunction.apply(q, k, v, b, s, group, self.cp_comm_type)
             if Settings.flash:
                 out = out.transpose(0, 1).contiguous()
         return out.view(s, b, -1)
@@ -243,6 +243,11 @@ class _State8:
     reset = staticmethod(lambda: None)
 
 
+class _Recipe:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.settings = kwargs
+
+
 class QuantizedTensor(torch.Tensor):
     pass
 
@@ -270,6 +275,17 @@ def _entropy(
         return CrossEntropyFunction.apply(logits, target, group)
 
 
+def _permuted(tokens: Any, routing_map: Any, num_out_tokens: Any = None, **ignored: Any) -> Any:
+    rows = num_out_tokens if isinstance(num_out_tokens, int) else round(routing_map.numel() * watch.selected)
+    places = torch.empty(tokens.shape[0], 2 * routing_map.shape[-1] + 1, dtype=torch.int32)
+    return MovedFunction.apply(tokens, (rows, tokens.shape[-1])), places
+
+
+def _permuted_with_probs(tokens: Any, probs: Any, routing_map: Any, num_out_tokens: Any = None) -> Any:
+    moved, places = _permuted(tokens, routing_map, num_out_tokens)
+    return moved, MovedFunction.apply(probs, (moved.shape[0],)), places
+
+
 def _added_gradient(total_input: Any, grad_output: Any, main_grad: Any) -> None:
     rows = grad_output.reshape(-1, grad_output.shape[-1])
     watch.kernel("matmul", (rows.shape[1], rows.shape[0], total_input.shape[-1]))
@@ -280,7 +296,9 @@ def install(version: str) -> None:
     te = "transformer_engine"
     _module(te, __version__=version)
     _module(f"{te}.common")
-    _module(f"{te}.common.recipe", Anything)
+    recipes = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling")
+    formats = types.SimpleNamespace(E4M3="e4m3", HYBRID="hybrid")
+    _module(f"{te}.common.recipe", Format=formats, **{name: type(name, (_Recipe,), {}) for name in recipes})
     made = (Linear, LayerNormLinear, GroupedLinear, LayerNorm, RMSNorm, DotProductAttention)
     autocast = {"fp8_autocast": _nothing, "fp8_model_init": _nothing}
     _module(f"{te}.pytorch", **{kind.__name__: kind for kind in made}, **autocast)
@@ -296,6 +314,17 @@ def install(version: str) -> None:
     _module(f"{te}.pytorch.tensor", QuantizedTensor=QuantizedTensor)
     _module(f"{te}.pytorch.attention")
     _module(f"{te}.pytorch.attention.rope", apply_rotary_pos_emb=lambda t, freqs, **k: RotaryFunction.apply(t, freqs))
+    _module(
+        f"{te}.pytorch.permutation",
+        moe_permute=_permuted,
+        moe_permute_with_probs=_permuted_with_probs,
+        moe_unpermute=lambda t, map, restore_shape=None, **k: MovedFunction.apply(t, tuple(restore_shape or t.shape)),
+        moe_sort_chunks_by_index=lambda t, sizes, order: MovedFunction.apply(t, tuple(t.shape)),
+        moe_sort_chunks_by_index_with_probs=lambda t, probs, sizes, order: (
+            MovedFunction.apply(t, tuple(t.shape)),
+            MovedFunction.apply(probs, tuple(probs.shape)),
+        ),
+    )
     _module(f"{te}.pytorch.cross_entropy", parallel_cross_entropy=_entropy)
     _module(
         f"{te}.pytorch.optimizers",

@@ -76,10 +76,8 @@ class Watch(TorchDispatchMode):
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Any:
         before, self.phase = self.phase, name
-        try:
-            yield
-        finally:
-            self.phase = before
+        yield  # what fails stays in its phase
+        self.phase = before
 
     def see(self, tensor: torch.Tensor, tag: str) -> None:
         if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage is a fiction of the full size
