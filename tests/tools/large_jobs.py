@@ -35,9 +35,9 @@ to a `Study` by a stand-in (the simulator with noise), so it shows the verb and 
 """
 
 
-def ran(words: list[str], kb: Path) -> str:
+def ran(words: list[str], kb: Path | None = None) -> str:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "tui.cli", *words, "--kb", str(kb)]
+    command = [sys.executable, "-m", "tui.cli", *words, *(["--kb", str(kb)] if kb else [])]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -46,8 +46,8 @@ def ran(words: list[str], kb: Path) -> str:
     return f"```\n$ autoscout {' '.join(words)}\n{said}\n```\n\n{cost}\n"
 
 
-def searched(path: Path, kb: Path) -> str:
-    """A study that is told by a stand-in; how long a step took."""
+def searched(path: Path, kb: Path) -> tuple[str, str]:
+    """A study that is told by a stand-in: how long a step took, and its session."""
     job = load_job(path)
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, repeats=1))
     study = Study(job, kb=kb, profiles=EXPERIMENTS)
@@ -70,13 +70,13 @@ def searched(path: Path, kb: Path) -> str:
             else:
                 study.tell(configuration, {"step_time_s": value, "peak_memory_gib": gib})
     took = 1000 * (time.process_time() - begun - spent) / asked
-    return (
-        f"A study of {asked} experiments, {failed} of them out of memory: {took:.0f} ms of CPU time each on average.\n"
-    )
+    steps = f"{asked} experiments, {failed} of them out of memory: {took:.0f} ms of CPU time each on average"
+    return f"A study of {steps}.\n", study.session
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    nothing_known = {"XDG_DATA_HOME": str(Path(tempfile.gettempdir()) / "nothing")}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT), **nothing_known}
 
 
 def main() -> None:
@@ -88,11 +88,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             kb = Path(folder) / "kb.duckdb"
             text.append(f"## {path.stem}\n")
-            text.append(ran(["tune", job, "--dry-run"], kb))
-            text.append(ran(["predict", job, "mbs=1"], kb))
-            text.append(ran(["explain", job, "tp=16", "mbs=3"], kb))
-            text.append(searched(path, kb))
-            text.append(ran(["best", job], kb))
+            text.append(ran(["tune", job, "--dry-run"]))
+            text.append(ran(["predict", job, "mbs=1"]))
+            text.append(ran(["explain", job, "tp=16", "mbs=3"]))
+            said, session = searched(path, kb)
+            text += [said, ran(["best", session], kb)]
         PAGE.write_text("\n".join(text))
 
 
