@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from autoscout.running.outcome import Outcome
 from kb.records import Configuration, Measurement
@@ -29,6 +29,15 @@ class Profiler(Protocol):
 
     def close(self) -> None:
         """Ends every process that is still held."""
+        ...
+
+
+@runtime_checkable
+class Confirming(Protocol):
+    """A profiler whose last runs are not like those of the search."""
+
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are those of the final confirmation."""
         ...
 
 

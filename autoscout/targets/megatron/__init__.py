@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
-SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
-
 
 class Megatron(Target):
     name = "megatron"
@@ -78,9 +76,9 @@ class Megatron(Target):
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments
+        from autoscout.targets.megatron import arguments, persons
 
-        flags = arguments.flags(job, configuration)
+        flags = {**arguments.flags(job, configuration), **persons.said(job)}
         files = {}
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
@@ -90,13 +88,14 @@ class Megatron(Target):
             job=job.name,
             name="",
             evidence="",
-            program=[SCRIPT],
+            program=[arguments.SCRIPT],
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.MISSING,
+            missing=arguments.missing(flags),
+            folder=job.launch.path,
             on_gpus=device_kind(job) == "cuda",
         )
 

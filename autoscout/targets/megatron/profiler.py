@@ -11,15 +11,16 @@ import msgspec
 from autoscout.cluster import devices, gpus
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
+from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import arguments, persons
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
 from autoscout.targets.megatron.measurement import measurement as measured
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
 RANK = WORKER / "train.py"
 
@@ -39,6 +40,7 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._final = False
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -62,6 +64,10 @@ class MegatronProfiler:
         """The measurement of an experiment that finished while nobody was left to write it down."""
         return measured(folder)
 
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are the final confirmation's, which train as the person does."""
+        self._final = final and bool(persons.in_the_end(self._job))
+
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
         self._stopping = True
@@ -73,18 +79,19 @@ class MegatronProfiler:
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = arguments.world_size(configuration)
         try:
+            environment = {**self.environment(), **settings(self._job, self._final)}
             about = results.About(
                 configuration=configuration,
                 name=name,
-                context=context_of(self._job, self.environment()),
-                environment=self.environment(),
+                context=context_of(self._job, environment),
+                environment=environment,
                 ranks=ranks,
                 started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
-        worker = worker_config(self._job, configuration, seen, memory)
+        worker = worker_config(self._job, configuration, seen, memory, self._final)
         visible = worker["environment"].get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
@@ -115,11 +122,17 @@ class MegatronProfiler:
         )
 
 
+def settings(job: Job, final: bool) -> dict[str, str]:
+    """Of the environment: what the person says of training, where that is not what is searched with."""
+    theirs = persons.in_the_end(job) if final else {}
+    return {SETTINGS: content_hash(theirs)} if theirs else {}
+
+
 def worker_config(
-    job: Job, configuration: Configuration, seen: list[str], memory: Sequence[float] = ()
+    job: Job, configuration: Configuration, seen: list[str], memory: Sequence[float] = (), final: bool = False
 ) -> dict[str, Any]:
     """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
-    `memory` in GiB.
+    `memory` in GiB; `final`: in the confirmation.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say.
     """
@@ -128,10 +141,15 @@ def worker_config(
     if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
         chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
+    theirs = persons.in_the_end(job) if final else persons.while_searching(job)
+    flags = {**arguments.flags(job, configuration), **theirs}
+    if launch.path:
+        flags |= persons.stand_ins(job, flags)
     return {
         "device": devices.device_kind(job),
         "environment": variables,
-        "arguments": arguments.flags(job, configuration),
+        "arguments": flags,
+        "checkout": launch.path,
         "warmup": launch.warmup,
         "iterations": launch.iterations,
         "measure_s": launch.measure_s,

@@ -2,6 +2,7 @@
 
     train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
 
+The loop is ours, or that of the person's own Megatron-LM where the experiment names one (megatron_lm.py).
 Beside EXPERIMENT.json it leaves rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why not).
 Runs under the target's interpreter: needs torch and megatron-core and nothing else. With `--leash` it
 ends when its stdin closes.
@@ -18,6 +19,7 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +75,30 @@ def load(device: str) -> None:
 
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
-    load(config["device"])
+    course = Course(config)
+    if config.get("checkout"):
+        import megatron_lm
+
+        device, built = megatron_lm.trained(config, course, _enter, _look_at_memory, _forget_peak_memory)
+    else:
+        load(config["device"])
+        device, built = _trained(config, course)
+    import torch
+
+    return {
+        **course.result(),
+        **_peak_memory(device),
+        **built,
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "versions": _versions(),
+        "time": time.time(),
+    }
+
+
+def _trained(config: dict[str, Any], course: "Course") -> tuple[Any, dict[str, int]]:
+    """Our own loop; its device and how much was built."""
     import building
     import configs
-    import torch
 
     _enter("groups")
     config = configs.read(config)
@@ -90,51 +112,62 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     chunks, optimizer = building.build(config, shape, device)
     _forget_peak_memory(device)
     _enter("train")
+    while not course.over:
+        course.begin()
+        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, course.of_experts)
+        course.end(seconds, lambda loss=loss: _global_mean(loss, device), grad_norm)
     buffers = [buffer for chunk in chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
-    return {
-        **_train(config, chunks, optimizer, device),
-        **_peak_memory(device),
+    return device, {
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "versions": _versions(),
-        "time": time.time(),
     }
 
 
-def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any) -> dict[str, Any]:
+class Course:
     """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks)."""
-    global _steps
-    warmup_s: list[float] = []
-    iterations_s: list[float] = []
-    losses: list[float] = []
-    grad_norms: list[float] = []
-    of_experts: list[float] = []
-    cpu_s = 0.0
-    wanted = config["warmup"] + config["iterations"]
-    while _steps < wanted:
-        cpu = _cpu_seconds()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._warmup, self._most, self._measure_s = config["warmup"], config["iterations"], config["measure_s"]
+        self._wanted = self._warmup + self._most
+        self._warmup_s: list[float] = []
+        self._iterations_s: list[float] = []
+        self._losses: list[float] = []
+        self._grad_norms: list[float] = []
+        self.of_experts: list[float] = []
+        self._cpu_s = self._cpu = 0.0
+
+    @property
+    def over(self) -> bool:
+        return _steps >= self._wanted
+
+    def begin(self) -> None:
+        self._cpu = _cpu_seconds()
+
+    def end(self, seconds: float, loss: Callable[[], float], grad_norm: float) -> None:
+        """`loss` is asked for the first iterations only: all ranks have to meet for it."""
+        global _steps
         _steps += 1
-        if len(losses) < _COMPARED:
-            losses.append(_global_mean(loss, device))
-            grad_norms.append(float(grad_norm))
-        if _steps <= config["warmup"]:
-            warmup_s.append(seconds)
+        if len(self._losses) < _COMPARED:
+            self._losses.append(loss())
+            self._grad_norms.append(float(grad_norm))
+        if _steps <= self._warmup:
+            self._warmup_s.append(seconds)
         else:
-            iterations_s.append(seconds)
-            cpu_s += _cpu_seconds() - cpu
-        if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
-            fastest = min([warmup_s[-1], *iterations_s])
-            affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
-            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
-    return {
-        "warmup_s": warmup_s,
-        "iterations_s": iterations_s,
-        "cpu_s": cpu_s / len(iterations_s),
-        "losses": losses,
-        "grad_norms": grad_norms + of_experts,
-    }
+            self._iterations_s.append(seconds)
+            self._cpu_s += _cpu_seconds() - self._cpu
+        if len(self._iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
+            fastest = min([self._warmup_s[-1], *self._iterations_s])
+            affordable = math.ceil(self._measure_s / max(fastest, 1e-9))
+            self._wanted = self._warmup + max(2, min(self._most, affordable))
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "warmup_s": self._warmup_s,
+            "iterations_s": self._iterations_s,
+            "cpu_s": self._cpu_s / len(self._iterations_s),
+            "losses": self._losses,
+            "grad_norms": self._grad_norms + self.of_experts,
+        }
 
 
 def _iteration(
@@ -228,7 +261,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """What is free before our first allocation: what others hold is not the configuration's doing."""
+    """Looks at what is free before our first allocation: what others hold is not the configuration's doing."""
     if device.type == "cuda":
         import torch
 
