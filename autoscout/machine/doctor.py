@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -76,15 +75,25 @@ def _target(job: Job | None) -> list[Finding]:
 
 def _gpu() -> Finding:
     """What the driver answers, not only that it is there."""
-    if shutil.which("nvidia-smi") is None:
-        return Finding(subject="gpu", ok=False, found="no NVIDIA driver (nvidia-smi not found): CPU jobs only")
     seen = gpus.look()
     if not seen:
+        silence = gpus.silence()
+        if silence.startswith("there is no"):
+            return Finding(subject="gpu", ok=False, found=f"{silence.removeprefix('there is ')}: CPU jobs only")
         return Finding(
             subject="gpu",
             ok=False,
-            found="nvidia-smi is there, but no driver answers it",
-            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted",
+            found=silence,
+            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted, and one "
+            "that "
+            "is only slow is quick in persistence mode (`nvidia-smi -pm 1`)",
+        )
+    if lost := gpus.health().lost:
+        return Finding(
+            subject="gpu",
+            ok=False,
+            found=f"{len(seen)} answer, and the driver lost {len(lost)}: {lost[0]}",
+            remedy="reset or replace it (`nvidia-smi -r`, `dmesg | grep Xid`), or restart the machine",
         )
     counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
     found = ", ".join(f"{count} × {name}" for name, count in counted.items())

@@ -80,13 +80,16 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"No CUDA GPUs are available|no GPUs found|CUDA driver initialization failed|no CUDA-capable device"
-        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999|(?:Cuda failure|CUDA error:) '?initialization error"
-        r"|libcuda\.so|libnvidia-ml|NVML|nvml\w+\(\) failed|(?i:nvidia-smi has failed)|Failed to infer device type"
+        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999"
+        r"|(?:Cuda failure|CUDA error:) '?initialization error"
+        r"|Error\b[^\n]*libcuda\.so|(?:Failed to|Can't) initialize NVML|NVML: Failed|nvml\w+\(\) failed"
+        r"|(?i:nvidia-smi has failed)|Failed to infer device type"
         r"|CUDA_ERROR_(?:NO_DEVICE|NOT_INITIALIZED|DEVICE_UNAVAILABLE|STUB)\w*|Failed to initialize CUDA"
         r"|not compiled with CUDA|doesn't have NCCL built in",
         "torch finds no GPU",
-        "check the driver (`nvidia-smi`), the container's flags (`--gpus all`), CUDA_VISIBLE_DEVICES, and that torch is "
-        "no build for CPUs",
+        "check the driver (`nvidia-smi`), the container's flags (`--gpus all`) and CUDA_VISIBLE_DEVICES, and that "
+        "torch "
+        "is no build for CPUs",
     ),
     Symptom(
         "infrastructure",
@@ -115,7 +118,8 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"undefined symbol|cannot open shared object file|SUBLIBRARY_LOADING_FAILED|Could not load library"
+        r"undefined symbol|(?m:^lib\S+|Error\b[^\n]*): cannot open shared object file"
+        r"|SUBLIBRARY_LOADING_FAILED|Could not load library"
         r"|Unable to load any of|[`'](?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|mismatches the version that was used"
         r"|(?:compiled|built) (?:using|with|against) (?:NumPy|a different|different|PyTorch|torch|CUDA)"
         r"|numpy\.dtype size changed|binary incompatibility|invalid ELF header",
@@ -145,10 +149,12 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"NCCL WARN NET/|NCCL WARN socket\w*: (?:.*failed|.*error)|ibv_\w+ failed|ncclSystemError|unhandled system error"
+        r"NCCL WARN NET/|NCCL WARN socket\w*: (?:.*failed|.*error)|ibv_\w+ failed|ncclSystemError"
+        r"|unhandled system error"
         r"|No route to host|Network is unreachable|client socket has (?:timed out|failed)|workers joined"
         r"|Rendezvous(?:Timeout|Connection|Closed)Error|Name or service not known|name resolution|getaddrinfo"
-        r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|store based barrier|No socket interface found|no interface found|Unable to find interface",
+        r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
+        r"|No socket interface found|no interface found|Unable to find interface",
         "the network between the ranks fails",
         "check links, names and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; "
         "NCCL_DEBUG=WARN says more",
@@ -168,6 +174,7 @@ STARTING = Symptom(
     "check the driver and the network between them; NCCL_DEBUG=WARN and TORCH_DISTRIBUTED_DEBUG=DETAIL say more",
 )
 SHARED_MEMORY = next(s for s in MACHINE if "/dev/shm" in s.sign)
+BROKEN_GPU = next(s for s in MACHINE if "Xid" in s.sign)
 BY_OTHERS = next(s for s in MACHINE if s.about.startswith("another process"))
 _SIGNS = [re.compile(symptom.sign) for symptom in SYMPTOMS]
 _HUNG = re.compile(r"Watchdog caught collective operation timeout[^\n]*?OpType=(\w+)")
@@ -231,7 +238,9 @@ def sentence(symptom: Symptom, cause: str) -> str:
 
 def named(evidence: str) -> Symptom | None:
     """The machine's symptom that an experiment's evidence was made from."""
-    return next((s for s in (*SYMPTOMS, IMPORTS, STARTING) if s.status == "infrastructure" and s.about in evidence), None)
+    return next(
+        (s for s in (*SYMPTOMS, IMPORTS, STARTING) if s.status == "infrastructure" and s.about in evidence), None
+    )
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import slots
+from autoscout.cluster import gpus, slots
 from autoscout.running import conditions, early, symptoms
 from autoscout.running.interfaces import Confirming, Profiler
 from autoscout.tuning.engine import Engine, Experiment
@@ -154,9 +154,12 @@ class Loop:
         """Runs it, and says what the machine did meanwhile. A recording says so itself."""
         if self.job.launch.launcher == "replay":
             return self.profiler.run(experiment.configuration, experiment.name, folder)
-        watch = conditions.Watch()
+        watch, before = conditions.Watch(), gpus.health()
         measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
+        if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
+            evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
+            measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:

@@ -19,7 +19,17 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (4096, 1), (1536, 2), (2048, 2), (3072, 2), (1536, 4))  # hidden, layers
+WIDTHS = (
+    (256, 2),
+    (256, 8),
+    (256, 32),
+    (1024, 4),
+    (4096, 1),
+    (1536, 2),
+    (2048, 2),
+    (3072, 2),
+    (1536, 4),
+)  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},

@@ -32,7 +32,7 @@ _DECIDED = re.compile(
     r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
     r"|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
     r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
-    r"|decoder-(first|last)-pipeline-.*|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
+    r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
     r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
     r"|moe-token-dispatcher-type|cp-comm-type|cross-entropy-(loss-fusion|fusion-impl))"
 )

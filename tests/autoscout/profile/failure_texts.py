@@ -1,9 +1,9 @@
 """Texts of real failures, collected before anything was written to classify them, and what each should be.
 
 TABLE: what was wrong on 2026-11-22. FURTHER: collected afterwards from issue trackers and manuals, for a classifier
-that had not seen them. THIRD: collected for the second round before its classifier was touched, which got
-6 of the 22 right; FOURTH: when it had learned those. `kind` and `phase` are those of a rank's exception; without a kind it is a line of the log of a
-rank that died of `signal`.
+that had not seen them. THIRD: for the second round, before its classifier was touched, which got 6 of the 22 right;
+FOURTH: when it had learned those, 15 of 20. `kind` and `phase` are those of a rank's exception; without a kind it is a
+line of the log of a rank that died of `signal`.
 """
 
 from typing import NamedTuple
@@ -337,7 +337,8 @@ THIRD = [
     ),
     Text(
         "infrastructure",
-        "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported at some other API call, "
+        "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported at some other API "
+        "call, "
         "so the stacktrace below might be incorrect.",
         "RuntimeError",
         "groups",
@@ -345,13 +346,15 @@ THIRD = [
     ),
     Text(
         "infrastructure",
-        "Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.  Reboot the system to recover this GPU",
+        "Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.  Reboot the system to recover this "
+        "GPU",
         signal=0,
         source="JosephKJ/OWOD#81",
     ),
     Text(
         "infrastructure",
-        "DataLoader worker (pid 37) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+        "DataLoader worker (pid 37) is killed by signal: Bus error. It is possible that dataloader's workers are out "
+        "of "
         "shared memory. Please try to raise your shared memory limit.",
         "RuntimeError",
         source="open-mmlab/mmdetection#1997, bytedance/Protenix#2",
@@ -378,7 +381,8 @@ THIRD = [
     ),
     Text(
         "infrastructure",
-        "    import flash_attn_2_cuda as flash_attn_cuda\nImportError: libcudart.so.12: cannot open shared object file: No "
+        "    import flash_attn_2_cuda as flash_attn_cuda\nImportError: libcudart.so.12: cannot open shared object "
+        "file: No "
         "such file or directory",
         signal=0,
         source="Dao-AILab/flash-attention#631",
@@ -386,7 +390,8 @@ THIRD = [
     Text(
         "infrastructure",
         "/TransformerEngine/transformer_engine/common/fused_attn/fused_attn_f16_arbitrary_seqlen.cu:373 in function "
-        "operator(): cuDNN Error: CUDNN_BACKEND_TENSOR_DESCRIPTOR cudnnFinalize failedptrDesc->finalize() cudnn_status: "
+        "operator(): cuDNN Error: CUDNN_BACKEND_TENSOR_DESCRIPTOR cudnnFinalize failedptrDesc->finalize() "
+        "cudnn_status: "
         "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED.",
         "RuntimeError",
         source="NVIDIA/Megatron-LM#1882",
@@ -453,7 +458,8 @@ THIRD = [
     ),
     Text(
         "infrastructure",
-        "ucpe-resource033018034100:6897:7102 [2] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: "
+        "ucpe-resource033018034100:6897:7102 [2] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() "
+        "failed: "
         "Not Found",
         source="NVIDIA/nccl#1529",
     ),
@@ -477,11 +483,14 @@ THIRD = [
 FOURTH = [
     Text(
         "infrastructure",
-        "socketPollConnect: connect to 22.11.219.25<47479> returned Connection refused, exceeded error retry count after "
+        "socketPollConnect: connect to 22.11.219.25<47479> returned Connection refused, exceeded error retry count "
+        "after "
         "35 attempts",
         source="kwsong0113/diffusion-forcing-transformer#31",
     ),
-    Text("error", ":41367:41367 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available", source="nccl#653"),
+    Text(
+        "error", ":41367:41367 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available", source="nccl#653"
+    ),
     Text(
         "timeout",
         "RuntimeError: NCCL communicator was aborted on rank 3.\nterminate called after throwing an instance of "
@@ -499,7 +508,8 @@ FOURTH = [
     ),
     Text(
         "infrastructure",
-        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled system error\nncclSystemError: "
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled system "
+        "error\nncclSystemError: "
         "System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\n"
         "socketStartConnect: Connect to 172.17.8.10<45000> failed : Software caused connection abort",
         "DistBackendError",
@@ -515,7 +525,8 @@ FOURTH = [
     ),
     Text(
         "infrastructure",
-        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: uncorrectable NVLink error "
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: uncorrectable NVLink "
+        "error "
         "detected during the execution",
         source="pytorch/pytorch#58155",
     ),
@@ -555,15 +566,18 @@ FOURTH = [
     ),
     Text(
         "oom",
-        "CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacty of 6.00 GiB of which 0 bytes is free. "
-        "Of the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is reserved by PyTorch but unallocated.",
+        "CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacty of 6.00 GiB of which 0 bytes is "
+        "free. "
+        "Of the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is reserved by PyTorch but "
+        "unallocated.",
         "OutOfMemoryError",
         source="carolchenyx/MGFN.#35",
     ),
     Text(
         "oom",
         "CUDA out of memory. Tried to allocate 25.10 GiB. GPU 0 has a total capacty of 39.39 GiB of which 13.58 GiB is "
-        "free. Including non-PyTorch memory, this process has 25.80 GiB memory in use. Of the allocated memory 25.23 GiB "
+        "free. Including non-PyTorch memory, this process has 25.80 GiB memory in use. Of the allocated memory 25.23 "
+        "GiB "
         "is allocated by PyTorch, and 12.97 MiB is reserved by PyTorch but unallocated.",
         "OutOfMemoryError",
         "build",
@@ -583,15 +597,18 @@ FOURTH = [
     ),
     Text(
         "error",
-        "NCCL error in: /opt/conda/conda-bld/pytorch_1616554786529/work/torch/lib/c10d/ProcessGroupNCCL.cpp:33, unhandled "
+        "NCCL error in: /opt/conda/conda-bld/pytorch_1616554786529/work/torch/lib/c10d/ProcessGroupNCCL.cpp:33, "
+        "unhandled "
         "cuda error, NCCL version 2.7.8\nncclUnhandledCudaError: Call to CUDA function failed.",
         "RuntimeError",
         source="swz30/Restormer#75",
     ),
     Text(
         "timeout",
-        "NCCL communicator was aborted on rank 6. Original reason for failure was: Watchdog caught collective operation "
-        "timeout: WorkNCCL(SeqNum=37, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802339 milliseconds before timing "
+        "NCCL communicator was aborted on rank 6. Original reason for failure was: Watchdog caught collective "
+        "operation "
+        "timeout: WorkNCCL(SeqNum=37, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802339 milliseconds before "
+        "timing "
         "out.",
         "RuntimeError",
         names="ALLREDUCE",

@@ -27,8 +27,8 @@ def trained(
     look_at_memory: Callable[[Any], None],
     forget_peak_memory: Callable[[Any], None],
 ) -> tuple[Any, dict[str, int]]:
-    """(this rank's device, how much was built). `course`: train.Course; `enter`: is told of the phases. Errors: whatever
-    the script raises; RuntimeError for one that refuses its arguments or ends too early."""
+    """(this rank's device, how much was built). `course`: train.Course; `enter`: is told of the phases. Errors:
+    whatever the script raises; ValueError for arguments that it refuses, RuntimeError where it ends too early."""
     script = Path(config["checkout"]) / _SCRIPT
     sys.path.insert(0, str(script.parent))
     if config["device"] == "cpu":
@@ -53,7 +53,9 @@ def trained(
     except _Enough:
         return device, built
     except SystemExit as error:  # of argparse, which has said on stderr what it does not take
-        raise ValueError(f"{_SCRIPT} refused its arguments; the end of the log says which (exit code {error.code})") from error
+        raise ValueError(
+            f"{_SCRIPT} refused its arguments; the end of the log says which (exit code {error.code})"
+        ) from error
     raise RuntimeError(f"{_SCRIPT} ended before enough iterations were trained")
 
 
