@@ -23,9 +23,10 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
     found = best_of_session(kb, session)
     job = session_started(kb, session).job
-    winner, space = Configuration(found.best.configuration), JobSpace.of_job(job)
+    winner = Configuration(found.best.configuration)
     if not assignments:
-        return job, launch(job, winner, space.name(winner), found.evidence)
+        return job, launch(job, winner, found.best.name, found.evidence)
+    space = JobSpace.of_job(job)
     other = completed(space, parse(space, assignments), winner)
     return job, launch(job, other, space.name(other), "not the winner: asked for with --config")
 

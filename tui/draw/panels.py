@@ -2,6 +2,7 @@
 
 from rich.text import Text
 
+from autoscout.job.words import reference_of
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
@@ -34,7 +35,7 @@ def headline(state: State, standing: Standing, ascii_only: bool) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the expert default and what it rests on."""
+    """The gain over the reference and what it rests on."""
     if state.gain is None:
         return "default not measured"
     if state.confirmed is None:
@@ -100,7 +101,7 @@ def changes(state: State, width: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
     if not names:
-        return Text("the expert default itself")
+        return Text(f"{reference_of(state.job)} itself")
     arrow = "->" if ascii_only else "→"
     for name in names:
         before, after = (_shown(c.knobs.get(name)) for c in (state.default, winner))

@@ -81,12 +81,18 @@ def job_of(kb: Path, what: str) -> Job:
 
 
 def journal_of(kb: Path, what: str) -> Path:
-    """A session by its name, or a recorded journal by its path. Errors: AutoscoutError."""
+    """A session by its name, a recorded journal by its path, or a recording that comes with AutoScout by its name.
+
+    Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)
+    from autoscout.job import shipped
     from kb.store import session_folder
 
     path = session_folder(kb, what) / "journal.jsonl"
+    recorded = shipped.folder() / "recorded" / f"{what}.jsonl"
+    if not path.is_file() and recorded.is_file():
+        return recorded
     if not path.is_file():
         raise AutoscoutError(f"there is no session {what} beside {kb}; `autoscout sessions` lists them", 2)
     return path

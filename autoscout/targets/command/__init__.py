@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +63,12 @@ class Command(Target):
         from autoscout.targets.command.preset import preset_of
 
         preset = preset_of(job)
+        if not (job.space.catalog or job.space.knob or preset.knob):
+            raise AutoscoutError(
+                f"{job.name} has no launch to export: a script of yours measured it (autoscout.Study), and only that "
+                f"script knows its space",
+                2,
+            )
         return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:

@@ -28,7 +28,11 @@ _FOLDER, _PORT, _ITERATIONS = "autoscout-run", "29500", "@iterations@"
 def exported(job: Job, configuration: Configuration) -> Launch:
     """Errors: AutoscoutError (exit 2) where the command cannot be put together."""
     if not command_of(job):
-        raise AutoscoutError("there is nothing to export: the job has no launch.command", 2)
+        raise AutoscoutError(
+            f"{job.name} has no launch to export: a script of yours measured it; `autoscout best` shows the winner's "
+            f"knobs",
+            2,
+        )
     run = started(job, configuration, Place(folder=_FOLDER, port=_PORT, iterations=_ITERATIONS, measuring=False))
     words = [word.replace(_ITERATIONS, "ITERATIONS") for word in run.words]
     spoken = names_in(command_of(job))

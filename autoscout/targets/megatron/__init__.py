@@ -29,6 +29,18 @@ class Megatron(Target):
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+        if job.launch.current:
+            from autoscout.targets.megatron.training_line import problems
+
+            yield from problems(job)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        if not job.launch.current:
+            return []
+        from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.megatron.training_line import launched
+
+        return launched(JobSpace.of_job(job), job)[1]
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
@@ -52,7 +64,11 @@ class Megatron(Target):
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.megatron.expert import portfolio
+        from autoscout.targets.megatron.training_line import launched
 
+        job: Job | None = getattr(space, "job", None)
+        if job is not None and job.launch.current:
+            yield launched(space, job)[0]
         yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
