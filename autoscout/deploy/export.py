@@ -25,15 +25,21 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     job = session_started(kb, session).job
     winner = Configuration(found.best.configuration)
     if not assignments:
-        return job, launch(job, winner, found.best.name, found.evidence)
+        return job, launch(job, winner, found.best.name, found.evidence, found.environment)
     space = JobSpace.of_job(job)
     other = completed(space, parse(space, assignments), winner)
-    return job, launch(job, other, space.name(other), "not the winner: asked for with --config")
+    note = "not the winner: asked for with --config"
+    return job, launch(job, other, space.name(other), note, found.environment)
 
 
-def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
-    """Errors: AutoscoutError (exit 2) for a target that has no launch command yet."""
-    return msgspec.structs.replace(target_of(job).launch(job, configuration), name=name, evidence=evidence)
+def launch(
+    job: Job, configuration: Configuration, name: str, evidence: str, environment: dict[str, str] | None = None
+) -> Launch:
+    """`environment`: what it was measured on. Errors: AutoscoutError (exit 2) for a target that has no launch command
+    yet."""
+    target = target_of(job)
+    found = target.as_measured(target.launch(job, configuration), environment or {})
+    return msgspec.structs.replace(found, name=name, evidence=evidence)
 
 
 def written(job: Job, found: Launch, form: str) -> str:

@@ -14,6 +14,7 @@ from autoscout.cluster import gpus, slots
 from autoscout.running import conditions, early, symptoms
 from autoscout.running.interfaces import Confirming, Profiler
 from autoscout.tuning.engine import Engine, Experiment
+from autoscout.tuning.quality import Quality
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
@@ -65,6 +66,7 @@ class Loop:
         self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
         self.waited = False  # for the devices, with the experiment that comes
         self._told: list[Measurement] = []
+        self._quality = Quality(self.job, engine.started.default, self.folder)
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -111,7 +113,7 @@ class Loop:
             return self._told[-1]
         if self.stop.asked:
             raise Interrupted
-        found = self._run_or_adopt(experiment, self.folder / experiment.folder)
+        found = self._of_quality(self._run_or_adopt(experiment, self.folder / experiment.folder))
         told = self.engine.tell(experiment.number, found)
         self._heed(told)
         self._told.append(told)
@@ -149,6 +151,18 @@ class Loop:
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def _of_quality(self, measurement: Measurement) -> Measurement:
+        """The person's own check may need the devices too."""
+        if not self._quality.wanted(measurement):
+            return measurement
+        with self._machine() as ours:
+            if not ours:
+                raise Interrupted
+            found = self._quality.judged(measurement, lambda: self.stop.asked >= 2)
+        if self.stop.asked >= 2:
+            raise Interrupted
+        return found
 
     def _watched(self, experiment: Experiment, folder: Path) -> Measurement:
         """Runs it, and says what the machine did meanwhile. A recording says so itself."""
