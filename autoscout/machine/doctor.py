@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
+_SHM = "/dev/shm"
+_MORE_SHM = "make room there; a container gets more by `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 
@@ -32,6 +35,7 @@ def examine(kb: Path, job: Job | None) -> list[Finding]:
         _memory(),
         *_target(job),
         _gpu(),
+        _shared_memory(),
         _knowledge_base(kb),
         _filesystem(kb),
     ]
@@ -100,6 +104,20 @@ def _gpu() -> Finding:
     if busy := gpus.held():
         return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end what else runs there, or wait")
     return Finding(subject="gpu", ok=True, found=found)
+
+
+def _shared_memory() -> Finding:
+    """NCCL, vLLM and data loaders exchange data there; containers have 64 MiB by default."""
+    try:
+        free = shutil.disk_usage(_SHM).free / 2**30
+    except OSError as error:
+        return Finding(subject="shared memory", ok=False, found=f"{_SHM}: {error.strerror}", remedy=_MORE_SHM)
+    return Finding(
+        subject="shared memory",
+        ok=free >= 1.0,
+        found=f"{free:.1f} GiB free in {_SHM}",
+        remedy="" if free >= 1.0 else _MORE_SHM,
+    )
 
 
 def _knowledge_base(kb: Path) -> Finding:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from autoscout.cluster import devices
+from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter as environment
 from autoscout.targets.megatron import persons
 from autoscout.targets.megatron.arguments import SCRIPT
@@ -38,8 +38,16 @@ def describe(job: Job) -> dict[str, str]:
             f"flags, and that torch is not a build for CPUs",
             2,
         )
+    if broken := found.pop("broken", ""):
+        raise AutoscoutError(
+            f"{interpreter}: its Transformer Engine {found['transformer-engine']} cannot be imported beside torch "
+            f"{found['torch']} ({' '.join(broken.split())[:200]}); reinstall it there for this torch "
+            f"(`pip install --no-build-isolation --force-reinstall transformer-engine[pytorch]`)",
+            2,
+        )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
-        raise AutoscoutError(problem, 2)
+        lost = gpus.health().lost
+        raise AutoscoutError(f"{problem}{f'; the driver lost {len(lost)}: {lost[0]}' if lost else ''}", 2)
     if kind == "cuda" and (problem := _unfused(job, "transformer-engine" in found, interpreter)):
         raise AutoscoutError(problem, 2)
     if theirs := persons.while_searching(job):
