@@ -29,8 +29,9 @@ class Quality:
         self._job, self._reference, self._folder = job, reference, folder / "guard"
 
     def wanted(self, measurement: Measurement) -> bool:
-        """Whether a run has to pass the check before it counts."""
-        return bool(self._job.guard.command) and measurement.status == "ok" and bool(self._lossy(measurement))
+        """Whether a run has to pass the check before it counts; a recording says what was found then."""
+        asks = self._job.guard.command and self._job.launch.launcher != "replay" and QUALITY not in measurement.metrics
+        return bool(asks) and measurement.status == "ok" and bool(self._lossy(measurement))
 
     def judged(self, measurement: Measurement, stopping: Callable[[], bool]) -> Measurement:
         """With its `quality`, which equivalence.Floor judges; "error" where the check says no number. Errors:
