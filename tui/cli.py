@@ -7,6 +7,7 @@ import sys
 import click
 
 from tui.options import note
+from tui.plain import PlainStream
 from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
 
 
@@ -47,6 +48,8 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.records import AutoscoutError
 
+    os.umask(os.umask(0o077) | 0o077)  # what we write is the person's own: journals, logs, the knowledge base
+    sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

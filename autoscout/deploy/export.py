@@ -16,7 +16,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
     # Here, not above: the screens draw launches too, and must not wait for numpy and networkx.
-    from autoscout.deploy.recommendation import best_of_session
+    from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import session_started
@@ -24,22 +24,29 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     found = best_of_session(kb, session)
     job = session_started(kb, session).job
     winner = Configuration(found.best.configuration)
+    default = found.default.configuration if found.default else {}
     if not assignments:
-        return job, launch(job, winner, found.best.name, found.evidence, found.environment)
+        return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
     space = JobSpace.of_job(job)
     other = completed(space, parse(space, assignments), winner)
+    told = of_checkpoint(job, Configuration(default), other) if default else ""
     note = "not the winner: asked for with --config"
-    return job, launch(job, other, space.name(other), note, found.environment)
+    return job, launch(job, other, space.name(other), note, told, found.environment)
 
 
 def launch(
-    job: Job, configuration: Configuration, name: str, evidence: str, environment: dict[str, str] | None = None
+    job: Job,
+    configuration: Configuration,
+    name: str,
+    evidence: str,
+    checkpoint: str = "",
+    environment: dict[str, str] | None = None,
 ) -> Launch:
     """`environment`: what it was measured on. Errors: AutoscoutError (exit 2) for a target that has no launch command
     yet."""
     target = target_of(job)
     found = target.as_measured(target.launch(job, configuration), environment or {})
-    return msgspec.structs.replace(found, name=name, evidence=evidence)
+    return msgspec.structs.replace(found, name=name, evidence=evidence, checkpoint=checkpoint)
 
 
 def written(job: Job, found: Launch, form: str) -> str:

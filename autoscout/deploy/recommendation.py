@@ -9,6 +9,7 @@ from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import reference_of
 from autoscout.running import equivalence
 from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
+from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
@@ -51,6 +52,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     evidence: str
     changes: list[KnobChange]
+    checkpoint: str = ""  # whether a training that runs as the default can go on as the best
 
 
 def best_of_session(kb: Path, session: str) -> Best:
@@ -138,8 +140,10 @@ def _best(
         gain=gain,
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups)),
+        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
+        + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
+        checkpoint=of_checkpoint(job, default, best_configuration),
     )
 
 
@@ -200,6 +204,31 @@ def _next_best(confirmed: Confirmed) -> str:
         ahead = _times(1 / behind, 1 / high if high else None, 1 / low if low else None)
         return f"; {confirmed.rival_name} may be {ahead} faster, which is within noise"
     return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
+
+
+def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
+    """Said where something that noise does not tell apart was not chosen, because it changes more."""
+    rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
+    if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
+        return ""
+    ours, theirs = differing(confirmed.winner, default), differing(rival, default)
+    if not 0 < ours < theirs:
+        return ""
+    return (
+        "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
+        f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
+    )
+
+
+def differing(one: Configuration, other: Configuration) -> int:
+    """Knobs whose values differ."""
+    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
+
+
+def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
+    """ "" or a sentence: whether a running training can go on as another configuration."""
+    told = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
+    return f"a checkpoint of the training that runs now {told}" if told else ""
 
 
 def _times(ratio: float, low: float | None, high: float | None) -> str:

@@ -41,6 +41,15 @@ class Confirming(Protocol):
         ...
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """A profiler that can choose among more devices than the job asks for."""
+
+    def place(self, elsewhere: bool) -> None:
+        """Whether the next run is to be on other devices than usual, where there are free ones."""
+        ...
+
+
 class Launcher(Protocol):
     """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`."""
 

@@ -18,6 +18,7 @@ from autoscout.space.attributes import attributes_of, device_knobs, whole_device
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, instantiate
+from autoscout.space.opened import opened
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -98,7 +99,7 @@ class JobSpace(Space):
         derived, knobs_of_devices = device_knobs(job)
         kinds = [knob.name for knob in knobs_of_devices]
         rules = [whole_devices(), *target_of(job).device_rules(kinds)] if kinds else []
-        catalog = catalog_of(job)
+        catalog = opened(catalog_of(job), attributes, job.space)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
@@ -107,7 +108,7 @@ class JobSpace(Space):
         )
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
-        space.job, space.capacities = job, capacities(job)
+        space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
         return space
 
 

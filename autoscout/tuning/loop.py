@@ -12,7 +12,7 @@ import msgspec
 
 from autoscout.cluster import gpus, slots
 from autoscout.running import conditions, early, symptoms
-from autoscout.running.interfaces import Confirming, Profiler
+from autoscout.running.interfaces import Confirming, Placed, Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from autoscout.tuning.quality import Quality
 from kb import store
@@ -147,6 +147,8 @@ class Loop:
                 self.profiler.aim(self._bar(experiment))
             if isinstance(self.profiler, Confirming) and experiment.purpose != "repeat":  # of the one before
                 self.profiler.confirming(experiment.purpose == "confirm")
+            if isinstance(self.profiler, Placed):
+                self.profiler.place(experiment.elsewhere)
             measurement = self._watched(experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
@@ -171,6 +173,7 @@ class Loop:
         watch, before = conditions.Watch(), gpus.health()
         measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
+        measurement = conditions.on_ranks(measurement, watch.samples)
         if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
             evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
             measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)

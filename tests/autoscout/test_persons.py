@@ -43,7 +43,7 @@ def test_what_no_knob_decides_is_the_persons() -> None:
     assert not decided & said.keys()
     assert persons.said(job("")) == persons.said(job("torchrun other.py --lr 1")) == {}
     with pytest.raises(AutoscoutError, match=r"launch.current: No closing quotation"):
-        persons.said(job("torchrun 'pretrain_gpt.py"))
+        persons.said(job("torchrun pretrain_gpt.py --lr '1"))
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt-cpu", "tiny-moe-cpu", "llama-3.2-3b", "qwen3-30b-a3b"])
@@ -62,7 +62,7 @@ def test_no_flag_of_a_layout_is_taken_for_the_persons(name: str) -> None:
 
 
 def test_layouts_are_searched_with_comparable_losses_and_confirmed_as_the_person_trains() -> None:
-    searching, final = (worker_config(job(), MINE, [], (), end)["arguments"] for end in (False, True))
+    searching, final = (worker_config(job(), MINE, [], final=end)["arguments"] for end in (False, True))
     assert (searching["--optimizer"], searching["--clip-grad"]) == ("sgd", 0.5), "its state takes memory"
     assert searching["--hidden-dropout"] == 0.0
     assert "--lr" not in searching
@@ -104,7 +104,7 @@ def test_a_run_with_other_settings_is_not_held_against_the_search() -> None:
 
 def test_their_script_measures_without_touching_checkpoints_and_logs() -> None:
     one = job(path="/opt/Megatron-LM")
-    searching, final = (worker_config(one, MINE, [], (), end)["arguments"] for end in (False, True))
+    searching, final = (worker_config(one, MINE, [], final=end)["arguments"] for end in (False, True))
     for flags in (searching, final):
         assert not {"--save", "--tensorboard-dir", "--lr-warmup-iters", "--min-lr"} & flags.keys()
         assert flags["--train-iters"] == one.launch.warmup + one.launch.iterations

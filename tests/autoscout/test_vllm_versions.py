@@ -60,7 +60,7 @@ def test_the_versions_reach_from_011_to_the_newest() -> None:
 
 def exported(environment: dict[str, str]) -> Any:
     job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
-    return launch(job, Configuration({"tp": 2, "max_num_seqs": 64}), "x", "", environment)
+    return launch(job, Configuration({"tp": 2, "max_num_seqs": 64}), "x", "", environment=environment)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     from tui.session.follow import journal_of
 
     path = journal_of(kb_path(kb), session)
-    events = journals.events(path)
+    events = journals.events(path, plain=True)
     if not events or not isinstance(events[0], SessionStarted):
         raise AutoscoutError(f"{path}: holds no session", 2)
     started = events[0]

@@ -56,11 +56,8 @@ def classify(
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     failed = ended.code != 0
-    if failed or cause:
-        said = _Said(text, how, where)
-        found = said.of_memory() or said.of_the_machine() or said.of_the_preset(known) or said.of_collectives()
-        if found is not None:
-            return found
+    if (failed or cause) and (found := _Said(text, how, where).cause(known)):
+        return found
     if ended.code == -signal.SIGBUS:  # memory that was mapped, but could not be had
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
     if ended.code == -signal.SIGKILL:
@@ -80,7 +77,10 @@ class _Said(NamedTuple):
     how: str
     where: str
 
-    def of_memory(self) -> tuple[Status, str] | None:
+    def cause(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
+        return self._of_memory() or self._of_the_machine() or self._of_the_preset(known) or self._of_collectives()
+
+    def _of_memory(self) -> tuple[Status, str] | None:
         match = _OUT_OF_MEMORY.search(self.text)
         if match is None:
             return None
@@ -90,26 +90,41 @@ class _Said(NamedTuple):
             return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, cause)} {self.where}"
         return "oom", f"{self.how}: {line} {self.where}"
 
-    def of_the_machine(self) -> tuple[Status, str] | None:
+    def _of_the_machine(self) -> tuple[Status, str] | None:
         found = symptoms.find(self.text, symptoms.MACHINE)
         if found is None:
             return None
         cause = f"{self.how}: {_trim(found.line)}"
         return "infrastructure", f"{symptoms.sentence(found.symptom, cause)} {self.where}"
 
-    def of_the_preset(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
+    def _of_the_preset(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
         for text in known:
             if (match := re.search(text.says, self.text)) is not None:
                 return text.status, f"{self.how}: {self._line(match)} {self.where}"
         return None
 
-    def of_collectives(self) -> tuple[Status, str] | None:
+    def _of_collectives(self) -> tuple[Status, str] | None:
         collective = symptoms.hung(self.text)
         return ("timeout", f"{self.how}: {collective} hung {self.where}") if collective else None
 
     def _line(self, match: re.Match[str]) -> str:
         end = self.text.find("\n", match.end())
         return _trim(self.text[self.text.rfind("\n", 0, match.start()) + 1 : end if end >= 0 else None])
+
+
+def died_of(
+    log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
+) -> tuple[Status, str] | None:
+    """As `classify`, of a run that ended with 0: the exception that it said after the last line of an iteration; None
+    where it said none. `iterations`: the patterns of such lines; `after`: what it had done by then, in words."""
+    lines = _lines(log)
+    patterns = [re.compile(pattern) for pattern in iterations]
+    last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
+    rest = lines[last + 1 :]
+    if not (cause := _cause(rest)):
+        return None
+    how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
+    return _Said("\n".join(rest), how, where).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:

@@ -6,17 +6,17 @@ a mixture of experts.
 """
 
 import re
-import shlex
 
 from autoscout.cluster import devices
-from autoscout.targets.megatron.arguments import SCRIPT, Flags
-from kb.records import AutoscoutError, Job, Value
+from autoscout.targets.current_launch import said_of
+from autoscout.targets.megatron.arguments import SCRIPT
+from autoscout.targets.megatron.newer import Flags
+from kb.records import Job, Value
 
 # Of the optimizer, whose state takes memory and whose step takes time: layouts agree under any of them.
 _ALWAYS = (
     *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
-    *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
-    *("--exp-avg-sq-dtype", "--optimizer-cpu-offload", "--optimizer-offload-fraction", "--moe-router-score-function"),
+    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function"),
 )
 # What makes losses depend on how the batch is cut, or grow apart.
 _AT_THE_END = (
@@ -34,7 +34,10 @@ _DECIDED = re.compile(
     r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
     r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
     r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
-    r"|moe-token-dispatcher-type|cp-comm-type|cross-entropy-(loss-fusion|fusion-impl))"
+    r"|moe-token-dispatcher-type|cp-comm-type|moe-flex-dispatcher-backend|hierarchical-context-parallel-sizes|cuda-graph-.*|enable-cuda-graph"
+    r"|te-rng-tracker|use-megatron-fsdp|data-parallel-sharding-strategy|ckpt-format|use-precision-aware-optimizer"
+    r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
+    r"|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
 )
 # Of what a measurement must not do: touch the person's checkpoints and logs, run for as long, or stop by itself.
 _NOT_MEASURED = re.compile(
@@ -49,22 +52,8 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 def said(job: Job) -> Flags:
     """The flags of `launch.current` that neither the job nor a knob decides; {} without one. Errors: AutoscoutError
     (exit 2) for a command that cannot be read."""
-    try:
-        words = shlex.split(job.launch.current.replace("\\\n", " "))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {error}", 2) from error
-    start = next((i for i, word in enumerate(words) if word.endswith(SCRIPT)), None)
-    if start is None:
-        return {}
-    found: dict[str, list[Value]] = {}
-    flag = ""
-    for word in words[start + 1 :]:
-        if word.startswith("--"):
-            flag, _, value = word.partition("=")
-            found[flag] = [_value(value)] if value else []
-        elif flag:
-            found[flag].append(_value(word))
-    return {flag: _plain(values) for flag, values in found.items() if not _DECIDED.fullmatch(flag)}
+    found = said_of(job.launch.current.partition(SCRIPT)[2])
+    return {flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)}
 
 
 def while_searching(job: Job) -> Flags:
@@ -117,5 +106,5 @@ def _value(text: str) -> Value:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def _plain(values: list[Value]) -> Value | list[str]:
-    return True if not values else values[0] if len(values) == 1 else [str(value) for value in values]
+def _plain(words: list[str]) -> Value | list[str]:
+    return True if not words else _value(words[0]) if len(words) == 1 else words

@@ -45,6 +45,7 @@ def trained(
     training = importlib.import_module("megatron.training.training")
     built: dict[str, int] = {}
     _fill_weights(training, config, enter, built)
+    course.mean = of_the_last_stage
     _clock_steps(training, course, enter, device, forget_peak_memory)
     sys.argv = [str(script), *_words(config["arguments"])]
     enter("config")
@@ -95,6 +96,7 @@ def _clock_steps(
         if not norms:
             enter("train")
             forget_peak_memory(device)
+            course.on(device)
             _watch(named.get("optimizer") or given[3], norms, course.of_experts, named.get("model") or given[2])
         course.begin()
         torch.distributed.barrier()
@@ -102,9 +104,10 @@ def _clock_steps(
         start = time.perf_counter()
         found = plain(*given, **named)
         _finish(device)
-        seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
+        own = time.perf_counter() - start
+        seconds = torch.tensor([own], device=device, dtype=torch.float64)
         torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-        course.end(seconds.item(), lambda: _of_the_last_stage(found[0], device), norms[-1])
+        course.end(seconds.item(), own, found[0], norms[-1])
         if course.over:
             raise _Enough
         return found
@@ -130,7 +133,7 @@ def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: 
     optimizer.step = step
 
 
-def _of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
+def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
     """The loss, which other pipeline stages do not have."""
     import torch
 

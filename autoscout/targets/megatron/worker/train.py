@@ -11,15 +11,14 @@ ends when its stdin closes.
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
-import math
 import os
 import platform
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import leash
+from course import Course
 
-_COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_steps = 0
+_courses: list[Course] = []  # the one that runs
+_entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
     """Runs this rank; returns its exit code. Never raises: an exception becomes rank-R.error.json."""
     rank = os.environ["RANK"]
+    _enter("import")
     try:
         config = json.loads(experiment.read_text())
         _adopt(config["environment"])
@@ -75,7 +76,8 @@ def load(device: str) -> None:
 
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
-    course = Course(config)
+    course = Course(config, _global_mean)
+    _courses.append(course)
     if config.get("checkout"):
         import megatron_lm
 
@@ -88,15 +90,19 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **course.result(),
         **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
         **built,
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "host": platform.node(),
+        "index": _index(device),
         "versions": _versions(),
         "time": time.time(),
     }
 
 
-def _trained(config: dict[str, Any], course: "Course") -> tuple[Any, dict[str, int]]:
-    """Our own loop; its device and how much was built."""
+def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
+    """Our own loop; its device, and how much was built."""
     import building
     import configs
 
@@ -112,75 +118,35 @@ def _trained(config: dict[str, Any], course: "Course") -> tuple[Any, dict[str, i
     chunks, optimizer = building.build(config, shape, device)
     _forget_peak_memory(device)
     _enter("train")
+    graphs = building.recorder(config, shape, chunks, optimizer)
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
+    buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
+    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
+    course.on(device, recorded_at + 1)
     while not course.over:
+        if course.steps == recorded_at:
+            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
         course.begin()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, course.of_experts)
-        course.end(seconds, lambda loss=loss: _global_mean(loss, device), grad_norm)
-    buffers = [buffer for chunk in chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
+        course.end(*_iteration(config, chunks, optimizer, device, course.steps, course.of_experts))
     return device, {
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
     }
 
 
-class Course:
-    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks)."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._warmup, self._most, self._measure_s = config["warmup"], config["iterations"], config["measure_s"]
-        self._wanted = self._warmup + self._most
-        self._warmup_s: list[float] = []
-        self._iterations_s: list[float] = []
-        self._losses: list[float] = []
-        self._grad_norms: list[float] = []
-        self.of_experts: list[float] = []
-        self._cpu_s = self._cpu = 0.0
-
-    @property
-    def over(self) -> bool:
-        return _steps >= self._wanted
-
-    def begin(self) -> None:
-        self._cpu = _cpu_seconds()
-
-    def end(self, seconds: float, loss: Callable[[], float], grad_norm: float) -> None:
-        """`loss` is asked for the first iterations only: all ranks have to meet for it."""
-        global _steps
-        _steps += 1
-        if len(self._losses) < _COMPARED:
-            self._losses.append(loss())
-            self._grad_norms.append(float(grad_norm))
-        if _steps <= self._warmup:
-            self._warmup_s.append(seconds)
-        else:
-            self._iterations_s.append(seconds)
-            self._cpu_s += _cpu_seconds() - self._cpu
-        if len(self._iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
-            fastest = min([self._warmup_s[-1], *self._iterations_s])
-            affordable = math.ceil(self._measure_s / max(fastest, 1e-9))
-            self._wanted = self._warmup + max(2, min(self._most, affordable))
-
-    def result(self) -> dict[str, Any]:
-        return {
-            "warmup_s": self._warmup_s,
-            "iterations_s": self._iterations_s,
-            "cpu_s": self._cpu_s / len(self._iterations_s),
-            "losses": self._losses,
-            "grad_norms": self._grad_norms + self.of_experts,
-        }
-
-
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
-) -> tuple[float, list[Any], float]:
-    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm). `of_experts` gets the
-    norm of their gradients alone, in a first step that warms up."""
+) -> tuple[float, float, list[Any], float]:
+    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm). `of_experts` gets
+    the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
+    import samples
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    data = batches.micro_batches(config, number, device)
+    data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
+    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
@@ -193,28 +159,35 @@ def _iteration(
         data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=len(data),
-        seq_length=config["seq_len"],
-        micro_batch_size=config["micro_batch"],
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
         forward_only=False,
     )
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
         of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
     _finish(device)
-    seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
+    own = time.perf_counter() - start
+    seconds = torch.tensor([own], device=device, dtype=torch.float64)
     torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-    return seconds.item(), losses, grad_norm
+    return seconds.item(), own, losses, grad_norm
 
 
-def _forward(iterator: Any, model: Any) -> tuple[Any, Any]:
+def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
+    """`return_schedule_plan`: of a schedule that merges one micro batch's forward with another's backward."""
     import torch
 
     batch = next(iterator)
-    output = model(batch.tokens, batch.positions, None, labels=batch.labels)
+    some = {"packed_seq_params": batch.packed} if getattr(batch, "packed", None) else {}
+    hidden, mask = getattr(batch, "hidden", None), getattr(batch, "mask", None)
+    forward = model.build_schedule_plan if return_schedule_plan else model
+    output = forward(batch.tokens, batch.positions, hidden, labels=batch.labels, **some)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
-        total = token_losses.float().sum()
+        token_losses = token_losses.float()
+        total = token_losses.sum() if mask is None else (token_losses * mask).sum()
         count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        count = count if mask is None else mask.sum().int()
         return total, count, torch.stack([total.detach(), count.float()])
 
     return output, loss
@@ -231,9 +204,25 @@ def _global_mean(losses: list[Any], device: Any) -> float:
     return (total[0] / total[1]).item()
 
 
+def _index(device: Any) -> int:
+    """Of this rank's device among its host's, as the driver counts them; of a CPU rank its own number there."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if device.type == "cpu":
+        return local
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    index = device.index if device.index is not None else local
+    return int(visible[index]) if index < len(visible) and visible[index].isdigit() else index
+
+
 def _enter(phase: str) -> None:
     global _phase
     _phase = phase
+    _entered[phase] = time.monotonic()
+
+
+def _of_the_start() -> dict[str, float]:
+    """Seconds of each phase until the first iteration; imports are none where the process is forked from a warm one."""
+    return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
 def _finish(device: Any) -> None:
@@ -241,11 +230,6 @@ def _finish(device: Any) -> None:
         import torch
 
         torch.cuda.synchronize(device)
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _forget_peak_memory(device: Any) -> None:
@@ -261,7 +245,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """Looks at what is free before our first allocation: what others hold is not the configuration's doing."""
+    """What is free before our first allocation: what others hold is not the configuration's doing."""
     if device.type == "cuda":
         import torch
 
@@ -329,7 +313,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error))[-4000:],
         "in_megatron": any("/megatron/core/" in frame.filename for frame in frames),
         "phase": _phase,
-        "steps": _steps,
+        "steps": _courses[-1].steps if _courses else 0,
         "time": time.time(),
         "memory": _memory_at_failure(),
     }
