@@ -13,7 +13,7 @@ import msgspec
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-#   4  adapters and frozen layers of a model; lengths of fine-tuning samples
+#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic
 RECORDS = 4
 
 Value = bool | int | float | str
@@ -111,13 +111,14 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
 
     A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
-    `rate` or `concurrency` only its lengths are used.
+    `rate` or `concurrency` only its lengths are used. `trace_id` is the hash of its content; reading a job
+    file fills it in.
 
     Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of them (which a job that was
     read has as quantiles, too).
     """
 
-    later: ClassVar[tuple[str, ...]] = ("lengths",)
+    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id")
 
     seq_len: int = 0
     global_batch: int = 0
@@ -129,6 +130,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     shared_prefix: int = 0  # leading tokens that all requests have in common
     requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
     lengths: str | list[int] = []
+    trace_id: str = ""
 
 
 class Node(Strict, frozen=True):
@@ -286,7 +288,8 @@ class Job(Strict, frozen=True):
 
 def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "") -> str:
     called = [] if model.layers else [name]
-    return content_hash([task, target, identity(shape(model)), identity(traffic), *called])
+    load = identity(traffic, **({"trace": ""} if traffic.trace_id else {}))
+    return content_hash([task, target, identity(shape(model)), load, *called])
 
 
 def shape(model: Model) -> Model:

@@ -1,5 +1,6 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
+import hashlib
 import math
 import re
 import typing
@@ -15,7 +16,7 @@ from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job, MetricSource, Model
+from kb.records import AutoscoutError, Budget, Job, MetricSource, Model, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
@@ -61,10 +62,12 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
 
     return msgspec.structs.replace(
         job,
-        traffic=msgspec.structs.replace(
-            job.traffic,
-            trace=absolute(job.traffic.trace),
-            lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
+        traffic=_with_trace(
+            msgspec.structs.replace(
+                job.traffic,
+                trace=absolute(job.traffic.trace),
+                lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
+            )
         ),
         launch=msgspec.structs.replace(
             job.launch,
@@ -74,6 +77,17 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
         ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
     )
+
+
+def _with_trace(traffic: Traffic) -> Traffic:
+    """A trace is known by its content: where it lies is nobody else's business, and may change."""
+    if not traffic.trace:
+        return msgspec.structs.replace(traffic, trace_id="")
+    try:
+        with open(traffic.trace, "rb") as file:
+            return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
+    except OSError:  # who reads it says so
+        return traffic
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:

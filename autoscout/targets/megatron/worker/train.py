@@ -25,6 +25,7 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import ending
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
@@ -129,7 +130,8 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     by_itself = alone.Alone(device)
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     warmup = max(config["warmup"], recorded_at + 1)
-    while not steady.enough(iterations_s, config["iterations"], config["measure_s"]):
+    hopeless = ""
+    while not (hopeless or steady.enough(iterations_s, config["iterations"], config["measure_s"])):
         if _steps == recorded_at:
             import building
 
@@ -151,7 +153,11 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             warmup_s.append(iterations_s.pop(0))
             for series in (own_s, cpu_s, alone_s):
                 del series[0]
+            continue
+        if "best_s" in config:  # all ranks know the same seconds, so they agree
+            hopeless = ending.hopeless(iterations_s, config["best_s"], config["spread"])
     return {
+        "ended": "" if steady.enough(iterations_s, config["iterations"], config["measure_s"]) else hopeless,
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
         "step_time_s": statistics.median(own_s),
