@@ -124,7 +124,7 @@ class Megatron(Target):
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments, finetuning
+        from autoscout.targets.megatron import arguments, bridge, finetuning
 
         finetuning.exportable(job)
         flags = arguments.flags(job, configuration)
@@ -133,17 +133,21 @@ class Megatron(Target):
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         devices = [node.count for node in used_nodes(job, configuration)]
+        program, missing = [SCRIPT], arguments.MISSING
+        if job.model.lora:
+            program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
+            flags, missing = {}, bridge.MISSING
         return Launch(
             job=job.name,
             name="",
             evidence="",
-            program=[SCRIPT],
+            program=program,
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.MISSING,
+            missing=missing,
             on_gpus=device_kind(job) == "cuda",
         )
 
