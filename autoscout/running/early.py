@@ -45,8 +45,8 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float) -> str:
-    """ "" or why a run may end: its interval is narrow, after as many iterations as wanted (of the usual ones fewer will
-    do), or the time for it is over."""
+    """ "" or why a run may end: its interval is narrow after as many iterations as wanted (of the usual number fewer
+    will do), or the time for it is over."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
