@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+from autoscout.job import finetune
 from autoscout.job.presets import device_memory_gib
 from autoscout.job.trace import lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
@@ -84,6 +85,7 @@ def _training(job: Job) -> dict[str, Any]:
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
+        **finetune.attributes(job),
     }
 
 

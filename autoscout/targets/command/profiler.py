@@ -292,7 +292,7 @@ def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:
         return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
     said = reader.values()
     for name, source in sources.items():
-        pattern = source if isinstance(source, str) else source.pattern or source.between
+        pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter
         if pattern and not said.get(name):
             return f"no line matches launch.metrics.{name}{nearest_lines(log, pattern)}"
     return f"{metric} was not said: {', '.join(f'{len(v)} × {n}' for n, v in said.items())}"

@@ -31,6 +31,9 @@ class Megatron(Target):
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+        from autoscout.targets.megatron import finetuning
+
+        yield from finetuning.problems(job)
         if job.launch.current:
             from autoscout.targets.megatron.training_line import problems
 
@@ -106,8 +109,9 @@ class Megatron(Target):
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments
+        from autoscout.targets.megatron import arguments, finetuning
 
+        finetuning.exportable(job)
         flags = arguments.flags(job, configuration)
         files = {}
         if arguments.USER_BUFFERS in flags:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.lengths import mean
 from autoscout.running import early
 from autoscout.running.results import About
 from kb.records import Measurement
@@ -28,7 +29,6 @@ def measurement(folder: Path) -> Measurement | None:
         ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
-    flags = experiment["arguments"]
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)
@@ -48,7 +48,7 @@ def measurement(folder: Path) -> Measurement | None:
         metrics={
             "step_time_s": step,
             "step_time_min_s": min(ranks[0]["iterations_s"]),
-            "tokens_per_s": flags["--global-batch-size"] * flags["--seq-length"] / step,
+            "tokens_per_s": _tokens(experiment) / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
             **_of_the_start(ranks),
@@ -68,6 +68,14 @@ def measurement(folder: Path) -> Measurement | None:
         environment=about.environment,
         at=at,
     )
+
+
+def _tokens(experiment: dict[str, Any]) -> float:
+    """Of a step, without padding."""
+    flags = experiment["arguments"]
+    if lengths := experiment.get("lengths"):
+        return experiment["samples"] * mean(lengths)
+    return flags["--global-batch-size"] * flags["--seq-length"]
 
 
 def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:

@@ -175,10 +175,12 @@ def _iteration(
     the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
+    import samples
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    data = batches.micro_batches(config, number, device)
+    data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
+    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
@@ -191,8 +193,8 @@ def _iteration(
         data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=len(data),
-        seq_length=config["seq_len"],
-        micro_batch_size=config["micro_batch"],
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
         forward_only=False,
     )
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
@@ -210,12 +212,16 @@ def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> t
     import torch
 
     batch = next(iterator)
+    some = {"packed_seq_params": batch.packed} if getattr(batch, "packed", None) else {}
+    hidden, mask = getattr(batch, "hidden", None), getattr(batch, "mask", None)
     forward = model.build_schedule_plan if return_schedule_plan else model
-    output = forward(batch.tokens, batch.positions, None, labels=batch.labels)
+    output = forward(batch.tokens, batch.positions, hidden, labels=batch.labels, **some)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
-        total = token_losses.float().sum()
+        token_losses = token_losses.float()
+        total = token_losses.sum() if mask is None else (token_losses * mask).sum()
         count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        count = count if mask is None else mask.sum().int()
         return total, count, torch.stack([total.detach(), count.float()])
 
     return output, loss
