@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from autoscout.running import early
+from autoscout.running.supervised import Ended
+from autoscout.targets.command.failures import classify
 from autoscout.targets.command.losses import LossesIfTold
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job
@@ -69,6 +71,19 @@ def test_silence_until_the_limit_is_a_timeout(ending, tmp_path):
     found = run(ending("mute", timeout_s=1.0), tmp_path)
     assert found.status == "timeout"
     assert "launch.timeout_s is the limit" in found.evidence
+
+
+def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_path):
+    log = tmp_path / "output.log"
+    log.write_text(
+        "loading the data\n"
+        "W1122 15:04:00.1 7 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8 closing signal "
+        "SIGTERM\nTraceback (most recent call last):\nSignalException: Process 7 got signal: 15\n"
+    )
+    ended = Ended(code=None, seconds=120.0, first_output_s=1.0, timed_out=True)
+    status, evidence = classify(ended, log, [], 120.0, 0, "")
+    assert status == "timeout"
+    assert "it last said: loading the data (log" in evidence
 
 
 def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):
