@@ -1,7 +1,7 @@
 """Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from kb.records import Configuration, Job
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
@@ -105,6 +106,20 @@ class Megatron(Target):
         from autoscout.targets.megatron.profiler import RANK
 
         return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
+
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        from autoscout.targets.megatron.shadow import shadow
+
+        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
