@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.job.objective import from_metric
+from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
-from autoscout.running import results, symptoms
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
+from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
@@ -39,7 +41,13 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._bar: early.Bar | None = None
         self._elsewhere = False
+        self._doubts = Doubts(job)
+
+    def aim(self, bar: early.Bar | None) -> None:
+        """What the next run has to beat (running/early.py)."""
+        self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -57,7 +65,7 @@ class MegatronProfiler:
         try:
             return self._run(configuration, name, folder)
         finally:
-            self._stopping = False
+            self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
         """The measurement of an experiment that finished while nobody was left to write it down."""
@@ -98,11 +106,14 @@ class MegatronProfiler:
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         worker = worker_config(self._job, configuration, seen, memory, self._spare(seen, memory, given))
+        worker |= bar_in_seconds(self._job, self._bar)
         chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
         visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
+            return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if failed := self._doubts.foretold(configuration, name):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
@@ -150,11 +161,21 @@ def worker_config(
         "device": devices.device_kind(job),
         "environment": variables,
         "arguments": arguments.flags(job, configuration),
+        **finetuning.worker(job),
         "warmup": launch.warmup,
         "iterations": launch.iterations,
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
+    """What the worker may end itself by: {} where the objective is not a step's time, or its inverse."""
+    tokens = job.traffic.global_batch * job.traffic.seq_len
+    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
+    if bar is None or of_a_second is None:
+        return {}
+    return {"best_s": bar.cost / from_metric(job.objective, of_a_second), "spread": bar.spread}
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:
