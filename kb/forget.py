@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kb import claims, door, store
-from kb.connect import reader, rewrite, writer
+from kb.connect import own_folder, reader, rewrite, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
 from kb.sharing.hosts import hashed_host
@@ -108,7 +108,7 @@ def deleted(kb: Path) -> list[str]:
 
 
 def _trash(kb: Path) -> Path:
-    return kb.parent / "trash"
+    return own_folder(kb, "trash")
 
 
 def _is_session(folder: Path) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from kb import door, lock, rows
 from kb import journal as journals
-from kb.connect import reader, writer, writer_if
+from kb.connect import own_folder, reader, writer, writer_if
 from kb.records import RECORDS, AutoscoutError, Job, Measurement
 from kb.sharing import lake
 
@@ -33,7 +33,7 @@ def default_path() -> Path:
 
 def sessions_folder(kb: Path) -> Path:
     """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
-    return kb.parent / "sessions"
+    return own_folder(kb, "sessions")
 
 
 def session_folder(kb: Path, session: str) -> Path:
@@ -43,7 +43,7 @@ def session_folder(kb: Path, session: str) -> Path:
 
 def imports_folder(kb: Path) -> Path:
     """Holds a file for every import (kb/imports.py)."""
-    return kb.parent / "imports"
+    return own_folder(kb, "imports")
 
 
 def is_running(folder: Path) -> bool:

@@ -9,7 +9,9 @@ import pytest
 from kb_samples import ended, job, measured, write
 
 from kb import forget, outcomes, query, store
+from kb.imports import store_import
 from kb.journal import Confirmed
+from kb.lineage import lineage
 from kb.records import AutoscoutError, Configuration
 from kb.sharing import lake, signatures, trust
 
@@ -166,3 +168,33 @@ def test_decisions_that_cannot_be_made(team):
         signatures.public_key(bob.key)
     with pytest.raises(AutoscoutError, match="cannot sign"):
         lake.push(ann.kb, ann.kb.parent / "lake", ann.kb)
+
+
+def test_a_recommendation_says_what_it_rests_on(team):
+    ann, bob, eve, folder = team
+    for person in (bob, eve):
+        lake.push(person.kb, folder, person.key)
+    ann.trusts(bob, "answer")
+    ann.trusts(eve, "ignore")
+    lake.pull(ann.kb, folder)
+    [(_, of_bob)] = [(s, m) for s, m in store.measurements(ann.kb, answers=True) if s == "bob-1"]
+    ids = [m.configuration.id for _, m in store.measurements(ann.kb)]
+    rests = lineage(ann.kb, job().id, "here", "step_time_s", ids)
+    assert {(m.session, m.author, m.word) for m in rests.measurements} == {
+        ("ann-1", "", ""),
+        ("bob-1", "bob", "answer"),
+    }
+    [theirs] = [m for m in rests.measurements if m.measurement == of_bob.id]
+    assert (theirs.value, theirs.status, theirs.purpose, theirs.devices) == (0.4, "ok", "search", "4×cpu")
+
+
+def test_a_row_of_two_imports_belongs_to_both(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    one = measured(1.0, tp=1)
+    for name in ("import-a", "import-b"):
+        store_import(kb, name, job(), {"reader": "csv", "file": name}, 0.0, iter([one]))
+    rests = lineage(kb, job().id, "here", "step_time_s", [one.configuration.id])
+    assert [m.session for m in rests.measurements] == ["import-a", "import-b"]
+    forget.forget(kb, ["import-a"])
+    rests = lineage(kb, job().id, "here", "step_time_s", [one.configuration.id])
+    assert [m.session for m in rests.measurements] == ["import-b"]
