@@ -78,3 +78,10 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
         measurements=measurements,
         simulators=[Simulator(name=n, session=s, checks=c, mape=e) for n, s, c, e in simulators],
     )
+
+
+def device_hours(kb: Path, session: str) -> tuple[float, float]:
+    """What a session's experiments took, and what those took that it did not have to run again."""
+    with reader(kb) as con:
+        row = con.execute("SELECT spent, saved FROM device_hours WHERE session = ?", [session]).fetchone()
+    return row or (0.0, 0.0)

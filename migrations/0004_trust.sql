@@ -131,3 +131,29 @@ QUALIFY row_number() OVER (
     PARTITION BY r.job, r.job_id, r.context, r.cluster, r.goal, r.metric, r.constraints, r.limits
     ORDER BY c.body IS NULL, if(r.goal = 'minimize', r.value, -r.value), r.configuration_id
 ) = 1;
+
+-- What each session cost, and what it was spared, since it was known already: device-hours, those of all devices together.
+CREATE VIEW device_hours AS
+WITH spent AS (
+    SELECT o.session, sum(m.device_s) / 3600 AS hours
+    FROM measurement AS m
+    INNER JOIN origin AS o ON o.key = m.origin
+    WHERE m.number IS NOT NULL
+    GROUP BY o.session
+),
+
+saved AS (
+    SELECT session, sum(try_cast(body ->> '$.measurement.device_s' AS DOUBLE)) / 3600 AS hours
+    FROM decision
+    WHERE type = 'answered'
+    GROUP BY session
+)
+
+SELECT
+    s.job_name AS job, s.id AS session, coalesce(a.author, '') AS author, s.cluster, coalesce(p.hours, 0) AS spent,
+    coalesce(v.hours, 0) AS saved, make_timestamp((s.unix_s * 1000000)::BIGINT) AS started
+FROM session AS s
+LEFT JOIN authors AS a ON a.session = s.id
+LEFT JOIN spent AS p ON p.session = s.id
+LEFT JOIN saved AS v ON v.session = s.id
+WHERE s.source = 'session';

@@ -17,7 +17,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import Target
 from autoscout.tuning.loop import Result
-from kb.lineage import Lineage
+from kb.lineage import Lineage, device_hours
 from kb.records import Job, Measurement, Value
 from tui.text import number, table
 
@@ -66,11 +66,14 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         _json({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})
         return
     click.echo("")
-    best(found, False)
+    best(found, None, False)
     click.echo(
         f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
+    spent, saved = device_hours(kb, result.session)
+    known = f", {saved:.3g} saved by what was known already" if saved else ""
+    click.echo(f"{spent:.3g} device-hours spent{known}")
     click.echo(f"its launch:  autoscout export {result.session}    all about it:  autoscout watch {result.session}")
 
 

@@ -39,7 +39,7 @@ def sql(
 
     Views: runs, ranks, best, results, failures, incidents, knob_effects, sessions, imports, sources, periods,
     decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters,
-    versions, objectives.
+    versions, objectives, authors, device_hours.
     """
     from kb import query as queries
     from tui.printing import sql_console

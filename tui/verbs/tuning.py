@@ -211,7 +211,7 @@ def _after_closing(name: str, kb: Path) -> None:
     if not ended or ended[-1].reason in ("interrupted", "failed"):
         note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
         raise SystemExit(1)
-    report.best(recommendation.best_of_session(kb, name), as_json=False)
+    report.best(recommendation.best_of_session(kb, name), None, as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:
