@@ -24,7 +24,7 @@ from kb.records import Job, Measurement
 from tui.session.eta import remaining, to_confirm
 from tui.session.standing import REASONS
 from tui.session.state import State
-from tui.text import clock, metric, number
+from tui.text import clock, metric, number, when_and_where
 
 _EVERY = 5  # experiments between two lines about the time that is left
 _IN_A_ROW = 3
@@ -73,6 +73,7 @@ class Progress:
                 self._experiment(event)
             case Answered():
                 self._measured(event.measurement, "known")
+                self.write(f"{'':>36}of session {event.measured_by}{when_and_where(event.measurement)}")
             case Simulated():
                 self.simulated += 1
                 if self.simulated % 50 == 1:
