@@ -39,9 +39,7 @@ def row(recipe: Recipe) -> str:
 
 def main() -> None:
     wanted = sys.argv[1:]
-    print(
-        "| case | GPU | ranks | measured GiB, newest (of all) | traced: to newest / to median | operators | CPU s |"
-    )
+    print("| case | GPU | ranks | measured GiB, newest (of all) | traced: to newest / to median | operators | CPU s |")
     print("|---|---|---|---|---|---|---|")
     for recipe in RECIPES:
         if not wanted or any(word in f"{recipe.case} {recipe.gpu}" for word in wanted):
@@ -49,5 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rpartition("/")[0])
     main()

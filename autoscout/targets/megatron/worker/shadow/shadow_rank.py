@@ -14,7 +14,6 @@ import os
 import sys
 import time
 import traceback
-import types
 from pathlib import Path
 from typing import Any
 
