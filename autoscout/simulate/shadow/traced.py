@@ -28,9 +28,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`: rows
-    of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation, group,
-    ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
+    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
+    rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
+    group, ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict

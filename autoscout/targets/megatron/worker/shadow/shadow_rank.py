@@ -17,8 +17,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[3] / "running" / "worker")]
+# As train.py, whose modules it uses; this script runs under the target's interpreter, without our packages.
+sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import leash
 
@@ -122,7 +124,7 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     steps = [_step(config, script, chunks, optimizer, min(micro, shortest))]
     watch.record()
     steps.append(_step(config, script, chunks, optimizer, min(micro, most)))
-    import summary
+    import trace_summary
 
     del workspace
     return {
@@ -132,7 +134,7 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
         "micro_batches": micro,
         "micro_batches_traced": min(micro, most),
         "replicas": replicas,
-        **summary.of(watch),
+        **trace_summary.of(watch),
     }
 
 
