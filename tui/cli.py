@@ -7,6 +7,7 @@ import sys
 import click
 
 from tui.options import note
+from tui.plain import PlainStream
 from tui.verbs import (
     benching,
     calibrating,
@@ -60,6 +61,8 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.records import AutoscoutError
 
+    os.umask(os.umask(0o077) | 0o077)  # what we write is the person's own: journals, logs, the knowledge base
+    sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

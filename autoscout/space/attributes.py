@@ -3,11 +3,12 @@
 import itertools
 from typing import Any
 
+from autoscout.job import finetune
 from autoscout.job.presets import device_memory_gib
 from autoscout.job.trace import lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
-from kb.records import Job, Model, Node, SpaceLimits, shape
+from kb.records import Job, Model, Node, shape
 from kb.sizes import parameters
 
 _LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
@@ -83,8 +84,8 @@ def _training(job: Job) -> dict[str, Any]:
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
-        "allows_fp8": "fp8" in allowed(job.space),
         "grad_mib": parameters(job.model) * 4 / 2**20,
+        **finetune.attributes(job),
     }
 
 
@@ -114,11 +115,6 @@ def _serving(job: Job) -> dict[str, Any]:
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }
-
-
-def allowed(limits: SpaceLimits) -> set[str]:
-    """Knobs whose values that ask to be allowed may be used."""
-    return {*limits.allow, *limits.fix, *limits.limit}
 
 
 def _capability(job: Job) -> float:

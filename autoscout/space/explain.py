@@ -28,12 +28,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob."""
+    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob, or why it is out."""
     given: dict[str, Value] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             raise AutoscoutError(f"'{text}' is not KNOB=VALUE, for example tp=2", 2)
+        if name in space.closed:
+            raise AutoscoutError(space.closed[name], 2)
         if name not in space.knob:
             raise AutoscoutError(f"'{name}'{nearest_name(name, space.knob)}", 2)
         given[name] = _value(space.knob[name], value)
@@ -87,7 +89,8 @@ def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
 
 def _not_among(knob: Knob, value: Value) -> str:
     if value in knob.asks:
-        return f"{knob.name} {value} changes numbers or needs a package: [space] allow = ['{knob.name}'] brings it in"
+        why = knob.asks_for or "it changes numbers or needs a package"
+        return f"{knob.name} {value} is off unless [space] says allow = ['{knob.name}']: {why}"
     return f"{knob.name} {value} is not among {listed(knob.values)}"
 
 

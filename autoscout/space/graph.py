@@ -54,6 +54,7 @@ class Space:
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
+        self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
         self.capacities: dict[str, float] = {}  # GiB of one device by kind, in the order of ranks, where known
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
@@ -92,8 +93,13 @@ class Space:
 
     @property
     def reference(self) -> Configuration | None:
-        """What others are held against; None: of a table nobody knows."""
-        return None
+        """What others are held against: the first recipe."""
+        return self.recipes[0] if self.recipes else None
+
+    @property
+    def recipes(self) -> list[Configuration]:
+        """What experts start from; [] where nobody does."""
+        return []
 
     # ---- codes and configurations ------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     when: str = ""  # active only where this holds
     keeps: list[str] = []  # ids of the target's own rules that `when` and `values` see to
     implied: str = ""  # the only value that the knobs before it leave
-    asks: list[Value] = []  # values that only a job's [space] brings in: they change numbers, or need another package
+    asks: list[Value] = []  # values that only a job's [space] brings in …
+    asks_for: str = ""  # … and why: other numbers, another package, nobody has seen them run
+    since: str = ""  # the first version of the target that has it, where older ones are still met
     replace: bool = False  # declares a knob of the same name anew
 
 
@@ -57,6 +59,7 @@ class Catalog(Strict, frozen=True, kw_only=True):
     derived: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
+    closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +76,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
-    asks: tuple[Value, ...] = ()  # values that it would have if the job's [space] allowed it
+    asks: tuple[Value, ...] = ()  # values that it would have if the job's [space] allowed it …
+    asks_for: str = ""  # … and what speaks against them
 
     @property
     def why_inactive(self) -> str:
@@ -166,7 +170,7 @@ def instantiate(
     """The catalog's knobs and rules for one job, whose attributes fill the domains that are expressions. Values that a
     knob `asks` for are there where the limits allow the knob, or name it themselves."""
     limits = limits or SpaceLimits()
-    allowed = {*limits.allow, *limits.fix, *limits.limit}  # as space/attributes.py has it
+    allowed = {*limits.allow, *limits.fix, *limits.limit}
     knobs = []
     for entry in catalog.knob:
         if isinstance(entry.values, str):
@@ -189,6 +193,7 @@ def instantiate(
                 when=Expression(entry.when, catalog.derived) if entry.when else None,
                 implied=Expression(entry.implied, catalog.derived) if entry.implied else None,
                 asks=asks,
+                asks_for=entry.asks_for,
             )
         )
     rules = [

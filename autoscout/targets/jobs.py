@@ -17,6 +17,7 @@ from autoscout.space.attributes import attributes_of, device_knobs, whole_device
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, instantiate
+from autoscout.space.opened import opened
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -52,6 +53,15 @@ def declared(job: Job) -> Catalog:
     return extended(job, kind.catalog(job), kind.refuses_knob)
 
 
+def meanings(job: Job) -> dict[str, str]:
+    """What each knob of a job does, in words; none where they cannot be had any more."""
+    try:
+        knobs = [*device_knobs(job)[1], *declared(job).knob]
+    except AutoscoutError:
+        return {}
+    return {knob.name: knob.meaning for knob in knobs}
+
+
 def notes(job: Job) -> list[str]:
     """How the job's catalog and the installed version differ."""
     return target_of(job).notes(declared(job), job)
@@ -64,12 +74,16 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
+        """Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
-    @cached_property
+    @property
     def recipes(self) -> list[Configuration]:
         """What experts start from, the first is the reference; none twice. Errors: AutoscoutError (exit 3)."""
+        return self._recipes
+
+    @cached_property
+    def _recipes(self) -> list[Configuration]:
         found = list(target_of(self.job).recipes(self))
         return [c for i, c in enumerate(found) if c not in found[:i]]
 
@@ -84,7 +98,7 @@ class JobSpace(Space):
         derived, knobs_of_devices = device_knobs(job)
         kinds = [knob.name for knob in knobs_of_devices]
         rules = [whole_devices(), *target_of(job).device_rules(kinds)] if kinds else []
-        catalog = catalog_of(job)
+        catalog = opened(catalog_of(job), attributes, job.space)
         catalog = msgspec.structs.replace(
             catalog,
             knob=[*knobs_of_devices, *catalog.knob],
@@ -93,7 +107,7 @@ class JobSpace(Space):
         )
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
-        space.job, space.capacities = job, capacities(job)
+        space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
         return space
 
 

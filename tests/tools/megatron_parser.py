@@ -23,13 +23,15 @@ import numpy as np
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments
-from kb.records import Configuration, Job, SpaceLimits
+from autoscout.targets.target import shipped
+from kb.records import Cluster, Configuration, Job, Node, SpaceLimits
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures" / "recorded" / "megatron-lm.json"
 WORKER = ROOT / "autoscout" / "targets" / "megatron" / "worker"
 VERSION = "core_v0.16.1"
 JOBS = {"llama-3.2-3b": 16, "qwen3-30b-a3b": 16, "tiny-gpt-cpu": 8, "tiny-moe-cpu": 8, "../spaces/own-knob": 8}
+JOBS |= {"llama-3.2-3b+": 24, "qwen3-30b-a3b+": 24}  # +: with every knob that has to be allowed
 # Only the person knows them; the worker has synthetic batches and small steps.
 OF_THE_PERSON = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5"]
 # Where the worker is not Megatron-LM, and why.
@@ -44,7 +46,14 @@ UNSEEN = {"use_cpu_initialization"}  # how the weights that weights.py overwrite
 
 @functools.cache
 def job(name: str) -> Job:
-    found = load_job(str(ROOT / "fixtures" / "jobs" / f"{name}.toml"))
+    found = load_job(str(ROOT / "fixtures" / "jobs" / f"{name.removesuffix('+')}.toml"))
+    if name.endswith("+"):
+        asking = [knob.name for knob in shipped(found.target).knob if knob.asks]
+        h100 = Cluster(nodes=[Node(device="h100", count=8)])
+        launch = msgspec.structs.replace(found.launch, transformer_engine=True)
+        fix: dict = {"vpp": 1, "ar_method": "block", "mbs": 1, "distopt": True, "ce_fusion": False, "sp": False}
+        limits = SpaceLimits(fix=fix if found.model.experts == 0 else fix | {"etp": 1, "tp": 1}, allow=asking)
+        return msgspec.structs.replace(found, launch=launch, cluster=h100, space=limits)
     if any(node.device != "cpu" for node in found.cluster.nodes):  # everything that Transformer Engine activates
         launch = msgspec.structs.replace(found.launch, transformer_engine=True)
         fix = {"vpp": 1, "ar_method": "block"} if found.model.experts else {}
@@ -65,6 +74,7 @@ def asked() -> list[dict[str, Any]]:
                     "knobs": configuration.knobs,
                     "world": arguments.world_size(configuration),
                     "flags": arguments.flags(job(name), configuration),
+                    "variables": arguments.variables(job(name), configuration),
                 }
             )
     return rows
@@ -118,6 +128,13 @@ def pretend_transformer_engine() -> None:
             setattr(moe_utils, f"fused_{name}", object())
     utils._te_version = Version("2.11.0")  # type: ignore
     rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or object()
+    for name in ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    fused: Any = sys.modules["transformer_engine.pytorch.optimizers"]
+    names = ("master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "use_decoupled_grad", "store_param_remainders")
+    made: dict[str, Any] = {}
+    exec(f"class FusedAdam:\n    def __init__(self, {', '.join(names)}): pass", made)  # what Megatron-core looks for
+    fused.FusedAdam = made["FusedAdam"]
 
 
 def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +189,7 @@ def ask(checkout: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # it prints its arguments
     for row in rows:
-        os.environ.update(WORLD_SIZE=str(row["world"]), RANK="0", LOCAL_RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+        os.environ.update(WORLD_SIZE=str(row["world"]), RANK="0", LOCAL_RANK="0", **row["variables"])
         sys.argv = ["pretrain_gpt.py", *words(row["flags"]), *OF_THE_PERSON]
         try:
             args = parse_args()

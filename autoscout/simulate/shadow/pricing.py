@@ -92,8 +92,9 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
     if name.startswith("attention"):
         (a, b, heads, size), keys, ranks = shapes[0], shapes[1], shapes[2]
         batch, length = min(a, b), max(a, b)
-        arrays = [np.array(float(v)) for v in (batch, heads, length, max(keys[0], keys[1]) * ranks, size)]
-        forward = roofline.flash(hw, *arrays, dtype)
+        all_keys = np.array(float(max(keys[0], keys[1]) * ranks))
+        arrays = [np.array(float(v)) for v in (batch, heads, length, size)]
+        forward = roofline.flash(hw, arrays[0], arrays[1], arrays[2], all_keys, arrays[3], dtype)
         return "attention", float(roofline.flash_backward(hw, forward) if name.endswith("backward") else forward)
     if name == "adam":
         moved = _ADAM_BYTES * float(shapes[0][0])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
     from autoscout.space.graph import Space
-    from autoscout.space.knob import Catalog
+    from autoscout.space.knob import Catalog, KnobEntry
     from autoscout.targets.launch import Launch
 
 
@@ -33,7 +33,9 @@ class Command(Target):
         return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
+        from autoscout.targets.command import same_batch
         from autoscout.targets.command.arguments import command_of, currently, unused
+        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
 
@@ -50,6 +52,8 @@ class Command(Target):
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
                 f"it belongs in the command, the environment or a rendered file"
             )
+        words = words_of(command_of(job), "launch.command")
+        yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         now = currently(job)
         for entry in declared(job).knob:
             if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
@@ -63,6 +67,12 @@ class Command(Target):
         from autoscout.targets.command.preset import preset_of
 
         preset = preset_of(job)
+        if not (job.space.catalog or job.space.knob or preset.knob):
+            raise AutoscoutError(
+                f"{job.name} has no launch to export: a script of yours measured it (autoscout.Study), and only that "
+                f"script knows its space",
+                2,
+            )
         return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
@@ -129,6 +139,18 @@ class Command(Target):
 
         return tried(job, launch, form, iterations=200)
 
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.arguments import command_of, export_place, started
+        from autoscout.targets.command.flags import said
+        from autoscout.targets.command.preset import preset_of
+
+        rules = preset_of(job).checkpoint
+        if not rules or not command_of(job):
+            return ""
+        before, after = (started(job, each, export_place()).words for each in (now, new))
+        return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
+
     def simulators(self, job: Job) -> "list[Member]":
         """Nothing is known of a person's own command before it ran."""
         return []
@@ -137,3 +159,9 @@ class Command(Target):
         from autoscout.targets.command.recognised import job_of
 
         return job_of(words)
+
+
+def _free(job: Job, knob: "KnobEntry") -> bool:
+    """Whether it may have more than one value."""
+    left = job.space.limit.get(knob.name, knob.values)
+    return knob.name not in job.space.fix and len(left) > 1

@@ -14,7 +14,7 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command import nested
+from autoscout.targets.command import nested, same_batch
 from autoscout.targets.command.flags import said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.template import filled, names_in
@@ -22,6 +22,7 @@ from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 PLACES = ("gpus", "nodes", "hosts", "port", "folder", "iterations")  # beside knobs and the job's attributes
+EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
 _NESTED = ("json:", "yaml:", "toml:")
 
 
@@ -33,6 +34,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     port: str
     iterations: str
     measuring: bool = True
+
+
+def export_place() -> Place:
+    """Of a launch that a person starts: relative to where it runs, as long as they want."""
+    return Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +148,8 @@ def _words(
     for entry in entries:
         if entry.sets.startswith("-"):
             words = with_flag(words, entry.sets, knobs[entry.name])
+    for flag, value in same_batch.flag_for(job, words_of(text, where) or [], names).items():
+        words = with_flag(words, flag, value)
     if place.measuring:
         for flag, value in preset.measuring.items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)

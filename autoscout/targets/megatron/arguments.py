@@ -9,9 +9,9 @@ import re
 
 from autoscout.cluster import devices
 from autoscout.space.declared import own_knobs
+from autoscout.targets.megatron import finetuning, newer
+from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
-
-Flags = dict[str, Value | list[str]]
 
 _BLACKWELL = re.compile(r"g?b\d{3}\b|rtx-?pro-?\d|rtx-?50\d\d")
 _MIB_OF_FP32 = 2**20 // 4  # elements
@@ -30,13 +30,16 @@ _SWITCHES = {
     "overlap_grad": "--overlap-grad-reduce",
     "overlap_param": "--overlap-param-gather",
     "permute_fusion": "--moe-permute-fusion",
+    "overlap_experts": "--overlap-moe-expert-parallel-comm",
+    "delay_wgrad": "--delay-wgrad-compute",
 }
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
-_FROM_ELSEWHERE += ("fp8",)
+_FROM_ELSEWHERE += ("packing",)
 # What only the person knows.
 MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
 USER_BUFFERS = "--tp-comm-overlap-cfg"
+LAYOUT = "--pipeline-model-parallel-layout"
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
@@ -68,10 +71,11 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         "--max-position-embeddings": job.traffic.seq_len,
         "--global-batch-size": job.traffic.global_batch,
         "--micro-batch-size": knobs["mbs"],
-        **_parallelism(knobs),
+        **_parallelism(knobs, job.model.layers),
         **_recomputation(knobs),
         **_communication(knobs),
-        **_precision(knobs),
+        **newer.flags(knobs),
+        **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
 
@@ -85,13 +89,21 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     if devices.device_kind(job) == "cpu":
         # One thread per rank: ranks outnumber cores, and spinning OpenMP threads stall for minutes. Dynamo
         # would compile C++ in every new process. The ranks are on this machine.
-        return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        return ours | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
     older = any(not _BLACKWELL.match(node.device) for node in devices.used_nodes(job, configuration))
     # Communication must be enqueued before the GEMM that it overlaps with: Megatron-LM insists on devices of a compute
     # capability below 10.
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
+    connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
+    return {**connections, **newer.variables(knobs), **_own_variables(job, knobs)}
+
+
+def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:
+    """A person's own knobs that set one (sets = "env:NAME")."""
+    own = {n: sets.removeprefix(newer.ENV) for n, (sets, _) in own_knobs(job).items() if sets.startswith(newer.ENV)}
+    return {variable: newer.said(knobs[name]) for name, variable in own.items() if name in knobs}
 
 
 def user_buffers(multiprocessors: object) -> str:
@@ -161,13 +173,17 @@ def _fusible_activation(model: Model) -> bool:
     return model.bias and not model.experts
 
 
-def _parallelism(knobs: dict[str, Value]) -> Flags:
+def _parallelism(knobs: dict[str, Value], layers: int) -> Flags:
     found: Flags = {flag: knobs[knob] for knob, flag in _DEGREES.items() if knob in knobs}
     if int(knobs.get("vpp", 1)) == 1:
         found.pop("--num-virtual-stages-per-pipeline-rank", None)
     elif not knobs.get("overlap_p2p"):
         found["--no-overlap-p2p-communication"] = True
     split = str(knobs.get("stage_split", "even"))
+    if split.startswith("spread"):
+        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # the string says it
+        found[LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
+        return found
     for part in ("embedding", "loss"):
         if part in split:
             found[f"--account-for-{part}-in-pipeline-split"] = True
@@ -175,11 +191,6 @@ def _parallelism(knobs: dict[str, Value]) -> Flags:
         if knobs.get(f"{end}_layers"):
             found[f"--decoder-{end}-pipeline-num-layers"] = knobs[f"{end}_layers"]
     return found
-
-
-def _precision(knobs: dict[str, Value]) -> Flags:
-    scaling = knobs.get("fp8", "none")
-    return {} if scaling == "none" else {"--fp8-format": "hybrid", "--fp8-recipe": scaling}
 
 
 def _recomputation(knobs: dict[str, Value]) -> Flags:
@@ -201,9 +212,9 @@ def _communication(knobs: dict[str, Value]) -> Flags:
     if "ddp_bucket" in knobs:
         found["--ddp-bucket-size"] = int(float(knobs["ddp_bucket"]) * _MIB_OF_FP32)
     if "dispatcher" in knobs:
-        found["--moe-token-dispatcher-type"] = knobs["dispatcher"]
+        found |= newer.dispatcher(str(knobs["dispatcher"]))
     if "cp_comm" in knobs:
-        found["--cp-comm-type"] = [str(knobs["cp_comm"])]
+        found |= newer.context_parallel(str(knobs["cp_comm"]), int(knobs["cp"]))
     if knobs.get("ce_fusion"):
         found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
     if "tp_comm" in knobs:
@@ -216,12 +227,16 @@ def _own(job: Job, knobs: dict[str, Value]) -> Flags:
     said otherwise has --no- before it."""
     found: Flags = {}
     for name, (sets, default) in own_knobs(job).items():
-        if name not in knobs or (isinstance(knobs[name], bool) and knobs[name] == bool(default)):
+        if (
+            sets.startswith(newer.ENV)
+            or name not in knobs
+            or (isinstance(knobs[name], bool) and knobs[name] == bool(default))
+        ):
             continue
         flag = _FLAG_OF_FIELD.get(sets) or ("--" + sets.split(".")[-1].lstrip("-").replace("_", "-"))
         off = knobs[name] is False
         found[flag.replace("--", "--no-", 1) if off else flag] = True if off else knobs[name]
-    unknown = [n for n in knobs if n not in {*_DEGREES, *_SWITCHES, *_FROM_ELSEWHERE, *own_knobs(job)}]
+    unknown = [n for n in knobs if n not in {*_DEGREES, *_SWITCHES, *_FROM_ELSEWHERE, *newer.KNOBS, *own_knobs(job)}]
     kinds = {node.device.replace("-", "_") for node in job.cluster.nodes}
     if left := [n for n in unknown if n not in kinds]:
         raise AutoscoutError(f"no flag of Megatron-LM is known for the knob {left[0]}", 2)

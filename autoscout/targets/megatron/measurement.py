@@ -5,11 +5,17 @@ import json
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from autoscout.job.lengths import mean
+from autoscout.running import early
 from autoscout.running.results import About
 from kb.records import Measurement
+from kb.sharing import hosts
+
+_OF_RANKS = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "reserved_memory_gib", "allocated_memory_gib")
 
 
 def measurement(folder: Path) -> Measurement | None:
@@ -23,12 +29,12 @@ def measurement(folder: Path) -> Measurement | None:
         ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
-    flags = experiment["arguments"]
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)
     cost = max(0.0, at - about.started)
     losses, grad_norms = _finite(ranks[0]["losses"]), _finite(ranks[0]["grad_norms"])
+    ended = ranks[0].get("ended", "")
     diverged = len(losses) < len(ranks[0]["losses"]) or len(grad_norms) < len(ranks[0]["grad_norms"])
     return Measurement(
         configuration=about.configuration,
@@ -37,28 +43,52 @@ def measurement(folder: Path) -> Measurement | None:
         status="wrong" if diverged else "ok",
         evidence=f"not a number: losses {ranks[0]['losses']}, gradient norms {ranks[0]['grad_norms']}"
         if diverged
-        else "",
+        else ended,
+        fidelity="short" if ended else "measured",
         metrics={
             "step_time_s": step,
             "step_time_min_s": min(ranks[0]["iterations_s"]),
-            "tokens_per_s": flags["--global-batch-size"] * flags["--seq-length"] / step,
+            "tokens_per_s": _tokens(experiment) / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
+            **_of_the_start(ranks),
         },
         iterations_s=ranks[0]["iterations_s"],
         losses=losses,
         grad_norms=grad_norms,
         rank_memory_gib=memory,
-        per_rank={
-            name: [rank[name] for rank in ranks]
-            for name in ("reserved_memory_gib", "allocated_memory_gib")
-            if all(name in rank for rank in ranks)
+        per_rank={name: [rank[name] for rank in ranks] for name in _OF_RANKS if all(name in rank for rank in ranks)},
+        rank_devices=[f"{_host(rank)}:{rank['device']}:{rank['index']}" for rank in ranks if "index" in rank],
+        conditions={
+            "warmup_iterations": float(len(ranks[0].get("warmup_s", []))),
+            **early.conditions(ranks[0]["iterations_s"], bool(ended)),
         },
         cost_s=cost,
         device_s=cost * about.ranks,
         environment=about.environment,
         at=at,
     )
+
+
+def _tokens(experiment: dict[str, Any]) -> float:
+    """Of a step, without padding."""
+    flags = experiment["arguments"]
+    if lengths := experiment.get("lengths"):
+        return experiment["samples"] * mean(lengths)
+    return flags["--global-batch-size"] * flags["--seq-length"]
+
+
+def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each part of the start, of the slowest rank; the first step holds what is compiled and allocated."""
+    names = [name for name in ranks[0] if name.startswith("start_")]
+    parts = {name: max(rank[name] for rank in ranks) for name in names}
+    first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]
+    return {**parts, **({"start_first_step_s": max(first)} if first else {})}
+
+
+def _host(rank: dict[str, Any]) -> str:
+    """As this machine is to be named in what is stored, so are the others of its cluster."""
+    return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 
 def _finite(values: list[float]) -> list[float]:

@@ -16,7 +16,9 @@ from typing import Any
 
 import msgspec
 
+from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry
+from autoscout.space.opened import asking, instead, without
 from kb.records import AutoscoutError, Job, Value, content_hash
 
 _LIMIT_S = 120.0
@@ -61,13 +63,10 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
     the default), and with its defaults. Errors: AutoscoutError (exit 2) when it lacks one that has neither."""
     if installed is None:
         return catalog
-    gone = {knob.name: knob for knob in catalog.knob if not _has(installed, knob)}
-    constants = {name: repr(_without(installed, catalog, knob)) for name, knob in gone.items()}
+    gone = {knob.name: _left_out(installed, catalog, knob) for knob in catalog.knob if not _has(installed, knob)}
+    catalog = without(catalog, gone)
     return msgspec.structs.replace(
-        catalog,
-        version=installed.version,
-        derived={**catalog.derived, **constants},
-        knob=[_with_default(knob, installed) for knob in catalog.knob if knob.name not in gone],
+        catalog, version=installed.version, knob=[_with_default(knob, installed) for knob in catalog.knob]
     )
 
 
@@ -78,23 +77,26 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
         asked = job.launch.python or sys.executable
         return [f"{asked} has no {job.target}: names and defaults are those of {job.target} {catalog.version}"]
     said = []
+    attributes = attributes_of(job)
+    named = {*job.space.fix, *job.space.limit, *job.space.allow}
     for knob in catalog.knob:
         if not _has(installed, knob):
-            said.append(f"{knob.name} is left out: {job.target} {installed.version} has no {_argument(knob)}")
+            if knob.name in named or not asking(knob, catalog, attributes):
+                said.append(_left_out(installed, catalog, knob))
         elif (here := _with_default(knob, installed).default) != knob.default:
             said.append(f"{knob.name} is {here} by default in {job.target} {installed.version}, not {knob.default}")
     return said
 
 
-def _without(installed: Installed, catalog: Catalog, knob: KnobEntry) -> Value:
-    value = knob.default if knob.off is None else knob.off
-    if value is None:
+def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
+    """Why, in a sentence."""
+    if instead(knob) is None:
         raise AutoscoutError(
             f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog cannot do without; "
             f"it was written for {catalog.version}",
             2,
         )
-    return value
+    return f"{knob.name} is left out: {catalog.target} {installed.version} has no {_argument(knob)}"
 
 
 def _argument(knob: KnobEntry) -> str:

@@ -7,6 +7,7 @@ import datetime
 import os
 from typing import Any
 
+import adapters
 import configs
 import torch
 import weights
@@ -44,8 +45,13 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
     minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta
-    parallel_state.initialize_model_parallel(**groups, distributed_timeout_minutes=minutes)
-    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    parallel_state.initialize_model_parallel(
+        **groups,
+        distributed_timeout_minutes=minutes,
+        create_gloo_process_groups=False,  # beside NCCL's, for checkpoints only
+    )
+    graphs = bool(config["given"].get("te_rng_tracker"))
+    tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
     return device
 
 
@@ -66,18 +72,68 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
     stages = [None] if virtual is None else range(virtual)
     chunks = [_chunk(config, shape, device, stage) for stage in stages]
     exchange = configs.ddp(config["given"])
+    replicated = sharded_replicas(exchange) if exchange.use_megatron_fsdp else DistributedDataParallel
     wrapped: list[Any] = [
-        DistributedDataParallel(
-            shape,
-            exchange,
-            Float16Module(shape, chunk) if shape.bf16 else chunk,
+        replicated(
+            config=shape,
+            ddp_config=exchange,
+            module=Float16Module(shape, chunk) if shape.bf16 else chunk,
             disable_bucketing=number > 0,  # as Megatron-LM: only the first chunk's communication is exposed
         )
         for number, chunk in enumerate(chunks)
     ]
-    optimizer = get_megatron_optimizer(configs.optimizer(config["given"], _LEARNING_RATE), wrapped)
+    optimizer = get_megatron_optimizer(
+        configs.optimizer(config["given"], _LEARNING_RATE), wrapped, use_gloo_process_groups=False
+    )
     _connect(shape, exchange.overlap_grad_reduce, wrapped, optimizer)
     return wrapped, optimizer
+
+
+def sharded_replicas(exchange: Any) -> Any:
+    """Megatron-FSDP, with the size of its units that Megatron-LM gives it. Errors: RuntimeError where it is missing."""
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter as fsdp
+
+    if not fsdp.HAVE_MEGATRON_FSDP:
+        raise RuntimeError("fsdp needs Megatron-FSDP, which this megatron-core cannot import; fix fsdp to none")
+    if exchange.overlap_grad_reduce and exchange.bucket_size is None:
+        replicas = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+        exchange.bucket_size = max(40_000_000, 1_000_000 * replicas)
+    return fsdp.FullyShardedDataParallel
+
+
+def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
+    """What records CUDA graphs of layers after `cuda_graph_warmup_steps`; None where nobody wants any."""
+    if shape.cuda_graph_impl != "transformer_engine":
+        return None
+    from megatron.core import num_microbatches_calculator as calculator
+    from megatron.core.transformer.cuda_graphs import TECudaGraphHelper
+
+    calculator.init_num_microbatches_calculator(
+        torch.distributed.get_rank(),
+        None,
+        config["global_batch"],
+        config["micro_batch"],
+        parallel_state.get_data_parallel_world_size(),
+    )
+    return TECudaGraphHelper(
+        model=chunks,
+        config=shape,
+        seq_length=config["seq_len"],
+        micro_batch_size=config["micro_batch"],
+        optimizers=[optimizer],
+    )
+
+
+def record(graphs: Any, chunks: list[Any], gathers_ahead: bool) -> None:
+    """Between two steps, as Megatron-LM's train(): hooks that gather parameters must not be recorded."""
+    if gathers_ahead:
+        for chunk in chunks:
+            chunk.disable_forward_pre_hook(param_sync=False)
+    graphs.create_cudagraphs()
+    if gathers_ahead:
+        for chunk in chunks:
+            chunk.enable_forward_pre_hook()
+        graphs.cuda_graph_set_manual_hooks()
 
 
 def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.device, stage: int | None) -> Any:
@@ -93,6 +149,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
         position_embedding_type=config["given"]["position_embedding_type"],
         vp_stage=stage,
     ).to(device)
+    adapters.apply(chunk, config)
     weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, tied)
     return chunk
 

@@ -52,7 +52,10 @@ _ARGUMENT = {
 _GROUPS = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
+    *("hierarchical_context_parallel_sizes", "num_distributed_optimizer_instances"),
 )
+PACKED = "packed.jsonl"  # what targets/megatron/finetuning.py calls a file whose samples share sequences
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
     "no_rope_fusion": "apply_rope_fusion",
@@ -66,7 +69,8 @@ _OF_THE_SCRIPT = frozenset(
         *("transformer_impl", "position_embedding_type", "untie_embeddings_and_output_weights", "rotary_base"),
         *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
-        *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg"),
+        *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),
+        *("sft", "data_path"),
     )
 )
 
@@ -81,6 +85,7 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
         "global_batch": flags["--global-batch-size"],
         "micro_batch": flags["--micro-batch-size"],
         "vocab": flags["--vocab-size"],
+        "packed": flags.get("--data-path") == PACKED,
     }
 
 
@@ -104,6 +109,14 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name not in fields and name not in _OF_THE_SCRIPT:
             raise ValueError(f"{flag} sets no field of {', '.join(kind.__name__ for kind in _CLASSES)}")
         found[name] = value
+    if layout := found.get("pipeline_model_parallel_layout"):
+        chunks = len(layout.split("|")) // found["pipeline_model_parallel_size"]
+        found["virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
+    if sizes := found.get("hierarchical_context_parallel_sizes"):
+        found["hierarchical_context_parallel_sizes"] = [int(size) for size in sizes]
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        if name in found:
+            found[name] = _DTYPES[found[name]]
     if found.get("virtual_pipeline_model_parallel_size") is None:
         found["overlap_p2p_comm"] = found["align_param_gather"] = False  # Megatron-LM: only of interleaved schedules
     if found.get("position_embedding_type") != "rope":
@@ -151,6 +164,8 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
         "average_in_collective": given.get("ddp_average_in_collective", False),
         "pad_buckets_for_high_nccl_busbw": given.get("ddp_pad_buckets_for_high_nccl_busbw", False),
     }
+    if config.get("use_megatron_fsdp"):
+        config["use_custom_fsdp"] = True  # as Megatron-LM, which knows it by both names
     return DistributedDataParallelConfig(**config)
 
 

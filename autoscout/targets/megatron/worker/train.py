@@ -10,11 +10,12 @@ ends when its stdin closes.
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
-import math
 import os
 import platform
 import resource
+import statistics
 import sys
 import time
 import traceback
@@ -24,18 +25,21 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import ending
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
 _steps = 0
+_entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
     """Runs this rank; returns its exit code. Never raises: an exception becomes rank-R.error.json."""
     rank = os.environ["RANK"]
+    _enter("import")
     try:
         config = json.loads(experiment.read_text())
         _adopt(config["environment"])
@@ -90,48 +94,75 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     chunks, optimizer = building.build(config, shape, device)
     _forget_peak_memory(device)
     _enter("train")
-    buffers = [buffer for chunk in chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
+    graphs = building.recorder(config, shape, chunks, optimizer)
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
+    buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
     return {
-        **_train(config, chunks, optimizer, device),
+        **_train(config, chunks, optimizer, device, graphs),
         **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "host": platform.node(),
+        "index": _index(device),
         "versions": _versions(),
         "time": time.time(),
     }
 
 
-def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any) -> dict[str, Any]:
-    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks)."""
+def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, graphs: Any) -> dict[str, Any]:
+    """Warm-up until times do not fall any more, then as many iterations as a decision needs (steady.py). `graphs`:
+    recorded after the warm-up that they need, and then warmed up too; None without."""
     global _steps
+    import alone
+    import steady
+
     warmup_s: list[float] = []
     iterations_s: list[float] = []
+    own_s: list[float] = []
+    alone_s: list[float] = []
     losses: list[float] = []
     grad_norms: list[float] = []
     of_experts: list[float] = []
-    cpu_s = 0.0
-    wanted = config["warmup"] + config["iterations"]
-    while _steps < wanted:
+    cpu_s: list[float] = []
+    by_itself = alone.Alone(device)
+    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
+    warmup = max(config["warmup"], recorded_at + 1)
+    hopeless = ""
+    while not (hopeless or steady.enough(iterations_s, config["iterations"], config["measure_s"])):
+        if _steps == recorded_at:
+            import building
+
+            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
         cpu = _cpu_seconds()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
+        seconds, own, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
         if len(losses) < _COMPARED:
             losses.append(_global_mean(loss, device))
             grad_norms.append(float(grad_norm))
-        if _steps <= config["warmup"]:
+        if len(warmup_s) < warmup:
             warmup_s.append(seconds)
-        else:
-            iterations_s.append(seconds)
-            cpu_s += _cpu_seconds() - cpu
-        if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
-            fastest = min([warmup_s[-1], *iterations_s])
-            affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
-            wanted = config["warmup"] + max(2, min(config["iterations"], affordable))
+            continue
+        iterations_s.append(seconds)
+        own_s.append(own)
+        cpu_s.append(_cpu_seconds() - cpu)
+        alone_s.append(by_itself.seconds())
+        if steady.still_warm(iterations_s, len(warmup_s), warmup):
+            warmup_s.append(iterations_s.pop(0))
+            for series in (own_s, cpu_s, alone_s):
+                del series[0]
+            continue
+        if "best_s" in config:  # all ranks know the same seconds, so they agree
+            hopeless = ending.hopeless(iterations_s, config["best_s"], config["spread"])
     return {
+        "ended": "" if steady.enough(iterations_s, config["iterations"], config["measure_s"]) else hopeless,
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
-        "cpu_s": cpu_s / len(iterations_s),
+        "step_time_s": statistics.median(own_s),
+        "alone_s": statistics.fmean(alone_s),
+        "cpu_s": statistics.fmean(cpu_s),
         "losses": losses,
         "grad_norms": grad_norms + of_experts,
     }
@@ -139,15 +170,17 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
 
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
-) -> tuple[float, list[Any], float]:
-    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm). `of_experts` gets the
-    norm of their gradients alone, in a first step that warms up."""
+) -> tuple[float, float, list[Any], float]:
+    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm). `of_experts` gets
+    the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
+    import samples
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    data = batches.micro_batches(config, number, device)
+    data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
+    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
@@ -160,28 +193,35 @@ def _iteration(
         data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=len(data),
-        seq_length=config["seq_len"],
-        micro_batch_size=config["micro_batch"],
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
         forward_only=False,
     )
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
         of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
     _finish(device)
-    seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
+    own = time.perf_counter() - start
+    seconds = torch.tensor([own], device=device, dtype=torch.float64)
     torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-    return seconds.item(), losses, grad_norm
+    return seconds.item(), own, losses, grad_norm
 
 
-def _forward(iterator: Any, model: Any) -> tuple[Any, Any]:
+def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
+    """`return_schedule_plan`: of a schedule that merges one micro batch's forward with another's backward."""
     import torch
 
     batch = next(iterator)
-    output = model(batch.tokens, batch.positions, None, labels=batch.labels)
+    some = {"packed_seq_params": batch.packed} if getattr(batch, "packed", None) else {}
+    hidden, mask = getattr(batch, "hidden", None), getattr(batch, "mask", None)
+    forward = model.build_schedule_plan if return_schedule_plan else model
+    output = forward(batch.tokens, batch.positions, hidden, labels=batch.labels, **some)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
-        total = token_losses.float().sum()
+        token_losses = token_losses.float()
+        total = token_losses.sum() if mask is None else (token_losses * mask).sum()
         count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        count = count if mask is None else mask.sum().int()
         return total, count, torch.stack([total.detach(), count.float()])
 
     return output, loss
@@ -198,9 +238,25 @@ def _global_mean(losses: list[Any], device: Any) -> float:
     return (total[0] / total[1]).item()
 
 
+def _index(device: Any) -> int:
+    """Of this rank's device among its host's, as the driver counts them; of a CPU rank its own number there."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if device.type == "cpu":
+        return local
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    index = device.index if device.index is not None else local
+    return int(visible[index]) if index < len(visible) and visible[index].isdigit() else index
+
+
 def _enter(phase: str) -> None:
     global _phase
     _phase = phase
+    _entered[phase] = time.monotonic()
+
+
+def _of_the_start() -> dict[str, float]:
+    """Seconds of each phase until the first iteration; imports are none where the process is forked from a warm one."""
+    return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
 def _finish(device: Any) -> None:

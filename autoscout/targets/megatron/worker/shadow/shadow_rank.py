@@ -30,6 +30,7 @@ UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode",
 
 def load(stand_ins: bool, version: str) -> None:
     """What every rank needs, before the first fork: two thirds of a shadow's time would be imports."""
+    import cpu_shim
     import fake_torch
 
     fake_torch.before_megatron()
@@ -37,8 +38,6 @@ def load(stand_ins: bool, version: str) -> None:
         import stand_in_package
 
         stand_in_package.install(version)
-    else:
-        import cpu_shim
     import building  # noqa: F401
     import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401
 
@@ -63,9 +62,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
-    chain, at = [error], error
-    while at := at.__cause__ or at.__context__:  # type: ignore[assignment]
-        chain.append(at)
+    chain: list[BaseException] = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
     untraceable = next((e for e in chain if type(e).__name__ in UNTRACEABLE), None)
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames

@@ -1,0 +1,69 @@
+"""Which megatron-core the job's interpreter has: knobs that came later are left out, with a sentence that says so."""
+
+import functools
+import importlib.metadata
+import re
+import subprocess
+
+from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import Catalog
+from autoscout.space.opened import asking, without
+from kb.records import Job
+
+_PACKAGE = "megatron-core"
+_LIMIT_S = 60.0
+
+
+def adapted(catalog: Catalog, job: Job) -> Catalog:
+    version = version_of(job)
+    return without(catalog, _lacking(catalog, version)) if version else catalog
+
+
+def notes(catalog: Catalog, job: Job) -> list[str]:
+    """Of the knobs that would be searched otherwise."""
+    version = version_of(job)
+    if not version:
+        return []
+    attributes = attributes_of(job)
+    closed = {k.name for k in catalog.knob if asking(k, catalog, attributes)}
+    named = {*job.space.fix, *job.space.limit, *job.space.allow}
+    return [why for name, why in _lacking(catalog, version).items() if name in named or name not in closed]
+
+
+def version_of(job: Job) -> str:
+    """ "" where nothing answers: the catalog's own version counts then."""
+    return _asked((*job.launch.command_prefix, job.launch.python)) if job.launch.python else _own(job)
+
+
+def _own(job: Job) -> str:
+    if job.launch.command_prefix:  # a container's interpreter has our name for it only by chance
+        return ""
+    try:
+        return importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
+    return {
+        k.name: f"{k.name} is left out: {_PACKAGE} {version} has no {k.sets.split(',')[0]}, which came with {k.since}"
+        for k in catalog.knob
+        if k.since and _numbers(version) < _numbers(k.since)
+    }
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+@functools.cache
+def _asked(python: tuple[str, ...]) -> str:
+    script = f"import importlib.metadata as m; print(m.version({_PACKAGE!r}))"
+    try:
+        done = subprocess.run(
+            [*python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, text=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    said = done.stdout.strip().rsplit("\n", 1)[-1]
+    return said if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\S*", said) else ""

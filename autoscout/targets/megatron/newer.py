@@ -1,0 +1,98 @@
+"""Flags and variables of what Megatron-core has got since 0.10: layout strings, hierarchical context parallelism, 8-bit
+products, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
+
+from collections.abc import Mapping
+
+from kb.records import Value
+
+Flags = dict[str, Value | list[str]]
+ENV = "env:"
+SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # layers that the loss counts as
+KNOBS = frozenset(
+    (
+        *("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload"),
+        *("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer"),
+    )
+)
+GRAPH_WARMUP = 1  # steps before graphs are recorded: those that the worker warms up with
+_SCOPES = {"attn": ["attn"], "layer": ["attn", "mlp"], "attn+router": ["attn", "moe_router", "moe_preprocess"]}
+_MIB = 2**20
+
+
+def flags(knobs: Mapping[str, Value]) -> Flags:
+    found: Flags = {}
+    if knobs.get("fp8", "none") != "none":
+        found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}
+    if knobs.get("cuda_graph", "none") != "none":
+        found["--cuda-graph-impl"] = "transformer_engine"
+        found["--cuda-graph-scope"] = _SCOPES[str(knobs["cuda_graph"])]
+        found["--cuda-graph-warmup-steps"] = GRAPH_WARMUP
+        found["--te-rng-tracker"] = True
+    if knobs.get("fsdp", "none") != "none":
+        found["--use-megatron-fsdp"] = True
+        found["--data-parallel-sharding-strategy"] = knobs["fsdp"]
+        found["--ckpt-format"] = "fsdp_dtensor"
+        found["--no-gradient-accumulation-fusion"] = True
+    if knobs.get("moments", "fp32") != "fp32":
+        found["--use-precision-aware-optimizer"] = True
+        found |= dict.fromkeys(("--exp-avg-dtype", "--exp-avg-sq-dtype"), knobs["moments"])
+    if knobs.get("offload"):
+        found |= dict.fromkeys(("--use-precision-aware-optimizer", "--optimizer-cpu-offload"), True)
+        found["--overlap-cpu-optimizer-d2h-h2d"] = True
+        found["--optimizer-offload-fraction"] = knobs["offload"]
+    if int(knobs.get("instances", 1)) > 1:
+        found["--num-distributed-optimizer-instances"] = knobs["instances"]
+    return found
+
+
+def dispatcher(name: str) -> Flags:
+    if name not in ("flex", "hybridep"):
+        return {"--moe-token-dispatcher-type": name}
+    backend = "deepep" if name == "flex" else name
+    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": backend}
+
+
+def context_parallel(name: str, cp: int) -> Flags:
+    """ "a2a4+p2p": heads are exchanged among 4 neighbours, and a ring goes through those groups."""
+    if "+" not in name:
+        return {"--cp-comm-type": [name]}
+    inner = int(name.removeprefix("a2a").removesuffix("+p2p"))
+    return {
+        "--cp-comm-type": ["a2a+p2p"],
+        "--hierarchical-context-parallel-sizes": [str(inner), str(cp // inner)],
+    }
+
+
+def layout(layers: int, chunks: int, counted: int) -> str:
+    """Layers over chunks in the order of the pipeline as evenly as may be, the first ones get what is left over; the
+    loss counts as so many layers. (61, 32, 2) → "Ett|tt|…|tt|t|L", as Megatron-core reads it: E the embedding, t a
+    layer, L the loss."""
+    whole, more = divmod(layers + counted, chunks)
+    share = [whole + (i < more) for i in range(chunks)]
+    share[-1] -= counted
+    for i in range(chunks - 2, -1, -1):  # the loss counts more than a chunk has: those before the last have less
+        if share[-1] >= 0:
+            break
+        share[i], share[-1] = share[i] - 1, share[-1] + 1
+    return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
+
+
+def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
+    """Of the environment of every rank."""
+    found: dict[str, str] = {}
+    if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # what they overlap needs queues of its own
+    if knobs.get("nccl_ctas"):
+        found["NCCL_MAX_CTAS"] = said(knobs["nccl_ctas"])
+    if "nccl_nvls" in knobs:
+        found["NCCL_NVLS_ENABLE"] = said(knobs["nccl_nvls"])
+    if knobs.get("nccl_proto", "auto") != "auto":
+        found["NCCL_PROTO"] = said(knobs["nccl_proto"])
+    if "nccl_buffer" in knobs:
+        found["NCCL_BUFFSIZE"] = str(int(knobs["nccl_buffer"]) * _MIB)
+    return found
+
+
+def said(value: Value) -> str:
+    """As environments have it: switches are 1 and 0."""
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,122 @@
+"""Knobs that newer versions of Megatron-core have: off unless allowed, as Megatron's own classes and parser have them,
+and one sentence where the installed version lacks one."""
+
+import msgspec
+import pytest
+
+from autoscout.space.explain import explain, parse
+from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
+from autoscout.targets.megatron import arguments, newer
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
+
+DENSE = ("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload", "cp_comm")
+NCCL = ("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer")
+
+
+FEW = {"ar": "none", "vpp": 1, "mbs": 1, "overlap_grad": False, "ce_fusion": False}  # small spaces: quick tests
+
+
+def on_gpus(name: str = "llama-3.2-3b", count: int = 8, fix: dict | None = None, **limits) -> Job:
+    job = load_job(f"fixtures/jobs/{name}.toml")
+    launch = msgspec.structs.replace(job.launch, transformer_engine=True)
+    cluster = Cluster(nodes=[Node(device="h100", count=count)])
+    return msgspec.structs.replace(
+        job, launch=launch, cluster=cluster, space=SpaceLimits(fix=FEW if fix is None else fix, **limits)
+    )
+
+
+def flags_of(job: Job, *given: str) -> dict:
+    space = JobSpace.of_job(job)
+    found = explain(space, parse(space, given), expert_default(space)).configuration
+    assert found is not None, given
+    return arguments.flags(job, found)
+
+
+def test_nothing_new_is_searched_unless_it_is_allowed():
+    space = JobSpace.of_job(on_gpus())
+    assert {*DENSE, *NCCL} - {"cp_comm"} <= space.closed.keys()
+    assert not space.knob.keys() & space.closed.keys()
+    assert "a2a2+p2p" not in space.domain("cp_comm")
+    with pytest.raises(AutoscoutError, match=r"moments is off unless \[space\] says allow = \['moments'\]: it changes"):
+        parse(space, ["moments=bf16"])
+    opened = JobSpace.of_job(on_gpus(allow=["moments"]))
+    assert opened.count > space.count
+    assert opened.domain("moments", {"distopt": True}) == ("fp32", "bf16", "fp8")
+    assert expert_default(opened).knobs.get("moments", "fp32") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        (["cuda_graph=layer"], {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": ["attn", "mlp"]}),
+        (["fsdp=optim_grads_params"], {"--data-parallel-sharding-strategy": "optim_grads_params"}),
+        (["moments=bf16"], {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": "bf16"}),
+        (["offload=0.5"], {"--optimizer-cpu-offload": True, "--optimizer-offload-fraction": 0.5}),
+        (["instances=2"], {"--num-distributed-optimizer-instances": 2}),
+        (["cp=8", "cp_comm=a2a2+p2p"], {"--hierarchical-context-parallel-sizes": ["2", "4"]}),
+    ],
+)
+def test_each_becomes_megatron_lms_flags(given, flags):
+    name = given[-1].partition("=")[0]
+    job = on_gpus(allow=[name])
+    found = flags_of(job, *given, *(["distopt=true"] if name not in ("cuda_graph", "cp_comm") else []))
+    assert {name: found.get(name) for name in flags} == flags
+
+
+def test_the_exchange_of_experts_overlaps_where_megatron_can():
+    job = on_gpus("qwen3-30b-a3b", allow=["overlap_experts", "delay_wgrad", "dispatcher", "cuda_graph"])
+    found = flags_of(job, "ep=8", "dispatcher=hybridep", "overlap_experts=true", "delay_wgrad=true")
+    assert found["--overlap-moe-expert-parallel-comm"] is True
+    assert found["--delay-wgrad-compute"] is True
+    assert (found["--moe-token-dispatcher-type"], found["--moe-flex-dispatcher-backend"]) == ("flex", "hybridep")
+    space = JobSpace.of_job(job)
+    assert not space.is_valid(Configuration({**expert_default(space).knobs, "overlap_experts": True, "ep": 1}))
+
+
+def test_settings_of_nccl_are_variables():
+    job = on_gpus(allow=[*NCCL])
+    space = JobSpace.of_job(job)
+    asked = parse(space, ["nccl_ctas=16", "nccl_nvls=false", "nccl_proto=Simple", "nccl_buffer=8"])
+    found = explain(space, asked, expert_default(space)).configuration
+    assert found is not None
+    said = {k: v for k, v in arguments.variables(job, found).items() if k.startswith("NCCL")}
+    assert said == {"NCCL_MAX_CTAS": "16", "NCCL_NVLS_ENABLE": "0", "NCCL_PROTO": "Simple", "NCCL_BUFFSIZE": "8388608"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "counted"), [(61, 32, 2), (61, 16, 1), (126, 16, 0), (7, 8, 1), (13, 5, 2)]
+)
+def test_a_layout_string_has_every_layer_once(layers, chunks, counted):
+    text = newer.layout(layers, chunks, counted)
+    parts = text.split("|")
+    assert len(parts) == chunks
+    assert text.count("t") == layers
+    assert parts[0].startswith("E")
+    assert parts[-1].endswith("L")
+    sizes = [part.count("t") for part in parts]
+    assert max(sizes) - min(sizes[:-1]) <= 1
+    assert sizes[-1] <= max(sizes) - min(counted, max(sizes))
+
+
+def test_deepseeks_layout_can_be_said():
+    job = on_gpus("qwen3-30b-a3b", 16, {"ar": "none", "mbs": 1, "tp": 1, "pp": 8, "cp": 1}, allow=["stage_split"])
+    job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, layers=61))
+    found = flags_of(job, "vpp=4", "stage_split=spread+2loss", "overlap_p2p=true")
+    assert found["--pipeline-model-parallel-layout"].count("|") == 31
+    assert "--num-virtual-stages-per-pipeline-rank" not in found
+
+
+def test_what_the_installed_version_lacks_is_said_in_one_sentence(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 0.12.3\n")
+    python.chmod(0o755)
+    job = on_gpus()
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=str(python)))
+    space = JobSpace.of_job(job)
+    said = "megatron-core 0.12.3 has no account_for_embedding_in_pipeline_split, which came with 0.13"
+    assert notes(job) == [f"stage_split is left out: {said}"]
+    with pytest.raises(AutoscoutError, match=r"cuda_graph is left out: megatron-core 0\.12\.3 has no cuda_graph_impl"):
+        parse(space, ["cuda_graph=attn"])
+    with pytest.raises(AutoscoutError, match=r"\[space\] speaks of 'fsdp': fsdp is left out") as refused:
+        JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(fix={"fsdp": "optim"})))
+    assert refused.value.exit_code == 2
