@@ -35,7 +35,7 @@ engine = [
 
 def job(devices: int = 1024, memory_gib: float = 0.0, **launch) -> Job:
     model = Model(
-        layers=8,
+        layers=4,
         hidden=512,
         heads=8,
         kv_heads=4,
@@ -74,8 +74,7 @@ class TestOfARank:
         "plain": {},
         "recomputed": {"ar": "full", "ar_layers": 1},
         "sequence": {"sp": True},
-        "replicated": {"distopt": False},
-        "more ranks": {"dp": 512},
+        "replicated": {"distopt": False, "dp": 4},
         "refused": {"tp": 16, "dp": 32},
     }
 
@@ -109,13 +108,12 @@ class TestOfARank:
         activations = {name: told[name].at_peak["activations"] for name in ("plain", "recomputed", "sequence")}
         assert activations["recomputed"] < 0.3 * activations["plain"]
         assert activations["sequence"] < activations["plain"]
-        assert told["more ranks"].left["optimizer"] < told["plain"].left["optimizer"]
 
     def test_matrix_products_are_those_of_the_model(self, told):
         """6 per parameter and token of the layers, and the scores apart."""
         rank = told["plain"]
         done = sum(2 * n * s[0] * s[1] * s[2] for n, name, _, s in (k for k in rank.kernels if k[1] == "matmul"))
-        layers, tokens = 4, 512 * rank.micro_batches_traced
+        layers, tokens = 2, 512 * rank.micro_batches_traced
         a_layer = 512 * (512 + 2 * 256 + 512 + 3 * 1024) / 2  # on one of two tensor parallel ranks
         assert done == pytest.approx(6 * layers * a_layer * tokens, rel=1e-6)
 
@@ -179,11 +177,11 @@ class TestOfAConfiguration:
         ours = processes.family(os.getpid())
         assert not [pid for pid in ours if b"shadow_rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
-    @pytest.mark.skipif(not measured(RECIPES[2]), reason="no ../shared/data")
+    @pytest.mark.skipif(not measured(RECIPES[0]), reason="no ../shared/data")
     def test_peak_is_what_megatrons_ci_measured(self):
-        """7B on 8 A100, tp 4; all recipes: tests/tools/shadow_accuracy.py."""
-        rank = shadows.ask([RECIPES[2].question()], [sys.executable], 300.0)[0]
-        assert rank.steps[-1].forward_backward == pytest.approx(measured(RECIPES[2])[0], rel=0.001)
+        """7B on 8 A100, pp 4, vpp 8; all recipes: tests/tools/shadow_accuracy.py."""
+        rank = shadows.ask([RECIPES[0].question()], [sys.executable], 300.0)[0]
+        assert rank.steps[-1].forward_backward == pytest.approx(measured(RECIPES[0])[0], rel=0.001)
 
 
 class TestWithoutTheEngine:
