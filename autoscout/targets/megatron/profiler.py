@@ -121,7 +121,7 @@ class MegatronProfiler:
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
-        if failed := self._doubts.foretold(configuration, name):
+        if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
