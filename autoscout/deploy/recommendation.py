@@ -68,7 +68,9 @@ def best_of_job(kb: Path, job: Job) -> Best:
     job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
     space = JobSpace.of_job(job)
     default = expert_default(space)
-    known = [(session, m) for session, m in store.measurements(kb, job=job.id) if m.fidelity == "measured"]
+    known = [
+        (session, m) for session, m in store.measurements(kb, job=job.id, answers=True) if m.fidelity == "measured"
+    ]
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)

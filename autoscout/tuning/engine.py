@@ -95,7 +95,8 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark, short=True) if mark else []
+        here = {"job": self.job.id, "context": started.context}
+        known = store.measurements(kb, **here, up_to=mark, short=True, answers=True) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,

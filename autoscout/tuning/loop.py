@@ -180,8 +180,8 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """What an experiment has to beat; a confirmation is measured in full."""
-        if experiment.purpose != "search":
+        """What an experiment has to beat; a confirmation, and the reference, are measured in full."""
+        if experiment.purpose != "search" or experiment.configuration == self.engine.started.default:
             return None
         known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
         return early.bar(self.job.objective, known.values())

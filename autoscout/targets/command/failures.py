@@ -3,6 +3,7 @@
 Asked only of runs that failed: a script that prints "out of memory" and trains on is fine.
 """
 
+import itertools
 import re
 import signal
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
 )
+_OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
@@ -51,7 +53,8 @@ def classify(
     if ended.timed_out and (collective := symptoms.hung(text)):
         return "timeout", f"{collective} hung {where}"
     if ended.timed_out:
-        last = next((line for line in reversed(lines) if line.strip()), "")
+        before = list(itertools.takewhile(lambda line: not _OUR_SIGNAL.search(line), lines))
+        last = next((line for line in reversed(before) if line.strip()), "")
         hint = f"; it last said: {_trim(last)}" if last else ""
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"

@@ -268,8 +268,10 @@ def _example(job: Job) -> Started:
 
 
 def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
-    """`start_s`: until the first iteration was said, warm-up included."""
+    """`start_output_s`: until it said anything; `start_s`: until the first iteration was said, warm-up included."""
     found = {}
+    if ended.first_output_s is not None:
+        found["start_output_s"] = ended.first_output_s
     if reader.first_at is not None:
         found["start_s"] = reader.first_at - reader.began
     if ended.peak_rss_gib:

@@ -1,7 +1,7 @@
 """Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from kb.records import Configuration, Job
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
@@ -104,10 +105,24 @@ class Megatron(Target):
 
         return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
 
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        from autoscout.targets.megatron.shadow import shadow
+
+        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments, finetuning, persons
+        from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
         finetuning.exportable(job)
         flags = {**arguments.flags(job, configuration), **persons.said(job)}
@@ -116,18 +131,22 @@ class Megatron(Target):
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         devices = [node.count for node in used_nodes(job, configuration)]
+        program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
+        if job.model.lora:
+            program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
+            flags, missing, folder = {}, bridge.MISSING, ""
         return Launch(
             job=job.name,
             name="",
             evidence="",
-            program=[arguments.SCRIPT],
+            program=program,
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.missing(flags),
-            folder=job.launch.path,
+            missing=missing,
+            folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
 

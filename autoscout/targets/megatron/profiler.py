@@ -20,6 +20,7 @@ from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments, finetuning, persons
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
+from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
@@ -44,6 +45,7 @@ class MegatronProfiler:
         self._final = False
         self._bar: early.Bar | None = None
         self._elsewhere = False
+        self._doubts = Doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
         """What the next run has to beat (running/early.py)."""
@@ -118,6 +120,8 @@ class MegatronProfiler:
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
+            return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
