@@ -8,7 +8,19 @@ import click
 
 from tui.options import note
 from tui.plain import PlainStream
-from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
+from tui.verbs import (
+    benching,
+    calibrating,
+    explaining,
+    exporting,
+    kb,
+    machine,
+    predicting,
+    shadowing,
+    spaces,
+    tuning,
+    watching,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -30,6 +42,7 @@ for verb in (
     spaces.space,
     spaces.explain,
     predicting.predict,
+    shadowing.shadow,
     kb.sql,
     benching.bench,
     kb.similar,

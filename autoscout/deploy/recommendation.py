@@ -8,7 +8,7 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import reference_of
 from autoscout.running import equivalence
-from autoscout.targets.jobs import JobSpace, expert_default, meanings
+from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
 from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
@@ -75,7 +75,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
     rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
-    reference = equivalence.Reference(target_of(job).equivalence(job), default.id)
+    reference = equivalence.Reference(check_of(job), default.id)
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
@@ -143,7 +143,7 @@ def _best(
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
         evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
-        + _nearness(confirmed, [m for _, m in rows], default),
+        + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, default, best_configuration),
     )
@@ -208,7 +208,7 @@ def _next_best(confirmed: Confirmed) -> str:
     return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
 
 
-def _nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
+def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
     """Said where something that noise does not tell apart was not chosen, because it changes more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:

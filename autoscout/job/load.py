@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job import finetune
 from autoscout.job.hf_config import shape_of
+from autoscout.job.lengths import of_file
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job, MetricSource, Model, Traffic
+from kb.records import AutoscoutError, Budget, Guard, Job, MetricSource, Model, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
@@ -35,9 +37,11 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
-    job = converted(path, data, Job)
+    job = _with_paths_from(path.parent, converted(path, data, Job))
+    if isinstance(file := job.traffic.lengths, str):
+        job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
     refuse(path, _problems(job))
-    return _with_paths_from(path.parent, job)
+    return job
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
@@ -58,7 +62,13 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
 
     return msgspec.structs.replace(
         job,
-        traffic=_with_trace(msgspec.structs.replace(job.traffic, trace=absolute(job.traffic.trace))),
+        traffic=_with_trace(
+            msgspec.structs.replace(
+                job.traffic,
+                trace=absolute(job.traffic.trace),
+                lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
+            )
+        ),
         launch=msgspec.structs.replace(
             job.launch,
             recorded=absolute(job.launch.recorded),
@@ -114,6 +124,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if model != Model():
         yield from _model_problems(model)
         yield from _traffic_problems(job)
+    yield from finetune.problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
@@ -135,25 +146,40 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "objective needs exactly one of minimize and maximize"
     for name, source in job.launch.metrics.items():
         yield from _metric_problems(f"launch.metrics.{name}", source)
+    yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
 
 
+def _guard_problems(guard: Guard) -> typing.Iterator[str]:
+    if not guard.command:
+        if guard != Guard():
+            yield "guard has no command that says a number"
+        return
+    try:
+        if not re.compile(guard.pattern).groups:
+            yield "guard.pattern needs a group for the number, such as 'acc = ([\\d.]+)'"
+    except re.error as error:
+        yield f"guard.pattern: {error}"
+    if guard.at_least is None and guard.at_most is None:
+        yield "guard needs at_least or at_most, the limit of the number that its command says"
+
+
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
     if isinstance(source, str):
         source = MetricSource(pattern=source)
-    ways = [way for way in (source.pattern, source.between, source.json) if way]
+    ways = [way for way in (source.pattern, source.between, source.counter, source.json) if way]
     if len(ways) != 1:
-        yield f"{where} needs exactly one of pattern, between and json"
-    for pattern in (source.pattern, source.between):
+        yield f"{where} needs exactly one of pattern, between, counter and json"
+    for pattern in (source.pattern, source.between, source.counter):
         try:
             compiled = re.compile(pattern)
         except re.error as error:
             yield f"{where}: '{pattern}' is no pattern ({error}); brackets and dots of its own need a backslash"
         else:
-            if pattern and pattern == source.pattern and not compiled.groups:
+            if pattern and pattern in (source.pattern, source.counter) and not compiled.groups:
                 yield f"{where}: '{pattern}' has no group; put what is the number into brackets: ([\\d.]+)"
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
@@ -122,12 +123,35 @@ class Target:
         """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none."""
         return ""
 
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        """The engine's own code run for some ranks without a device: does it start, does it fit, what does it send.
+
+        Errors: AutoscoutError (exit 2) where the engine cannot be traced."""
+        raise AutoscoutError(
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core can; `autoscout predict` and "
+            f"`autoscout profile` work on it",
+            2,
+        )
+
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         """What runs a configuration, exactly as an experiment is run. Errors: AutoscoutError (exit 2) when it cannot
         be written down."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
+
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        """The launch with the versions that measured it, as far as it names any."""
+        return launch
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         """Formats of an export, by name, beside those that every target has (or in place of one)."""

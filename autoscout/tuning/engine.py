@@ -25,7 +25,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import check_of, target_of
 from autoscout.tuning import rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
@@ -43,14 +43,15 @@ _WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobod
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder` is relative to the session's."""
+class Experiment(msgspec.Struct, frozen=True):
+    """`folder` is relative to the session's; `elsewhere`: as of Wanted."""
 
     number: int
     purpose: str
     configuration: Configuration
     name: str
     folder: str
+    elsewhere: bool = False
 
 
 class Engine:
@@ -76,7 +77,7 @@ class Engine:
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.simulators = simulators
-        self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
+        self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were started
@@ -114,7 +115,7 @@ class Engine:
         self._step = 0
         self._waiting: dict[int, Asking] = {}  # by the number of the experiment that it waits for
         self._ready: list[tuple[Asking, Wanted]] = []  # what is to be started next
-        self._purposes: dict[int, str] = {}
+        self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
         self._nothing_left = 0  # outlooks in a row that say so
@@ -152,11 +153,13 @@ class Engine:
         """What came of an experiment; as it counts, held against the reference."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
-        purpose = self._purposes.pop(number)
+        experiment = self._running.pop(number)
+        purpose = experiment.purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
-            self._ready.insert(0, (asking, Wanted(configuration=measurement.configuration, purpose="repeat")))
+            again = Wanted(configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere)
+            self._ready.insert(0, (asking, again))
             self._took(began)
             return measurement
         purpose, measurement = self.disturbances.settled(purpose, measurement)
@@ -232,11 +235,11 @@ class Engine:
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
-        experiment = self._started(wanted.configuration, wanted.purpose)
+        experiment = self._started(wanted.configuration, wanted.purpose, wanted.elsewhere)
         self._waiting[experiment.number] = asking
         return experiment
 
-    def _started(self, configuration: Configuration, purpose: str) -> Experiment:
+    def _started(self, configuration: Configuration, purpose: str, elsewhere: bool = False) -> Experiment:
         self.begun_at = self.begun_at or time.monotonic()
         self.experiments += 1
         self.searched += purpose in _SEARCH_PURPOSES
@@ -246,8 +249,8 @@ class Engine:
             ExperimentStarted(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder),
             write=True,
         )
-        self._purposes[number] = purpose
-        return Experiment(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder)
+        self._running[number] = Experiment(number, purpose, configuration, name, folder, elsewhere)
+        return self._running[number]
 
     # ---- the search -----------------------------------------------------------------------------------------------
 

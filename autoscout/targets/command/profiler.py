@@ -1,24 +1,23 @@
 """One experiment on a person's own command: start, read while it runs, end when enough is known, tell or classify."""
 
 import math
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from autoscout.running import early, results, supervised
+from autoscout.running import early, processes, results, supervised
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
-from autoscout.targets.command.failures import classify, nearest_lines
+from autoscout.targets.command.failures import classify, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
-from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource
+from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Status
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json")
 _LOOK_S = 0.2  # between two looks at files that grow
@@ -72,7 +71,9 @@ class CommandProfiler:
         job, about = self._job, self.environment()
         prepare(folder)
         place = Place(
-            folder=str(folder), port=str(free_port()), iterations=str(job.launch.warmup + job.launch.iterations)
+            folder=str(folder),
+            port=str(processes.free_port()),
+            iterations=str(job.launch.warmup + job.launch.iterations),
         )
         run = started(job, configuration, place)
         began = time.time()
@@ -107,8 +108,11 @@ class CommandProfiler:
             iterations_s=found.iterations_s,
             losses=_finite(found.losses),
             grad_norms=_finite(found.grad_norms),
+            conditions=early.conditions(reader.costs(), bool(reader.hopeless)),
         )
         if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
+            if died := self._died(reader, ended, log):
+                return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=told.losses)
             if broken := reader.not_finite():
                 return msgspec.structs.replace(told, status="wrong", evidence=broken)
             if reader.hopeless:
@@ -120,6 +124,15 @@ class CommandProfiler:
         lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
         status, evidence = classify(ended, log, preset_of(job).failure, job.launch.timeout_s, kills, lacking)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
+
+    def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:
+        """Of a run that ended with 0 all the same, as in `python train.py | tee log`: fewer iterations than were asked
+        for, and an exception after the last of them."""
+        wanted, costs = self._job.launch.iterations, reader.costs()
+        if ended.code != 0 or not costs or len(costs) >= wanted:
+            return None
+        after = f"but after {len(costs)} of {wanted} iterations it said: "
+        return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
 
 
 class Reader:
@@ -146,6 +159,11 @@ class Reader:
         self.first_at: float | None = None  # monotonic: of the first iteration that is said
         self.began = time.monotonic()
         self.hopeless = ""
+
+    def patterns(self) -> list[str]:
+        """Of what it prints."""
+        printed = [s for s in self._sources.values() if not s.json and not s.file]
+        return [s.pattern or s.between for s in printed]
 
     def feed(self, piece: bytes) -> None:
         self._stream.feed(piece, time.monotonic())
@@ -241,12 +259,6 @@ def prepare(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("", 0))
-        return listening.getsockname()[1]
-
-
 def _example(job: Job) -> Started:
     """Some configuration's, to see what it runs on."""
     from autoscout.targets.jobs import JobSpace
@@ -256,8 +268,10 @@ def _example(job: Job) -> Started:
 
 
 def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
-    """`start_s`: until the first iteration was said, warm-up included."""
+    """`start_output_s`: until it said anything; `start_s`: until the first iteration was said, warm-up included."""
     found = {}
+    if ended.first_output_s is not None:
+        found["start_output_s"] = ended.first_output_s
     if reader.first_at is not None:
         found["start_s"] = reader.first_at - reader.began
     if ended.peak_rss_gib:
@@ -273,7 +287,7 @@ def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:
         return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
     said = reader.values()
     for name, source in sources.items():
-        pattern = source if isinstance(source, str) else source.pattern or source.between
+        pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter
         if pattern and not said.get(name):
             return f"no line matches launch.metrics.{name}{nearest_lines(log, pattern)}"
     return f"{metric} was not said: {', '.join(f'{len(v)} × {n}' for n, v in said.items())}"

@@ -1,7 +1,7 @@
 """Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,11 @@ from kb.records import Configuration, Job
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
-
-SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
 
 class Megatron(Target):
@@ -31,6 +30,9 @@ class Megatron(Target):
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+        from autoscout.targets.megatron import finetuning
+
+        yield from finetuning.problems(job)
         if job.launch.current:
             from autoscout.targets.megatron.training_line import problems
 
@@ -103,28 +105,48 @@ class Megatron(Target):
 
         return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
 
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        from autoscout.targets.megatron.shadow import shadow
+
+        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments
+        from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
-        flags = arguments.flags(job, configuration)
+        finetuning.exportable(job)
+        flags = {**arguments.flags(job, configuration), **persons.said(job)}
         files = {}
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         devices = [node.count for node in used_nodes(job, configuration)]
+        program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
+        if job.model.lora:
+            program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
+            flags, missing, folder = {}, bridge.MISSING, ""
         return Launch(
             job=job.name,
             name="",
             evidence="",
-            program=[SCRIPT],
+            program=program,
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.MISSING,
+            missing=missing,
+            folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
 

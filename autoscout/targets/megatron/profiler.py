@@ -9,17 +9,20 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.job.objective import from_metric
+from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
-from autoscout.running import results, symptoms
+from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import arguments, finetuning, persons
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
+from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
 RANK = WORKER / "train.py"
 
@@ -39,6 +42,14 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._final = False
+        self._bar: early.Bar | None = None
+        self._elsewhere = False
+        self._doubts = Doubts(job)
+
+    def aim(self, bar: early.Bar | None) -> None:
+        """What the next run has to beat (running/early.py)."""
+        self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -56,11 +67,19 @@ class MegatronProfiler:
         try:
             return self._run(configuration, name, folder)
         finally:
-            self._stopping = False
+            self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
         """The measurement of an experiment that finished while nobody was left to write it down."""
         return measured(folder)
+
+    def place(self, elsewhere: bool) -> None:
+        """Whether the next run is to be on other GPUs than usual, where there are free ones."""
+        self._elsewhere = elsewhere
+
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are the final confirmation's, which train as the person does."""
+        self._final = final and bool(persons.in_the_end(self._job))
 
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
@@ -70,25 +89,39 @@ class MegatronProfiler:
         """Ends every process that is still held."""
         self._launcher.close()
 
+    def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
+        """Free GPUs beside the usual ones, if the run is to be there."""
+        if not self._elsewhere or len(seen) <= self._job.devices:
+            return []
+        taken = gpus.taken([devices.physical(i, given) for i in range(len(seen))])
+        return devices.beside(self._job, seen, memory, taken)
+
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = arguments.world_size(configuration)
         try:
+            environment = {**self.environment(), **settings(self._job, self._final)}
             about = results.About(
                 configuration=configuration,
                 name=name,
-                context=context_of(self._job, self.environment()),
-                environment=self.environment(),
+                context=context_of(self._job, environment),
+                environment=environment,
                 ranks=ranks,
                 started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
-        worker = worker_config(self._job, configuration, seen, memory)
-        visible = worker["environment"].get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        spare = self._spare(seen, memory, given)
+        worker = worker_config(self._job, configuration, seen, memory, spare, self._final)
+        worker |= bar_in_seconds(self._job, self._bar)
+        chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
+        visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
+            return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
@@ -115,28 +148,54 @@ class MegatronProfiler:
         )
 
 
+def settings(job: Job, final: bool) -> dict[str, str]:
+    """Of the environment: what the person says of training, where that is not what is searched with."""
+    theirs = persons.in_the_end(job) if final else {}
+    return {SETTINGS: content_hash(theirs)} if theirs else {}
+
+
 def worker_config(
-    job: Job, configuration: Configuration, seen: list[str], memory: Sequence[float] = ()
+    job: Job,
+    configuration: Configuration,
+    seen: list[str],
+    memory: Sequence[float] = (),
+    spare: Sequence[int] = (),
+    final: bool = False,
 ) -> dict[str, Any]:
     """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
-    `memory` in GiB.
+    `memory` in GiB; `spare`: indices of those to run on, rather than on the usual ones; `final`: in the confirmation.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say.
     """
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
-        chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory)
+        chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory, spare)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
+    theirs = persons.in_the_end(job) if final else persons.while_searching(job)
+    flags = {**arguments.flags(job, configuration), **theirs}
+    if launch.path:
+        flags |= persons.stand_ins(job, flags)
     return {
         "device": devices.device_kind(job),
         "environment": variables,
-        "arguments": arguments.flags(job, configuration),
+        "arguments": flags,
+        "checkout": launch.path,
+        **finetuning.worker(job),
         "warmup": launch.warmup,
         "iterations": launch.iterations,
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
+    """What the worker may end itself by: {} where the objective is not a step's time, or its inverse."""
+    tokens = job.traffic.global_batch * job.traffic.seq_len
+    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
+    if bar is None or of_a_second is None:
+        return {}
+    return {"best_s": bar.cost / from_metric(job.objective, of_a_second), "spread": bar.spread}
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

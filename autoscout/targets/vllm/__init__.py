@@ -63,14 +63,13 @@ class Vllm(Target):
         return [alone]
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.recipes import first, stated
-        from autoscout.targets.vllm.expert import advised
+        from autoscout.targets.vllm.expert import portfolio
         from autoscout.targets.vllm.serving_line import launched
 
         job: Job | None = getattr(space, "job", None)
         if job is not None and job.launch.current:
             yield launched(space, job)[0]
-        yield first(space, stated(space), advised(space))
+        yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.vllm.profiler import VllmProfiler
@@ -98,6 +97,11 @@ class Vllm(Target):
         from autoscout.targets.vllm.launching import launch
 
         return launch(job, configuration)
+
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        from autoscout.targets.vllm.launching import as_measured
+
+        return as_measured(launch, environment)
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.vllm import formats

@@ -2,6 +2,7 @@
 
     train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
 
+The loop is ours, or that of the person's own Megatron-LM where the experiment names one (megatron_lm.py).
 Beside EXPERIMENT.json it leaves rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why not).
 Runs under the target's interpreter: needs torch and megatron-core and nothing else. With `--leash` it
 ends when its stdin closes.
@@ -15,7 +16,6 @@ import json
 import os
 import platform
 import resource
-import statistics
 import sys
 import time
 import traceback
@@ -26,11 +26,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import leash
+from course import Course
 
-_COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_steps = 0
+_courses: list[Course] = []  # the one that runs
 _entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
@@ -76,10 +76,35 @@ def load(device: str) -> None:
 
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
-    load(config["device"])
+    course = Course(config, _global_mean)
+    _courses.append(course)
+    if config.get("checkout"):
+        import megatron_lm
+
+        device, built = megatron_lm.trained(config, course, _enter, _look_at_memory, _forget_peak_memory)
+    else:
+        load(config["device"])
+        device, built = _trained(config, course)
+    import torch
+
+    return {
+        **course.result(),
+        **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
+        **built,
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "host": platform.node(),
+        "index": _index(device),
+        "versions": _versions(),
+        "time": time.time(),
+    }
+
+
+def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
+    """Our own loop; its device, and how much was built."""
     import building
     import configs
-    import torch
 
     _enter("groups")
     config = configs.read(config)
@@ -96,69 +121,16 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     graphs = building.recorder(config, shape, chunks, optimizer)
     sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
     buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
-    return {
-        **_train(config, chunks, optimizer, device, graphs),
-        **_peak_memory(device),
-        **_of_the_start(),
-        "threads": len(os.listdir("/proc/self/task")),
+    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
+    course.on(device, recorded_at + 1)
+    while not course.over:
+        if course.steps == recorded_at:
+            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
+        course.begin()
+        course.end(*_iteration(config, chunks, optimizer, device, course.steps, course.of_experts))
+    return device, {
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "host": platform.node(),
-        "index": _index(device),
-        "versions": _versions(),
-        "time": time.time(),
-    }
-
-
-def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, graphs: Any) -> dict[str, Any]:
-    """Warm-up until times do not fall any more, then as many iterations as a decision needs (steady.py). `graphs`:
-    recorded after the warm-up that they need, and then warmed up too; None without."""
-    global _steps
-    import alone
-    import steady
-
-    warmup_s: list[float] = []
-    iterations_s: list[float] = []
-    own_s: list[float] = []
-    alone_s: list[float] = []
-    losses: list[float] = []
-    grad_norms: list[float] = []
-    of_experts: list[float] = []
-    cpu_s: list[float] = []
-    by_itself = alone.Alone(device)
-    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
-    warmup = max(config["warmup"], recorded_at + 1)
-    while not steady.enough(iterations_s, config["iterations"], config["measure_s"]):
-        if _steps == recorded_at:
-            import building
-
-            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
-        cpu = _cpu_seconds()
-        seconds, own, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
-        _steps += 1
-        if len(losses) < _COMPARED:
-            losses.append(_global_mean(loss, device))
-            grad_norms.append(float(grad_norm))
-        if len(warmup_s) < warmup:
-            warmup_s.append(seconds)
-            continue
-        iterations_s.append(seconds)
-        own_s.append(own)
-        cpu_s.append(_cpu_seconds() - cpu)
-        alone_s.append(by_itself.seconds())
-        if steady.still_warm(iterations_s, len(warmup_s), warmup):
-            warmup_s.append(iterations_s.pop(0))
-            for series in (own_s, cpu_s, alone_s):
-                del series[0]
-    return {
-        "warmup_s": warmup_s,
-        "iterations_s": iterations_s,
-        "step_time_s": statistics.median(own_s),
-        "alone_s": statistics.fmean(alone_s),
-        "cpu_s": statistics.fmean(cpu_s),
-        "losses": losses,
-        "grad_norms": grad_norms + of_experts,
     }
 
 
@@ -169,10 +141,12 @@ def _iteration(
     the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
+    import samples
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    data = batches.micro_batches(config, number, device)
+    data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
+    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
@@ -185,8 +159,8 @@ def _iteration(
         data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=len(data),
-        seq_length=config["seq_len"],
-        micro_batch_size=config["micro_batch"],
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
         forward_only=False,
     )
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
@@ -204,12 +178,16 @@ def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> t
     import torch
 
     batch = next(iterator)
+    some = {"packed_seq_params": batch.packed} if getattr(batch, "packed", None) else {}
+    hidden, mask = getattr(batch, "hidden", None), getattr(batch, "mask", None)
     forward = model.build_schedule_plan if return_schedule_plan else model
-    output = forward(batch.tokens, batch.positions, None, labels=batch.labels)
+    output = forward(batch.tokens, batch.positions, hidden, labels=batch.labels, **some)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
-        total = token_losses.float().sum()
+        token_losses = token_losses.float()
+        total = token_losses.sum() if mask is None else (token_losses * mask).sum()
         count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        count = count if mask is None else mask.sum().int()
         return total, count, torch.stack([total.detach(), count.float()])
 
     return output, loss
@@ -252,11 +230,6 @@ def _finish(device: Any) -> None:
         import torch
 
         torch.cuda.synchronize(device)
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _forget_peak_memory(device: Any) -> None:
@@ -340,7 +313,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error))[-4000:],
         "in_megatron": any("/megatron/core/" in frame.filename for frame in frames),
         "phase": _phase,
-        "steps": _steps,
+        "steps": _courses[-1].steps if _courses else 0,
         "time": time.time(),
         "memory": _memory_at_failure(),
     }
