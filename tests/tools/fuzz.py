@@ -299,6 +299,8 @@ def fuzz(inputs: int, seed: int, on_fault: Callable[[int, str, list[str], str], 
         for number in range(inputs):
             kind, arguments, fault = one(good, number, seed)
             counts[kind] += 1
+            if number % 50 == 49:
+                print(f"{number + 1} of {inputs}, {faults} faults", file=sys.stderr, flush=True)
             if fault:
                 faults += 1
                 on_fault(number, kind, arguments, fault)
