@@ -198,7 +198,7 @@ class TestWithoutTheEngine:
             return Rank(rank=number, verdict="starts", imbalance=imbalance, steps=[step], reserved=round(gib * GIB))
 
         bare = Shadow(job="j", name="n", configuration={}, verdict="starts", sentence="", world=8, ranks=[])
-        found = judged(bare, [rank(7, 20), rank(0, 30), rank(0, 40, 1.5)], True, 1.0, 79.0, 1.5)
+        found = judged(bare, [rank(7, 20), rank(0, 30), rank(0, 40, 1.5)], 0.03, 1.0, 79.0, 1.5)
         assert [r.rank for r in found.ranks] == [0, 7, 0]
         assert found.imbalanced == pytest.approx(34)
         assert found.low < 30 < 34 < found.high
