@@ -180,7 +180,7 @@ class Watch(TorchDispatchMode):
             size = _bytes(args[0])
         ranks = group.size() if group is not None else 1
         named = self.names.get(group.group_name, "world") if group is not None else ""
-        entry = (name.removeprefix("c10d.").removesuffix(".default").rstrip("_"), named, ranks, size)
+        entry = (name.removeprefix("c10d.").removesuffix(".default").strip("_"), named, ranks, size)
         self.collectives[(*entry, self.where())] += 1
         self.order.append(["collective", self.where(), *entry])
 
