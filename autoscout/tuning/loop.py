@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import slots
-from autoscout.running import conditions, early, symptoms
+from autoscout.running import conditions, early, power, symptoms
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
@@ -95,6 +95,8 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def _run(self) -> None:
+        if power.KNOB in self.engine.space.knob and self.job.launch.launcher != "replay" and (why := power.refused()):
+            raise AutoscoutError(why)
         while not self.engine.over:
             if self.stop.asked and not self.tape.replaying:
                 raise Interrupted
@@ -153,7 +155,8 @@ class Loop:
         if self.job.launch.launcher == "replay":
             return self.profiler.run(experiment.configuration, experiment.name, folder)
         watch = conditions.Watch()
-        measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+        with power.capped(experiment.configuration):
+            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 

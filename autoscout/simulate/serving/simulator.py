@@ -20,6 +20,7 @@ from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
+from autoscout.job.trace import HASHED
 from kb.records import Traffic
 
 # Up to so many configurations are simulated event by event: under a lasting load, and as fixed batches, which take
@@ -58,6 +59,8 @@ class ServingSimulator:
             return f"the serving model needs {listed(missing)}"
         if not any(name in columns for name in ("traffic", "batch", "concurrency", "rate")):
             return "the serving model needs a load: traffic, batch, concurrency or rate"
+        if isinstance(traffic := columns.get("traffic"), Traffic) and (traffic.sessions or traffic.trace.endswith(HASHED)):
+            return "the serving model does not know what sessions find again in the KV cache"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"

@@ -87,6 +87,7 @@ class Megatron(Target):
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
+        from autoscout.running import power
         from autoscout.targets.launch import Launch
         from autoscout.targets.megatron import arguments
 
@@ -106,7 +107,7 @@ class Megatron(Target):
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.MISSING,
+            missing=[*arguments.MISSING, *power.advice(configuration)],
             on_gpus=device_kind(job) == "cuda",
         )
 

@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,6 +45,7 @@ def measurement(folder: Path) -> Measurement | None:
             "tokens_per_s": flags["--global-batch-size"] * flags["--seq-length"] / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
+            **_energy(ranks, flags["--global-batch-size"] * flags["--seq-length"]),
         },
         iterations_s=ranks[0]["iterations_s"],
         losses=losses,
@@ -59,6 +61,13 @@ def measurement(folder: Path) -> Measurement | None:
         environment=about.environment,
         at=at,
     )
+
+
+def _energy(ranks: list[dict[str, Any]], tokens: int) -> dict[str, float]:
+    """`tokens` of an iteration; {} where the driver does not tell it of every rank."""
+    if not all("energy_j" in rank for rank in ranks):
+        return {}
+    return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens / len(ranks[0]["iterations_s"])}
 
 
 def _finite(values: list[float]) -> list[float]:

@@ -24,6 +24,7 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import energy
 import leash
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
@@ -113,6 +114,7 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     losses: list[float] = []
     grad_norms: list[float] = []
     of_experts: list[float] = []
+    taken: float | None = None
     cpu_s = 0.0
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     warmup = max(config["warmup"], recorded_at + 1)
@@ -122,6 +124,8 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             import building
 
             building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
+        if _steps == warmup:
+            taken = energy.joules(_gpu(device))
         cpu = _cpu_seconds()
         seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
@@ -137,7 +141,9 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             fastest = min([warmup_s[-1], *iterations_s])
             affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
             wanted = warmup + max(2, min(config["iterations"], affordable))
+    now = energy.joules(_gpu(device))
     return {
+        **({} if taken is None or now is None else {"energy_j": now - taken}),
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
         "cpu_s": cpu_s / len(iterations_s),
@@ -212,6 +218,15 @@ def _global_mean(losses: list[Any], device: Any) -> float:
 def _enter(phase: str) -> None:
     global _phase
     _phase = phase
+
+
+def _gpu(device: Any) -> list[str]:
+    """This rank's, by its UUID; none on CPUs."""
+    if device.type != "cuda":
+        return []
+    import torch
+
+    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
 
 
 def _finish(device: Any) -> None:
