@@ -14,6 +14,9 @@ from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence has lines and tabs
+_ESCAPED = re.compile(  # in JSON: what stands for a control character, and the pair of backslashes that does not
+    rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
+)
 _SHOWN = 60  # characters of what is refused
 
 
@@ -44,6 +47,11 @@ def shown(text: str) -> str:
 def plain(text: str) -> str:
     """`text` as one line without control characters: for the comments of scripts, and for terminals."""
     return _CONTROL.sub(" ", text)
+
+
+def plain_json(text: bytes) -> bytes:
+    """A JSON document whose strings hold no control characters but line ends and tabs: spaces are in their places."""
+    return _ESCAPED.sub(lambda found: found[0] if found[0] == b"\\\\" else b" ", text)
 
 
 def job(stored: str | bytes) -> Job:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
-from kb import older
+from kb import door, older
 from kb.records import RECORDS, AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 
 
@@ -356,8 +356,9 @@ class Journal:
             self._file.truncate(whole)
 
 
-def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
-    """Yields (event, offset after its line) from `offset` on; stops before a torn last line."""
+def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[AnyEvent, int]]:
+    """Yields (event, offset after its line) from `offset` on; stops before a torn last line. `plain`: without the
+    control characters that a foreign journal's texts may hold, for terminals."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -366,7 +367,7 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
                     return
                 offset += len(line)
                 try:
-                    event = _decode(line)
+                    event = _decode(door.plain_json(line) if plain else line)
                 except msgspec.DecodeError as error:
                     raise _damaged(path, offset, error) from error
                 yield event, offset
@@ -417,8 +418,8 @@ def _records(line: bytes) -> int:
     return version if isinstance(version, int) else 0
 
 
-def events(path: Path) -> list[AnyEvent]:
-    return [event for event, _ in read(path)]
+def events(path: Path, plain: bool = False) -> list[AnyEvent]:
+    return [event for event, _ in read(path, plain=plain)]
 
 
 def _cannot_write(path: Path, error: OSError) -> AutoscoutError:

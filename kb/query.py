@@ -1,22 +1,39 @@
 """Read-only SQL for people: one query at a time, its result as plain data, and that in the usual formats."""
 
+import contextlib
 import csv
 import datetime
 import decimal
 import io
 import math
+import os
+import pickle
 import re
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from kb.connect import reader
+from kb.query_room import Request
 from kb.records import AutoscoutError
 
 _LONGEST_CELL = 60  # characters, in the formats for terminals
+_MOST = 2**40  # rows
+_IN_THE_FILE_S = 0.5  # that a query may keep sessions from writing
+_PREFIX = ".asked-"
+_STALE_S = 86_400.0
+_VALUES = {
+    *(("datetime", name) for name in ("datetime", "date", "time", "timedelta", "timezone")),
+    ("decimal", "Decimal"),
+    ("uuid", "UUID"),
+}
 
 
 class Table(NamedTuple):
@@ -26,45 +43,96 @@ class Table(NamedTuple):
     truncated: bool  # there are more rows than `limit`
 
 
-def run(kb: Path, sql: str, limit: int | None = 1000, offset: int = 0) -> Table:
+def run(
+    kb: Path, sql: str, limit: int | None = 1000, offset: int = 0, *, seconds: float = 60.0, memory_mib: int = 1024
+) -> Table:
     """Runs one query and returns at most `limit` rows (None: all) after the first `offset`.
 
-    It can change nothing and read no files. Errors: AutoscoutError; exit code 2 with DuckDB's words on where
-    the query is wrong. Raises KeyboardInterrupt when interrupted.
+    It can change nothing, reads no files and runs in a process of its own (kb/query_room.py), which is ended after
+    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2 with DuckDB's words on
+    where the query is wrong. Raises KeyboardInterrupt when interrupted.
     """
-    import duckdb
-
-    with reader(kb) as con:
-        try:
-            _refuse_all_but_queries(con, sql)
-            description, rows = _fetch(con, sql, None if limit is None else offset + limit + 1)
-            rows = rows[offset:]
-        except (duckdb.IOException, duckdb.InternalException, duckdb.FatalException):
-            raise  # it is the file, not the query
-        except duckdb.Error as error:
-            raise AutoscoutError(_sentence(str(error)), 2) from error
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        raise AutoscoutError("the query is no valid UTF-8 text", 2) from None
+    count = None if limit is None else min(limit, _MOST) + 1
+    request = Request(str(kb), sql, count, min(offset, _MOST), _IN_THE_FILE_S, memory_mib, "")
+    reply = _ask(request)
+    if reply is None and seconds > _IN_THE_FILE_S:
+        with _folder(kb) as folder:
+            reply = _ask(msgspec.structs.replace(request, seconds=seconds, copy=folder))
+    if reply is None:
+        raise AutoscoutError(f"the query took more than {seconds:g} s and was ended; give it more with --seconds", 2)
+    columns, types, rows = reply
     truncated = limit is not None and len(rows) > limit
-    names = _distinct([column[0] for column in description])
-    return Table(names, [str(column[1]) for column in description], rows[:limit], truncated)
+    return Table(_distinct(columns), types, rows[:limit], truncated)
 
 
-def _fetch(con: Any, sql: str, count: int | None) -> tuple[list[Any], list[tuple[Any, ...]]]:
-    """In a thread of its own: Ctrl-C does not reach a thread that is inside DuckDB."""
-    from concurrent import futures
+def _ask(request: Request) -> Any:
+    """The columns, their types and the rows; None when the time was up."""
+    # The same modules as ours, and none from the folder that the person happens to be in.
+    path = os.pathsep.join(each for each in sys.path if each)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "kb.query_room"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; stdin stays open: at its end it would end
+            process.stdin.write(msgspec.json.encode(request) + b"\n")
+            process.stdin.flush()
+        said = process.stdout.read()
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    if code == -signal.SIGALRM:
+        return None
+    if code:
+        raise AutoscoutError(
+            f"the query ended its process ({signal.strsignal(-code) if code < 0 else f'exit code {code}'}): it "
+            f"needs too much memory, or DuckDB cannot do it; ask for less, or give it more with --memory-mib",
+            2,
+        )
+    reply = _Plain(io.BytesIO(said)).load()
+    if reply[0] == "error":
+        raise AutoscoutError(reply[1], reply[2])
+    return reply
 
-    def work() -> tuple[list[Any], list[tuple[Any, ...]]]:
-        cursor = con.execute(sql)
-        return cursor.description, cursor.fetchall() if count is None else cursor.fetchmany(count)
 
-    with futures.ThreadPoolExecutor(1) as pool:
-        result = pool.submit(work)
-        try:
-            return result.result()
-        except KeyboardInterrupt:
-            while not result.done():
-                con.interrupt()
-                futures.wait([result], 0.05)
-            raise
+class _Plain(pickle.Unpickler):
+    """Values only: what answers ran somebody's query."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) not in _VALUES:
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no value")
+        return super().find_class(module_name, global_name)
+
+
+@contextlib.contextmanager
+def _folder(kb: Path) -> Iterator[str]:
+    """For a copy of the knowledge base and temporary files, beside it if possible; what killed ones left is removed."""
+    parent = kb.resolve().parent
+    parent = parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _STALE_S:
+                shutil.rmtree(old, ignore_errors=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
+            yield folder
+    except OSError as error:
+        raise AutoscoutError(
+            f"{parent}: a copy to ask cannot be made there ({error.strerror}); free some space"
+        ) from error
 
 
 def render(table: Table, form: str) -> str | bytes:
@@ -75,36 +143,6 @@ def render(table: Table, form: str) -> str | bytes:
     if form not in FORMATS:
         raise AutoscoutError(f"there is no format {form!r}; choose one of {', '.join(FORMATS)}", 2)
     return FORMATS[form](table)
-
-
-def _refuse_all_but_queries(con: Any, sql: str) -> None:
-    kinds = [statement.type.name for statement in con.extract_statements(sql)]
-    if not kinds:
-        raise AutoscoutError("there is no SQL to run; `FROM runs` shows all measurements", 2)
-    # DuckDB makes two statements of a PIVOT: one creates a temporary type.
-    allowed = {"SELECT", "EXPLAIN"} if len(kinds) == 1 else {"SELECT", "CREATE"}
-    for kind in kinds:
-        if kind not in allowed:
-            raise AutoscoutError(
-                f"{kind} is refused: SQL here only reads the knowledge base; start with SELECT or FROM", 2
-            )
-    if kinds.count("SELECT") > 1:
-        raise AutoscoutError("this is more than one query; run them one after another", 2)
-
-
-def _sentence(said: str) -> str:
-    """DuckDB's message without its prefix, then the line with the caret that shows where."""
-    message, line, position = said.partition("\n\nLINE ")
-    message = " ".join(message.split())
-    if "file system operations are disabled" in message or "is disabled through configuration" in message:
-        message = f"SQL here cannot touch files or load extensions ({message}); use --out to write a result"
-    elif "read-only mode" in message:
-        message = f"SQL here only reads the knowledge base ({message})"
-    elif "'pytz'" in message:
-        message = "times with a time zone cannot be shown; add ::TIMESTAMP to the column"
-    else:
-        message = f"the query does not work: {message}"
-    return f"{message}\nLINE {position}" if line else message
 
 
 def _distinct(names: list[str]) -> list[str]:

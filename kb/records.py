@@ -247,7 +247,7 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
     warmup: int = 1
-    iterations: int = 5
+    iterations: int = 10  # fewer where they tell the mean within 1 %
     measure_s: float = 8.0  # slow configurations measure fewer iterations, but never fewer than 2
     timeout_s: float = 120.0  # outer limit of one experiment
     repeats: int = 3  # re-measurements of the finalists and of the default at the end
@@ -328,9 +328,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     of the experts' gradients alone in the first one, if there are any.
 
     `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
-    a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s,
-    power_w; `rank_devices`: where each rank ran, as "host:kind:index". `conditions`: what it was like to measure then,
-    such as foreign_cpu_share, steal_share (of the CPU time, 0 to 1), clock_mhz, temperature_c, throttled (1 or 0).
+    a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s
+    (by its own clock), alone_s (a fixed piece of arithmetic without the others), power_w; `rank_devices`: where each
+    rank ran, as "host:kind:index". `conditions`: what it was like to measure then, such as foreign_cpu_share,
+    steal_share (of the CPU time, 0 to 1), clock_mhz, temperature_c, throttled (1 or 0), warmup_iterations.
     """
 
     later: ClassVar[tuple[str, ...]] = ("period", "per_rank", "rank_devices", "conditions")

@@ -91,9 +91,9 @@ class SessionApp(App[None]):
     def _say(self, event: Steered) -> None:
         asked = " ".join([event.what, *(f"{n}={v}" for n, v in event.values.items())])
         if event.refused:
-            self.notify(f"{asked} is refused: {event.refused}", severity="warning", timeout=10)
+            self.notify(f"{asked} is refused: {event.refused}", severity="warning", timeout=10, markup=False)
         else:
-            self.notify(f"{asked}: done")
+            self.notify(f"{asked}: done", markup=False)
 
     def _tick(self) -> None:
         """Draws what came since the last tick; once a second also what only the clock changes."""
@@ -163,9 +163,9 @@ class SessionApp(App[None]):
         file = self.session.follower.folder / "best.sh"
         try:
             file.write_text(line + "\n")
-            self.notify(f"copied, and written to {file}")
+            self.notify(f"copied, and written to {file}", markup=False)
         except OSError as error:
-            self.notify(f"copied; not written to {file}: {error.strerror}")
+            self.notify(f"copied; not written to {file}: {error.strerror}", markup=False)
 
     def action_filter(self) -> None:
         self.action_show("experiments")
@@ -255,9 +255,9 @@ class SessionApp(App[None]):
             return
         try:
             give(self.session.follower.folder, parsed(what, words or [], f"screens, pid {os.getpid()}"))
-            self.notify(f"{what}: takes effect before the next experiment")
+            self.notify(f"{what}: takes effect before the next experiment", markup=False)
         except AutoscoutError as error:
-            self.notify(str(error), severity="error")
+            self.notify(str(error), severity="error", markup=False)
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from tui.options import note
+from tui.plain import PlainStream
 from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
 
 
@@ -47,6 +48,7 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.records import AutoscoutError
 
+    sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

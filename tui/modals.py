@@ -25,7 +25,7 @@ class Help(ModalScreen[None]):
             text.append(f"{keys:<10}", style="bold").append(f"{meaning}\n")
         text.right_crop(1)
         with VerticalScroll(classes="box"):
-            yield Static(text)
+            yield Static(text, markup=False)
 
 
 class Sure(ModalScreen[bool]):
@@ -39,7 +39,7 @@ class Sure(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(f"{self.question}\n\ny yes   n no")
+            yield Static(f"{self.question}\n\ny yes   n no", markup=False)
 
 
 class Prompt(ModalScreen[str]):
@@ -58,7 +58,7 @@ class Prompt(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Input(self.value, placeholder=self.example, id="order")
-            yield Static(self.below)
+            yield Static(self.below, markup=False)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
         self.dismiss(submitted.value)
@@ -79,7 +79,7 @@ class Choose(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(self.question)
+            yield Static(self.question, markup=False)
             yield OptionList(*self.options)
 
     def action_move(self, by: int) -> None:
@@ -109,7 +109,7 @@ class Full(ModalScreen[None]):
         with VerticalScroll(classes="full") as box:
             box.border_title = self.heading
             box.border_subtitle = "j k scroll  q back"
-            yield Static(self.text)
+            yield Static(self.text, markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

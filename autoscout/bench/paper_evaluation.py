@@ -132,7 +132,7 @@ def evaluate(
 
 
 def job_of(name: str, scope: Scope) -> Job:
-    job = load_job(Path(__file__).parents[2] / "fixtures" / "jobs" / f"{name}.toml")
+    job = load_job(name)
     if job.task == "serve":  # the serving model knows clusters of one kind of device
         cluster = msgspec.structs.replace(job.cluster, nodes=[Node(device="a100", count=8)])
         return msgspec.structs.replace(job, cluster=cluster, space=SpaceLimits(fix=_SERVING_FIXED))

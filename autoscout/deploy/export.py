@@ -16,23 +16,27 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
     # Here, not above: the screens draw launches too, and must not wait for numpy and networkx.
-    from autoscout.deploy.recommendation import best_of_session
+    from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import session_started
 
     found = best_of_session(kb, session)
     job = session_started(kb, session).job
-    winner, space = Configuration(found.best.configuration), JobSpace.of_job(job)
+    winner = Configuration(found.best.configuration)
+    default = found.default.configuration if found.default else {}
     if not assignments:
-        return job, launch(job, winner, space.name(winner), found.evidence)
+        return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint)
+    space = JobSpace.of_job(job)
     other = completed(space, parse(space, assignments), winner)
-    return job, launch(job, other, space.name(other), "not the winner: asked for with --config")
+    told = of_checkpoint(job, Configuration(default), other) if default else ""
+    return job, launch(job, other, space.name(other), "not the winner: asked for with --config", told)
 
 
-def launch(job: Job, configuration: Configuration, name: str, evidence: str) -> Launch:
+def launch(job: Job, configuration: Configuration, name: str, evidence: str, checkpoint: str = "") -> Launch:
     """Errors: AutoscoutError (exit 2) for a target that has no launch command yet."""
-    return msgspec.structs.replace(target_of(job).launch(job, configuration), name=name, evidence=evidence)
+    found = target_of(job).launch(job, configuration)
+    return msgspec.structs.replace(found, name=name, evidence=evidence, checkpoint=checkpoint)
 
 
 def written(job: Job, found: Launch, form: str) -> str:

@@ -1,4 +1,4 @@
-"""The best configuration beside the expert default, from what the knowledge base holds."""
+"""The best configuration beside the reference, from what the knowledge base holds."""
 
 import statistics
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import reference_of
 from autoscout.running import equivalence
-from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace, expert_default, meanings
 from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
@@ -45,19 +45,22 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: Measured
     default: Measured | None
+    reference: str  # what the default is, in words
     worst: Measured | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval, where the two were re-measured in turns
     high: float | None
     evidence: str
     changes: list[KnobChange]
+    checkpoint: str = ""  # whether a training that runs as the default can go on as the best
 
 
 def best_of_session(kb: Path, session: str) -> Best:
     started = session_started(kb, session)
     past = journals.events(session_folder(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in _measurements(past)]
-    return _best(started.job, JobSpace.of_job(started.job), started.default, rows, _confirmed(past))
+    recipes = [started.default, *started.recipes]
+    return _best(started.job, recipes, rows, _confirmed(past))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
@@ -79,7 +82,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     for session in dict.fromkeys(session for session, _ in reversed(rows)):
         if confirmed := _confirmed_alike(kb, session, job):
             break
-    return _best(job, space, default, rows, confirmed)
+    return _best(job, space.recipes, rows, confirmed)
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
@@ -94,11 +97,11 @@ def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
 
 def _best(
     job: Job,
-    space: Space,
-    default: Configuration,
+    recipes: list[Configuration],
     rows: list[tuple[str, Measurement]],
     confirmed: Confirmed | None,
 ) -> Best:
+    """`recipes`: the first is the default."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -115,7 +118,8 @@ def _best(
     else:
         winner = min(medians, key=medians.__getitem__)
         confirmed = None
-    default = _to_beat(space, default, rows, medians, confirmed)
+    default = _to_beat(recipes, rows, medians, confirmed)
+    called = reference_of(job) if default == recipes[0] else "the best expert recipe"
     base = medians.get(default.id)
     gain = base / medians[winner] if base is not None else None
     if confirmed is not None and confirmed.gain is not None:
@@ -131,18 +135,20 @@ def _best(
         default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
         if base is not None
         else None,
+        reference=called,
         worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
         gain=gain,
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, len(groups[winner]), len(groups)),
-        changes=_changes(space, default, best_configuration),
+        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
+        + _nearness(confirmed, [m for _, m in rows], default),
+        changes=_changes(job, default, best_configuration),
+        checkpoint=of_checkpoint(job, default, best_configuration),
     )
 
 
 def _to_beat(
-    space: Space,
-    default: Configuration,
+    recipes: list[Configuration],
     rows: list[tuple[str, Measurement]],
     medians: dict[str, float],
     confirmed: Confirmed | None,
@@ -150,9 +156,8 @@ def _to_beat(
     """The recipe that the gain is quoted against: the one that the finalists were held against, else the best of those
     that were measured."""
     if confirmed is not None:
-        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), default)
-    recipes = space.recipes if isinstance(space, JobSpace) else [default]
-    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=default)
+        return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
+    return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
 
 
 def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
@@ -169,21 +174,21 @@ def _measured(job: Job, group: list[Measurement], confirmed: float | None = None
     )
 
 
-def _evidence(confirmed: Confirmed | None, repeats: int, configurations: int) -> str:
+def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurations: int) -> str:
     seen = f"best of {configurations} measured configurations"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
-        return f"{seen}; measured {times}, not re-measured in turns with the default"
+        return f"{seen}; measured {times}, not re-measured in turns with {called}"
     if confirmed.sentence:
         return f"{seen}; re-measured in rounds: {confirmed.sentence}{_next_best(confirmed)}"
     times = f"{confirmed.pairs} times" if confirmed.pairs > 1 else "once"
     text = f"{seen}; finalists re-measured {times} in turns: "
     if confirmed.name == confirmed.default_name:
-        text += "keep the expert default, nothing is measurably faster"
+        text += f"keep {called}, nothing is measurably faster"
     elif confirmed.gain is None:
-        text += "the expert default did not run"
+        text += f"{called} did not run"
     else:
-        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than the expert default"
+        text += f"{_times(confirmed.gain, confirmed.low, confirmed.high)} faster than {called}"
     return text + _next_best(confirmed)
 
 
@@ -201,16 +206,43 @@ def _next_best(confirmed: Confirmed) -> str:
     return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
 
 
+def _nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
+    """Said where something that noise does not tell apart was not chosen, because it changes more."""
+    rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
+    if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
+        return ""
+    ours, theirs = differing(confirmed.winner, default), differing(rival, default)
+    if not 0 < ours < theirs:
+        return ""
+    return (
+        "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
+        f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
+    )
+
+
+def differing(one: Configuration, other: Configuration) -> int:
+    """Knobs whose values differ."""
+    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
+
+
+def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
+    """ "" or a sentence: whether a running training can go on as another configuration."""
+    told = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
+    return f"a checkpoint of the training that runs now {told}" if told else ""
+
+
 def _times(ratio: float, low: float | None, high: float | None) -> str:
     interval = f" (95 % interval {low:.2f}–{high:.2f}×)" if low is not None and high is not None else ""
     return f"{ratio:.2f}×{interval}"
 
 
-def _changes(space: Space, default: Configuration, best: Configuration) -> list[KnobChange]:
+def _changes(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
+    """In the job's order of knobs, as far as the job says what they are."""
+    said = meanings(job)
     return [
-        KnobChange(knob.name, default.knobs.get(knob.name), best.knobs.get(knob.name), knob.meaning)
-        for knob in space.knobs
-        if default.knobs.get(knob.name) != best.knobs.get(knob.name)
+        KnobChange(name, default.knobs.get(name), best.knobs.get(name), said.get(name, ""))
+        for name in dict.fromkeys([*said, *default.knobs, *best.knobs])
+        if default.knobs.get(name) != best.knobs.get(name)
     ]
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import device_memory_gib, devices, models
+from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Budget, Job, MetricSource, Model, Sessions, Traffic
@@ -24,7 +25,7 @@ def read_job(path: str | Path) -> Job:
     """What holds for every target is checked here, the rest by targets/jobs.py.
 
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
-    path = Path(path)
+    path = job_file(path)
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}

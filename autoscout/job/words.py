@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from kb.records import Job
+
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or a list of what there is."""
@@ -17,3 +19,12 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def listed(values: Any) -> str:
     return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+
+
+def reference_of(job: Job | None) -> str:
+    """What the configuration that others are held against is, in words."""
+    if job is None:
+        return "the reference"
+    if job.launch.current or job.launch.command:
+        return "your present launch"
+    return "the expert default" if job.model.layers else "the reference"

@@ -1,9 +1,10 @@
 """What it was like to measure: what others did on this machine while an experiment ran.
 
-CPU, from the kernel's counters: `foreign_cpu_share` (what processes that are not ours took of all CPU time),
-`steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time in which something waited
-for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while it runs: the least
-`clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or power slowed one).
+CPU, from the kernel's counters: `cpu_share` (of all CPU time that was used), `foreign_cpu_share` (what processes that
+are not ours took of it), `steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time
+in which something waited for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while
+it runs: the least `clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or power
+slowed one); the same of each rank's device among `per_rank`.
 """
 
 import contextlib
@@ -17,9 +18,11 @@ import msgspec
 
 from autoscout.cluster import gpus
 from autoscout.running import processes
+from kb.records import Measurement
+from kb.sharing import hosts
 
 _EVERY_S = 2.0
-_FIELDS = "clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
+_FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
 # Of NVML's reasons those that a configuration does not bring about by itself: hardware slowdown, thermal (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are how such devices work.
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
@@ -36,12 +39,23 @@ class Counters(msgspec.Struct, frozen=True):
     waited: float = 0.0
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """One GPU at one time; `reasons`: why its clock is not higher, as bits of NVML."""
+
+    index: int
+    name: str
+    clock_mhz: float
+    temperature_c: float
+    power_w: float
+    reasons: int
+
+
 class Watch:
     """From its making to `ended`."""
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), counters()
-        self._samples: list[list[float]] = []  # clock, temperature, power, reasons of one device at one time
+        self.samples: list[Sample] = []
         self._over = threading.Event()
         self._sampler: threading.Thread | None = None
         if shutil.which("nvidia-smi"):
@@ -56,13 +70,14 @@ class Watch:
         total = now.total - self._before.total
         if total > 0:
             foreign = (now.busy - self._before.busy) - (now.ours - self._before.ours)
+            found["cpu_share"] = min(max((now.busy - self._before.busy) / total, 0.0), 1.0)
             found["foreign_cpu_share"] = min(max(foreign / total, 0.0), 1.0)
             found["steal_share"] = max(now.steal - self._before.steal, 0.0) / total
         if now.waited:
             found["cpu_pressure"] = min(max(now.waited - self._before.waited, 0.0) / elapsed, 1.0)
         if self._sampler is not None:
             self._sampler.join(timeout=_EVERY_S + 5)
-            found |= of_gpus(self._samples)
+            found |= of_gpus(self.samples)
         return found
 
     def _sample(self) -> None:
@@ -70,30 +85,43 @@ class Watch:
             said = gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0)
             if not said:
                 return
-            self._samples += parsed(said)
+            self.samples += parsed(said)
 
 
-def parsed(table: str) -> list[list[float]]:
+def parsed(table: str) -> list[Sample]:
     """The rows of nvidia-smi's CSV that are whole."""
     rows = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         with contextlib.suppress(ValueError):
-            clock, temperature, power, reasons = cells
-            rows.append([float(clock), float(temperature), float(power), float(int(reasons, 16))])
+            index, name, clock, temperature, power, reasons = cells
+            rows.append(Sample(int(index), name, float(clock), float(temperature), float(power), int(reasons, 16)))
     return rows
 
 
-def of_gpus(samples: list[list[float]]) -> dict[str, float]:
+def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
-    clocks, temperatures, powers, reasons = zip(*samples, strict=True)
     return {
-        "clock_mhz": min(clocks),
-        "temperature_c": max(temperatures),
-        "power_w": sum(powers) / len(powers),
-        "throttled": float(any(int(reason) & _SLOWED for reason in reasons)),
+        "clock_mhz": min(s.clock_mhz for s in samples),
+        "temperature_c": max(s.temperature_c for s in samples),
+        "power_w": sum(s.power_w for s in samples) / len(samples),
+        "throttled": float(any(s.reasons & _SLOWED for s in samples)),
     }
+
+
+def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
+    """With what each rank's device did. A run that does not say where its ranks were (a server, a person's own command)
+    gets one value a GPU instead. Ranks of other machines are not seen from here: then nothing is added."""
+    by_index = {i: [s for s in samples if s.index == i] for i in sorted({s.index for s in samples})}
+    devices = measurement.rank_devices or [f"{hosts.host()}:{found[0].name}:{i}" for i, found in by_index.items()]
+    here = [device.split(":")[0] == hosts.host() for device in devices]
+    indices = [int(device.rsplit(":", 1)[1]) for device in devices]
+    if not by_index or not all(here) or not set(indices) <= set(by_index):
+        return measurement
+    each = [of_gpus(by_index[i]) for i in indices]
+    seen = {name: [one[name] for one in each] for name in each[0]}
+    return msgspec.structs.replace(measurement, rank_devices=devices, per_rank={**measurement.per_rank, **seen})
 
 
 def counters() -> Counters:

@@ -4,7 +4,7 @@
                  │ gains                                       SPARSE ├─► bandit ──► asked
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
-The order of experiments: the expert default; where nothing is known beforehand, a few configurations far from each
+The order of experiments: the reference; where nothing is known beforehand, a few configurations far from each
 other; then what the bandit's choice proposes; at the end of a budget the front-runners again.
 
 Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
@@ -100,9 +100,7 @@ class AutoScout:
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
-            return self._decide(
-                "default", Proposal(self.default, "DEFAULT", 0.0, "the expert default, to compare with")
-            )
+            return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
         if known < (2 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
             return self._decide("opening", self._opening(informed))
         self.bandit.age()

@@ -157,7 +157,7 @@ class Sequential:
                     arm=self.name.upper(),
                     configurations=[self._asked],
                     names=[self.space.name(self._asked)],
-                    why=f"proposed by {self.name}" if self.pool.known else "the expert default, to compare with",
+                    why=f"proposed by {self.name}" if self.pool.known else "the reference, to compare with",
                 )
             )
         return [self._asked]

@@ -93,8 +93,13 @@ class Space:
 
     @property
     def reference(self) -> Configuration | None:
-        """What others are held against; None: of a table nobody knows."""
-        return None
+        """What others are held against: the first recipe."""
+        return self.recipes[0] if self.recipes else None
+
+    @property
+    def recipes(self) -> list[Configuration]:
+        """What experts start from; [] where nobody does."""
+        return []
 
     # ---- codes and configurations ------------------------------------------------------------------------
 

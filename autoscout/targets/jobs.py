@@ -53,6 +53,15 @@ def declared(job: Job) -> Catalog:
     return extended(job, kind.catalog(job), kind.refuses_knob)
 
 
+def meanings(job: Job) -> dict[str, str]:
+    """What each knob of a job does, in words; none where they cannot be had any more."""
+    try:
+        knobs = [*device_knobs(job)[1], *declared(job).knob]
+    except AutoscoutError:
+        return {}
+    return {knob.name: knob.meaning for knob in knobs}
+
+
 def notes(job: Job) -> list[str]:
     """How the job's catalog and the installed version differ."""
     return target_of(job).notes(declared(job), job)
@@ -65,12 +74,16 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """The first of the target's recipes. Errors: AutoscoutError (exit 3)."""
+        """Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
-    @cached_property
+    @property
     def recipes(self) -> list[Configuration]:
         """What experts start from, the first is the reference; none twice. Errors: AutoscoutError (exit 3)."""
+        return self._recipes
+
+    @cached_property
+    def _recipes(self) -> list[Configuration]:
         found = list(target_of(self.job).recipes(self))
         return [c for i, c in enumerate(found) if c not in found[:i]]
 

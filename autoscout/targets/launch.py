@@ -10,13 +10,15 @@ from kb.records import Value
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`program`: what runs, without its flags. `arguments`: its flags; True: a flag without a value, a list: several
-    values. `ranks`: processes on each node, when a launcher starts them (torchrun); []: the program starts its own.
-    `devices`: of each node. `files`: rendered files by name, which the program reads from its folder. `missing`: what
-    only the person knows. `image`: a container's. `folder`: where the program runs, "" anywhere."""
+    values. `checkpoint`: what becomes of a running training's. `ranks`: processes on each node, when a launcher starts
+    them (torchrun); []: the program starts its own. `devices`: of each node. `files`: rendered files by name, which the
+    program reads from its folder. `missing`: what only the person knows. `image`: a container's. `folder`: where the
+    program runs, "" anywhere."""
 
     job: str
     name: str
     evidence: str
+    checkpoint: str = ""
     program: list[str]
     arguments: dict[str, Value | list[str]]
     environment: dict[str, str]
@@ -55,7 +57,7 @@ def comments(*texts: str) -> list[str]:
 def heading(launch: Launch) -> list[str]:
     """What a person should read first, as comments."""
     missing = f"add: {'; '.join(launch.missing)}" if launch.missing else ""
-    return comments(f"{launch.job}: {launch.name}", launch.evidence, missing)
+    return comments(f"{launch.job}: {launch.name}", launch.evidence, launch.checkpoint, missing)
 
 
 def exports(launch: Launch) -> list[str]:

@@ -141,6 +141,11 @@ class Target:
         """As `check`, for long enough to write a checkpoint and to evaluate."""
         raise AutoscoutError(f"--soak cannot run target = '{self.name}' by itself; run the exported command", 2)
 
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        """What becomes of a checkpoint of a training that runs as `now` when it goes on as `new`, as the end of a
+        sentence; "" where nothing is known."""
+        return ""
+
     # ---- knowledge ------------------------------------------------------------------------------------------------
 
     def simulators(self, job: Job) -> "list[Member]":

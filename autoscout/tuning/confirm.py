@@ -44,7 +44,17 @@ def finalists(
         least, most = min(costs.values()), FINALISTS
         chosen = [b.configuration for b in believed if costs[b.configuration.id] <= _WITHIN * least]
     chosen = [c for c in chosen if c.id != default.id][:most]
+    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, ranking.noise)]
+    chosen += [c for c in beside if c not in chosen and c.id != default.id]
     return [*chosen, default] if default.id in costs else chosen
+
+
+def _least(costs: dict[str, float], noise: float) -> list[str]:
+    """The least single measurements, as far as noise may have put them in a wrong order. What is believed may be wrong,
+    too: two rounds are cheaper than to have left out the best."""
+    least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
+    excess = {name: math.log(costs[name] / costs[least[0]]) for name in least}
+    return [name for name in least if expected_excess(-excess[name], max(math.sqrt(2) * noise, 1e-9)) >= WORTH]
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
@@ -70,8 +80,9 @@ def verdict(
     default: Configuration,
     around: dict[str, Around] | None = None,
 ) -> Confirmed | None:
-    """Of the finalists that are proven to be cheaper than the default the cheapest (among equals the nearest to it);
-    the default where there is none. None if nothing ran. `around`: what is known of the finalists' neighbours."""
+    """What is claimed, and what is recommended. Claimed is what is proven. Recommended is the cheapest that is proven,
+    else the cheapest as it is believed to be, whatever its probability: something has to be chosen; of those that are
+    alike the nearest to the default. None if nothing ran. `around`: what is known of the finalists' neighbours."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
     rounds = [row for row in rounds if row]
@@ -81,20 +92,13 @@ def verdict(
     fit = trial.fit(rounds)
     proven = trial.proven(rounds)
     here = default.id in fit.level
-    in_the_end = [name for name in fit.level if name in dict(rounds[-1])]
-    if not here:
-        winner = min(in_the_end, key=fit.level.__getitem__)
-    elif proven:
-        alike = [name for name in proven if fit.level[name] - fit.level[proven[0]] <= _ALIKE]
-        winner = min(alike, key=lambda name: (_steps(configurations[name], default), fit.level[name]))
-    else:
-        winner = default.id
+    winner = _chosen(proven or list(dict(rounds[-1])), fit, configurations, default)
     others = sorted((name for name in fit.level if name != winner), key=fit.level.__getitem__)
     rival = fit.contrast(others[0], winner) if others else None
     leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
     against = fit.contrast(default.id, leader) if here and leader is not None else None
     kind = "faster" if proven else _kind(against, here)
-    value = to_metric(job.objective, _typical(rounds, winner))
+    value = to_metric(job.objective, _typical(rounds, fit, winner))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
     behind, behind_low, behind_high = _ratio(rival)
     more = _more(trial, fit, against, kind)
@@ -103,7 +107,7 @@ def verdict(
         name=space.name(configurations[winner]),
         value=value,
         default_name=space.name(default),
-        default_value=to_metric(job.objective, _typical(rounds, default.id)) if here else None,
+        default_value=to_metric(job.objective, _typical(rounds, fit, default.id)) if here else None,
         gain=gain,
         low=low,
         high=high,
@@ -116,9 +120,22 @@ def verdict(
         p_better=None if against is None else against.p_better,
         noise=fit.noise if fit.dof else None,
         more=more,
-        sentence=_sentence(space.name(configurations[leader]) if leader else "", against, kind, more, len(rounds))
+        sentence=_sentence(
+            space.name(configurations[leader]) if leader else "", against, kind, more, len(rounds), winner == leader
+        )
         + _shape((around or {}).get(winner)),
     )
+
+
+def _chosen(names: Sequence[str], fit: Fit, configurations: dict[str, Configuration], default: Configuration) -> str:
+    """Of `names`; the default where nothing is likelier to be better than it, or no difference matters."""
+    best = min(names, key=fit.level.__getitem__)
+    if default.id in fit.level:
+        against = fit.contrast(default.id, best)
+        if against.low <= 0 and (against.p_better <= 0.5 or _kind(against, True) == "equal"):
+            return default.id
+    alike = [name for name in names if fit.level[name] - fit.level[best] <= _ALIKE]
+    return min(alike, key=lambda name: (_steps(configurations[name], default), fit.level[name]))
 
 
 def _steps(configuration: Configuration, default: Configuration) -> int:
@@ -128,14 +145,14 @@ def _steps(configuration: Configuration, default: Configuration) -> int:
     )
 
 
-def _typical(rounds: Sequence[Round], name: str) -> float:
-    """Geometric mean of its costs."""
-    logs = [math.log(c) for row in rounds for found, c in row if found == name]
-    return math.exp(sum(logs) / len(logs))
+def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
+    """Its cost in the middle of all rounds, also where it was not measured in each: ratios are those of the fit."""
+    common = [math.log(c) - fit.level[found] for row in rounds for found, c in row]
+    return math.exp(fit.level[name] + sum(common) / len(common))
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
-    """Of the best that is not proven to be faster; `here`: the reference ran."""
+    """Of the best beside the reference where nothing is proven; `here`: the reference ran."""
     if against is None:
         return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
@@ -167,7 +184,8 @@ def _ratio(contrast: Contrast | None) -> tuple[float | None, float | None, float
     return ratio, math.exp(contrast.low), math.exp(contrast.high)
 
 
-def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, rounds: int) -> str:
+def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, rounds: int, chosen: bool) -> str:
+    """`chosen`: `name` is recommended."""
     times = f"{rounds} rounds" if rounds > 1 else "one round"
     if against is None and name:
         return f"{name} has nothing to be compared with: the reference did not run in {times}"
@@ -187,7 +205,8 @@ def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, 
     if kind == "equal":
         return f"{name} and the reference differ by less than 1 %: {gain} ({between}; {chance}; {times})"
     wanted = f"; {more} rounds would tell" if more else ""
-    return f"undecided: {name} at {gain} against the reference ({between}; {chance}; {times}){wanted}"
+    done = "it is the better guess" if chosen else "the reference is kept"
+    return f"undecided: {name} at {gain} against the reference ({between}; {chance}; {times}), so {done}{wanted}"
 
 
 def _shape(around: Around | None) -> str:

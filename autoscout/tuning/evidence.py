@@ -15,10 +15,12 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import chdtri, ndtr, stdtr, stdtrit
 
 LEVEL = 0.95
-QUIET = 0.006  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
+QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
+_STILL = 0.006  # scatter of the reference up to which most of the 5 % are spent at once
+_DOUBT = 0.001  # a machine is louder than that where a quiet one would scatter so much once in a thousand times
 FLOOR = 2e-4  # of the standard deviation of one log-cost: no clock and no scheduler is quieter
 EXPECTED = 0.2  # standard deviation of the log of a gain before it is measured: for the probability that it is one
 
@@ -30,6 +32,11 @@ class Noise(msgspec.Struct, frozen=True):
 
     squares: float = 0.0
     dof: int = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether what was seen does not speak against a dedicated system; False where nothing was."""
+        return self.dof > 0 and self.squares <= QUIET**2 * float(chdtri(self.dof, _DOUBT))
 
     @staticmethod
     def of(costs: Sequence[float]) -> "Noise":
@@ -95,7 +102,7 @@ def plan(limit: int, noise: Noise) -> dict[int, float]:
     the 5 % waits for the end."""
     if limit < 3:
         return {2: 1.0}
-    quiet = 0.8 if noise.dof and noise.squares / noise.dof <= QUIET**2 else 0.4 if not noise.dof else 0.1
+    quiet = 0.8 if noise.dof and noise.squares / noise.dof <= _STILL**2 else 0.4 if not noise.dof else 0.1
     if limit < 5:
         return {2: quiet, limit: 1 - quiet}
     return {2: quiet, 4: (1 - quiet) / 3, limit: (1 - quiet) * 2 / 3}
@@ -112,6 +119,10 @@ class Fit(msgspec.Struct, frozen=True):
     dof: int
     rounds: int
     share: float
+
+    @property
+    def quiet(self) -> bool:
+        return Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
         names = list(self.level)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from autoscout.job.words import reference_of
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
@@ -12,7 +13,7 @@ _SECONDS = ("step_time_s", "step_time_min_s")
 
 
 def too_slow(job: Job, space: Space, default: Configuration) -> str:
-    """ "" or that the expert default is predicted to need more than `launch.timeout_s` for its warm-up and the least
+    """ "" or that the reference is predicted to need more than `launch.timeout_s` for its warm-up and the least
     that is measured; its start comes on top."""
     if job.objective.metric not in _SECONDS or job.launch.launcher == "replay":
         return ""
@@ -25,7 +26,7 @@ def too_slow(job: Job, space: Space, default: Configuration) -> str:
     if not 0.5 * job.launch.timeout_s < needed < float("inf"):
         return ""
     return (
-        f"the expert default is predicted to take {step:.3g} s a step: {job.launch.warmup} to warm up and {_LEAST} "
+        f"{reference_of(job)} is predicted to take {step:.3g} s a step: {job.launch.warmup} to warm up and {_LEAST} "
         f"measured are {needed:.0f} s, and launch.timeout_s = {job.launch.timeout_s:g} is for the start too; write "
         f"timeout_s = {3 * needed + 120:.0f} or more"
     )

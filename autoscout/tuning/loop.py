@@ -158,6 +158,7 @@ class Loop:
         with power.capped(experiment.configuration):
             measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
+        measurement = conditions.on_ranks(measurement, watch.samples)
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.job.words import reference_of
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -27,6 +28,7 @@ from autoscout.search.strategy import usable
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
+from autoscout.targets.target import target_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode
@@ -75,8 +77,9 @@ def tune(
     """A new session, called `name` if given. Errors: AutoscoutError; Interrupted after everything is on disk."""
     repair(kb, on_note)
     space = JobSpace.of_job(job)
-    if problem := fits_nowhere(space):
-        on_note(problem)
+    for note in (fits_nowhere(space), *target_of(job).notes_on_job(job)):
+        if note:
+            on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
@@ -123,7 +126,7 @@ def begun(
         orderings=carried.orderings,
         host=hosts.host(),
         records=RECORDS,
-        recipes=space.recipes[1:] if isinstance(space, JobSpace) and options.strategy != ALONE else [],
+        recipes=space.recipes[1:] if options.strategy != ALONE else [],
     )
     folder = store.session_folder(kb, started.session)
     with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
@@ -260,7 +263,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
             if of_default:
                 engine.reference.judge(of_default[-1])
             elif configuration.id != default.id:
-                on_note("the losses are not checked: the expert default has not been measured for this job yet")
+                on_note(f"the losses are not checked: {reference_of(job)} has not been measured for this job yet")
             return Loop(engine, profiler, kb, on_note, stop).profile_alone(configuration)
 
 

@@ -4,7 +4,8 @@
        ▲                └─► who may still win, and the reference ──┐
        └───────────────────────────────────────────────────────────┘
 
-It ends when measuring up to the limit is expected to gain less than WORTH; on a quiet machine after two rounds.
+It ends when measuring up to the limit is expected to make neither the choice better nor anything proven; on a quiet
+machine after two rounds. What is proven and what is chosen are two things: a choice has to be made in any case.
 """
 
 import math
@@ -14,10 +15,10 @@ import msgspec
 import numpy as np
 
 from autoscout.tuning import evidence
-from autoscout.tuning.evidence import QUIET, Contrast, Fit, Noise, Round, expected_excess
+from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
 
-WORTH = 0.0025  # of the cost: a gain for which no more rounds are made
-CHOICE = 0.001  # the same for the choice among those that are proven
+WORTH = 0.0025  # of the cost: a gain that is not proven for less
+CHOICE = 0.001  # of the cost: what more rounds have to make the choice better by
 MOVED = 0.01  # of the reference's cost beside its noise, from which on the machine is another one than before
 _STEADY_LOOK = 4  # the first look that is believed on a machine that moved
 
@@ -71,26 +72,30 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         candidates = [name for name in ran if name != self.reference]
         if not candidates:
             return []
-        if fit.noise <= QUIET and not self.moved(rounds, fit):
+        if fit.quiet and not self.moved(rounds, fit):
             return []
-        if self.reference not in ran:
-            leader = min(candidates, key=fit.level.__getitem__)
-        else:
-            leader = next(iter(self._proven(rounds, fit)), self.reference)
-        gains = {name: self._worth(fit, leader, name) for name in candidates if name != leader}
-        worth = WORTH if leader == self.reference else CHOICE
-        if max(gains.values(), default=0.0) < worth:
+        leader = min(ran, key=fit.level.__getitem__)
+        better = {name: self._better(fit, leader, name) for name in ran if name != leader}
+        open_ = self.reference in ran and not self._proven(rounds, fit)
+        proof = {name: self._proof(fit, name) for name in candidates} if open_ else {}
+        if max(better.values(), default=0.0) < CHOICE and max(proof.values(), default=0.0) < WORTH:
             return []
-        kept = [name for name in candidates if name == leader or gains[name] >= worth / 4]
+        kept = [
+            name
+            for name in candidates
+            if name == leader or better[name] >= CHOICE / 4 or proof.get(name, 0.0) >= WORTH / 4
+        ]
         return [*kept, self.reference] if self.reference in ran else kept
 
-    def _worth(self, fit: Fit, leader: str, name: str) -> float:
-        """What choosing `name` in place of the leader is expected to gain once the limit is reached. Against the
-        reference only what is proven counts."""
-        contrast = fit.contrast(leader, name)
+    def _better(self, fit: Fit, leader: str, name: str) -> float:
+        """What the choice is expected to gain if at the limit `name` may have taken the leader's place."""
+        mean, error = fit.contrast(leader, name).believed()
+        return expected_excess(mean, max(error * math.sqrt(1 - fit.rounds / self.limit), 1e-9))
+
+    def _proof(self, fit: Fit, name: str) -> float:
+        """The gain that is expected to be proven for `name` against the reference at the limit."""
+        contrast = self.against(fit, name)
         mean, error = contrast.believed()
-        if leader != self.reference:
-            return expected_excess(mean, error)
         done = fit.rounds / self.limit
         later = contrast.error * math.sqrt(done)
         needed = later * evidence.quantile(self.share(self.limit), fit.dof + self.limit - fit.rounds)
@@ -111,10 +116,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         last = dict(rounds[-1])
         found = [name for name in self.finalists if name in last and self.against(fit, name).low > 0]
         return sorted(found, key=fit.level.__getitem__)
-
-    def winner(self, rounds: Sequence[Round]) -> str:
-        """The cheapest that is proven; else the reference."""
-        return next(iter(self.proven(rounds)), self.reference)
 
     def against(self, fit: Fit, name: str) -> Contrast:
         """The reference beside `name`: above 0 `name` is cheaper."""

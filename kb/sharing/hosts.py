@@ -12,6 +12,10 @@ def hashed_host(name: str) -> str:
 
 def host() -> str:
     """This machine's name as sessions record it. $AUTOSCOUT_HOST: `name` (default), `hash`, or `none`."""
+    return named(socket.gethostname())
+
+
+def named(name: str) -> str:
+    """A machine of this cluster, likewise."""
     wanted = os.environ.get("AUTOSCOUT_HOST", "name")
-    name = socket.gethostname()
     return {"hash": hashed_host(name), "none": ""}.get(wanted, name)

@@ -171,6 +171,7 @@ def test_what_cannot_matter_to_vllm_is_absent():
 def test_the_kv_cache_must_hold_one_request_and_a_block():
     """Tried by starting engines: 128 tokens in blocks of 32 need 5 blocks of 64 KiB; in fp8 half of that."""
     job = job_of(SERVE)
+    job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, dtype="bf16"))
     attributes = attributes_of(job)
     assert attributes["model_len"] == 128
     rule = next(r for r in JobSpace.of_job(job).rules if r.id == "VK2")

@@ -55,6 +55,30 @@ def test_finalists_are_the_best_as_believed_and_one_that_was_lucky_once_is_not_f
     assert OTHER not in found[:1]
 
 
+def test_noise_may_have_hidden_the_second_least_single_measurement():
+    """The belief that smooths over neighbours may err; what noise could have turned around is measured again."""
+    rng = np.random.default_rng(0)
+    rows = [measured(SPACE, SPACE.sample(rng), noise=0.1, seed=i) for i in range(30)]
+    three = sorted(rows, key=lambda m: m.metrics["step_time_s"])[:3]
+    assert {m.configuration.id for m in three} <= {c.id for c in chosen(took(DEFAULT, 0.4), *rows)}
+
+
+def test_what_is_said_of_costs_and_of_their_ratio_is_the_same_on_a_machine_that_drifts():
+    """The finalist is measured in the slow rounds only, as one that failed by the machine's fault in the others."""
+    found = judged(
+        [
+            [(OTHER, 1.0), (DEFAULT, 1.1)],
+            [(OTHER, 2.0), (DEFAULT, 2.2)],
+            [(DEFAULT, 1.1)],
+            [(OTHER, 2.0), (DEFAULT, 2.2)],
+        ]
+    )
+    assert found is not None
+    assert found.default_value is not None
+    assert found.gain is not None
+    assert found.default_value / found.value == pytest.approx(found.gain, rel=1e-9)
+
+
 def test_a_gain_that_repeats_is_proven_after_two_rounds():
     found = judged([[(OTHER, 1.0), (DEFAULT, 1.2)], [(OTHER, 1.001), (DEFAULT, 1.2)]], anchors=(1.2, 1.201, 1.199))
     assert found is not None
@@ -69,18 +93,26 @@ def test_a_gain_that_repeats_is_proven_after_two_rounds():
     assert "faster than the reference" in found.sentence
 
 
-def test_what_is_not_proven_does_not_beat_the_default_and_is_called_undecided():
+def test_what_is_not_proven_is_called_undecided_and_the_better_guess_is_recommended():
     rounds = [[(OTHER, w), (DEFAULT, d)] for w, d in ((1.0, 1.1), (1.1, 1.05), (1.0, 1.1), (1.02, 1.04))]
     found = judged(rounds)
     assert found is not None
-    assert (found.verdict, found.winner, found.gain, found.low) == ("undecided", DEFAULT, 1.0, None)
+    assert (found.verdict, found.winner) == ("undecided", OTHER)
     assert not found.decided
-    assert found.rival_name == SPACE.name(OTHER)
+    assert found.low is not None
+    assert found.gain is not None
+    assert found.low < 1 < found.gain
     assert found.sentence.startswith("undecided")
+    assert "the better guess" in found.sentence
     assert found.more is not None
     assert found.more > 4  # what more measurements would buy
     assert found.p_better is not None
     assert 0.5 < found.p_better < 1
+    turned = judged([[(DEFAULT if c == OTHER else OTHER, s) for c, s in row] for row in rounds])
+    assert turned is not None
+    assert (turned.verdict, turned.winner, turned.gain, turned.low) == ("undecided", DEFAULT, 1.0, None)
+    assert turned.rival_name == SPACE.name(OTHER)
+    assert "the reference is kept" in turned.sentence
 
 
 def test_equal_is_said_only_where_less_than_one_percent_is_left():
@@ -123,7 +155,7 @@ def test_two_rounds_are_not_enough_on_a_machine_that_moved_since_the_search():
     rounds = [[(OTHER, 1.0), (DEFAULT, 1.3)], [(OTHER, 1.0), (DEFAULT, 1.3)]]
     moved = judged(rounds, anchors=(1.0, 1.001, 0.999))
     assert moved is not None
-    assert (moved.verdict, moved.winner) == ("undecided", DEFAULT)
+    assert moved.verdict == "undecided"
     stayed = judged(rounds, anchors=(1.3, 1.301, 1.299))
     assert stayed is not None
     assert stayed.verdict == "faster"

@@ -48,15 +48,31 @@ def test_the_conditions_of_a_run_are_shares():
     assert all(0 <= share <= 1 for share in found.values())
 
 
+SMI = """0, NVIDIA A100-SXM4-80GB, 1410, 64, 350.1, 0x0000000000000004
+1, NVIDIA A40, 1200, 88, 250.0, 0x0000000000000040
+2, NVIDIA A40, [N/A], 1, 2, 0x0
+"""
+
+
 def test_the_driver_tells_what_slowed_a_gpu():
-    rows = conditions.parsed(
-        "1980, 64, 650.1, 0x0000000000000004\\n1410, 88, 300.0, 0x0000000000000040\\n[N/A], 1, 2, 0x0\\n".replace(
-            "\\n", "\n"
-        )
-    )
-    assert conditions.of_gpus(rows) == {"clock_mhz": 1410, "temperature_c": 88, "power_w": 475.05, "throttled": 1.0}
+    rows = conditions.parsed(SMI)
+    assert conditions.of_gpus(rows) == {"clock_mhz": 1200, "temperature_c": 88, "power_w": 300.05, "throttled": 1.0}
     assert conditions.of_gpus(rows[:1])["throttled"] == 0.0  # the power cap is how they work
     assert conditions.of_gpus([]) == {}
+
+
+def test_what_each_device_did_stands_at_its_rank(monkeypatch):
+    monkeypatch.setenv("AUTOSCOUT_HOST", "none")
+    rows = conditions.parsed(SMI)
+    placed = msgspec.structs.replace(run(0.1), rank_devices=[":NVIDIA A40:1", ":NVIDIA A100-SXM4-80GB:0"])
+    found = conditions.on_ranks(placed, rows)
+    assert found.per_rank["power_w"] == [250.0, 350.1]
+    assert found.per_rank["throttled"] == [1.0, 0.0]
+    server = conditions.on_ranks(run(0.1), rows)  # says nothing of ranks: one value a GPU
+    assert server.rank_devices == [":NVIDIA A100-SXM4-80GB:0", ":NVIDIA A40:1"]
+    elsewhere = msgspec.structs.replace(run(0.1), rank_devices=["another:NVIDIA A40:0"])
+    assert conditions.on_ranks(elsewhere, rows).per_rank == {}
+    assert conditions.on_ranks(run(0.1), []) == run(0.1)
 
 
 def test_a_run_beyond_what_is_usual_is_repeated_once_and_the_less_disturbed_counts():

@@ -8,6 +8,8 @@ from landscape import job_of, step_time
 from test_session import replay_job
 
 import autoscout
+from autoscout.deploy.export import of_session
+from autoscout.deploy.recommendation import best_of_session
 from autoscout.search.rivals.random import STRATEGY as RANDOM
 from autoscout.search.strategy import kind_of, names
 from autoscout.targets.jobs import load_job
@@ -210,6 +212,27 @@ def test_a_large_job_told_by_its_model(tmp_path):
             times.append(seconds)
             study.tell(configuration, {"step_time_s": seconds})
     assert study.best().value <= times[0]
+
+
+def test_its_result_is_read_by_best_as_that_of_any_session(tmp_path):
+    """Its space is known to nobody but the script: knobs and values are those of the journal."""
+    study = over_a_table(tmp_path, profiles=12)
+    drive(study)
+    found = best_of_session(tmp_path / "kb.duckdb", study.session)
+    assert found.best.configuration == study.best().configuration == {"threads": 8, "block": 64}
+    default = session.session_started(tmp_path / "kb.duckdb", study.session).default.knobs
+    assert {c.knob: (c.default, c.best) for c in found.changes} == {
+        name: (default[name], value) for name, value in found.best.configuration.items() if default[name] != value
+    }
+
+
+@pytest.mark.parametrize("assignments", [[], ["threads=4"]])
+def test_what_has_no_launch_is_not_exported_and_that_is_said(tmp_path, assignments):
+    study = over_a_table(tmp_path, profiles=4)
+    drive(study)
+    with pytest.raises(AutoscoutError, match="no launch to export: a script of yours measured it") as error:
+        of_session(tmp_path / "kb.duckdb", study.session, assignments)
+    assert error.value.exit_code == 2
 
 
 @pytest.mark.parametrize("name", [name for name in names() if not kind_of(name).missing])

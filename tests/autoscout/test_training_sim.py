@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate.hardware.device import all_hardware, folder, hardware, kinds
+from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
 from autoscout.simulate.training.inputs import complete, distinct
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.step import PARTS, Training
@@ -72,11 +72,6 @@ def test_many_parts_of_zero_1_are_less_certain():
     own, few, fsdp = ({**job, **how} for how in ({"zero": 1}, {"zero": 1, "zero_group": 8}, {"zero": 3}))
     assert Training().predict(own).error > 2 * Training().predict(few).error
     assert Training().predict(few).error == Training().predict(fsdp).error
-
-
-def test_a_wheel_takes_the_hardware_along():
-    project = (folder().parents[1] / "pyproject.toml").read_text()
-    assert '"fixtures/hardware" = "autoscout/simulate/hardware/data"' in project
 
 
 def test_devices_of_jobs_and_tables_are_the_same_ones():

@@ -1,14 +1,19 @@
 import datetime
+import io
 import json
+import os
+import pickle
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import duckdb
 import pytest
 from kb_samples import ended, measured, python, write
 
-from kb import query, store
+from kb import lock, query, store
+from kb.connect import lock_path
 from kb.records import AutoscoutError
 
 
@@ -66,6 +71,15 @@ def test_queries_answer(kb: Path, sql: str):
         "SELECT nothing FROM runs",
         "SELECT CAST('x' AS INTEGER)",
         "SELECT now()",
+        "SELECT write_log('x')",
+        'EXPLAIN ANALYZE SELECT "sleep_ms" /* a comment */ (1)',
+        "PIVOT (SELECT getvariable('x') AS a) ON a USING count(*)",
+        "FROM query('SELECT 1')",
+        "SELECT json_execute_serialized_sql('{}')",
+        "CREATE TEMP TYPE x AS ENUM ('a'); SELECT 1",
+        "SELECT repeat('x', 4000000000)",
+        "SELECT " + "abs(" * 2000 + "1" + ")" * 2000,
+        "SELECT '\ud800'",
         "",
         "-- only a comment",
     ],
@@ -116,6 +130,35 @@ def test_ctrl_c_ends_a_query(kb: Path):
     child.send_signal(signal.SIGINT)
     assert child.communicate()[0] == "interrupted\n"
     assert store.mark(kb) == 5
+
+
+LONG = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3"
+
+
+def test_a_query_that_takes_too_long_is_ended(kb: Path):
+    with pytest.raises(AutoscoutError, match="took more than 1 s and was ended") as caught:
+        query.run(kb, LONG, seconds=1)
+    assert caught.value.exit_code == 2
+    assert not list(kb.parent.glob(".asked-*"))
+
+
+def test_a_long_query_lets_sessions_write(kb: Path):
+    child = python(f"import sys, pathlib; from kb import query; query.run(pathlib.Path(sys.argv[1]), {LONG!r})", kb)
+    try:
+        while not list(kb.parent.glob(".asked-*/kb.duckdb")):  # by now it asks a copy
+            assert child.poll() is None
+            time.sleep(0.05)
+        with lock.exclusive(lock_path(kb), wait_s=30):
+            assert child.poll() is None
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_what_a_query_answers_are_values_only(kb: Path):
+    """Whoever took over the query's process could send anything."""
+    with pytest.raises(pickle.UnpicklingError, match=r"posix.system|os.system"):
+        query._Plain(io.BytesIO(pickle.dumps(os.system))).load()
 
 
 EVERYTHING = r"""

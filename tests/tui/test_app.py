@@ -424,7 +424,7 @@ async def test_comparing_configurations_sessions_jobs_and_the_front(tmp_path):
     app = SessionApp(Follower(journal), kb)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("6")
-        await until(pilot, lambda: "the expert default" in text_of(app) and "measured" in text_of(app))
+        await until(pilot, lambda: "the reference" in text_of(app) and "measured" in text_of(app))
         await until(pilot, lambda: "predicted" in text_of(app))
         assert "±" in text_of(app)
         await pilot.press("c")

@@ -73,7 +73,7 @@ def started() -> j.SessionStarted:
 
 
 def decided(step: int, arm: str, c: Configuration, at: float, phase: str = "search", **values: float) -> j.Decided:
-    why = "the expert default, to compare with" if arm == "DEFAULT" else "tree search"
+    why = "the reference, to compare with" if arm == "DEFAULT" else "tree search"
     coordinates = {"mbs": [1, 2]} if arm == "DENSE" else {}
     return j.Decided(
         step=step,

@@ -114,7 +114,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
     if len(steps) == 1:
-        return Text(f"the expert default itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
+        return Text(f"the reference itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
     arrow = "->" if ascii_only else "→"
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -122,7 +122,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
         kind = "measured" if step["measured"] else f"predicted ±{found['error']:.0%}"
         value = f"{'' if step['measured'] else '~'}{number(step['value'])}"
         if not step["knobs"]:
-            text.append(f"{'the expert default':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")
+            text.append(f"{'the reference':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")
             continue
         moves = zip(step["knobs"], step["before"], step["after"], strict=True)
         what = ", ".join(f"{n} {_shown(b)} {arrow} {_shown(a)}" for n, b, a in moves)

@@ -2,6 +2,8 @@
 
 from rich.text import Text
 
+from autoscout.job.words import reference_of
+from kb.journal import Outlook
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
@@ -34,7 +36,7 @@ def headline(state: State, standing: Standing, ascii_only: bool) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the expert default and what it rests on."""
+    """The gain over the reference and what it rests on."""
     if state.gain is None:
         return "default not measured"
     if state.confirmed is None:
@@ -100,7 +102,7 @@ def changes(state: State, width: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
     if not names:
-        return Text("the expert default itself")
+        return Text(f"{reference_of(state.job)} itself")
     arrow = "->" if ascii_only else "→"
     for name in names:
         before, after = (_shown(c.knobs.get(name)) for c in (state.default, winner))
@@ -147,12 +149,21 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
     elapsed = clock(max(0.0, state.now - state.began))
     text.append(f"time {elapsed} of {limit.wall}\n" if limit.wall else f"time {elapsed}\n")
     text.append(f"{_left(state, width)}\n")
+    if state.outlook is not None:
+        text.append(f"{outlook(state.outlook, width)}\n")
     text.append(f"{state.device_s:,.0f} device seconds used\n", style="dim")
     if state.orders and height > 4:
         last = state.orders[-1]
         asked = " ".join([last.what, *(f"{n}={v}" for n, v in last.values.items())])
         text.append(f"asked: {asked}{', refused: ' + last.refused if last.refused else ''}\n")
     return text
+
+
+def outlook(said: Outlook, width: int) -> str:
+    """What searching on is worth."""
+    if width < 44:
+        return f"1 % better left {said.chance:.0%}, +{said.ahead}: {said.gain:.1%}"
+    return f"P(one 1 % better is left) {said.chance:.0%}, {said.ahead} more gain {said.gain:.1%}"
 
 
 def _left(state: State, width: int) -> str:

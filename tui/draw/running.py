@@ -4,6 +4,7 @@ import re
 
 from rich.text import Text
 
+from autoscout.job.words import reference_of
 from tui.draw.look import glyph, style
 from tui.draw.plot import bar
 from tui.session.eta import expected_s
@@ -41,7 +42,7 @@ def verdict(state: State) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     if c.winner == state.default:
         kept = "nothing is measurably faster" if c.decided else "nothing is proven to be faster"
-        text.append(f"keep the expert default: {kept}\n", style="bold")
+        text.append(f"keep {reference_of(state.job)}: {kept}\n", style="bold")
     else:
         text.append(f"{c.name}\n", style="bold")
         text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")

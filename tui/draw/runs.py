@@ -6,6 +6,7 @@ from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
+from tui.draw.rank_table import rank_rows
 from tui.session.state import SEARCH_PURPOSES, Run, State
 from tui.text import number
 
@@ -74,13 +75,20 @@ def _metrics(text: Text, run: Run, ascii_only: bool) -> None:
     if m.iterations_s:
         text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")
-    if m.rank_memory_gib:
+    if m.per_rank:
+        _title(text, "ranks")
+        text.append(rank_rows(m, 120, 10_000, ascii_only)).append("\n")
+    elif m.rank_memory_gib:
         text.append(f"{'GiB by rank':<18}{' '.join(number(x) for x in m.rank_memory_gib)}\n")
     if m.losses:
         text.append(f"{'losses':<18}{' '.join(f'{x:.4g}' for x in m.losses[:8])}\n")
     if m.grad_norms:
         text.append(f"{'gradient norms':<18}{' '.join(f'{x:.4g}' for x in m.grad_norms[:8])}\n")
     text.append(f"{'cost':<18}{number(m.cost_s)} s, {number(m.device_s)} device seconds\n")
+    if m.conditions:
+        _title(text, "conditions")
+        for name, value in m.conditions.items():
+            text.append(f"{name:<18}{number(value)}\n")
 
 
 def _knobs(text: Text, state: State, run: Run) -> None:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
+from autoscout.job.words import reference_of
 from autoscout.machine.doctor import Finding
 from autoscout.machine.prove import Proof
 from autoscout.space.explain import Explanation
@@ -29,7 +30,7 @@ def dry_run(job: Job, as_json: bool) -> None:
 
     space = JobSpace.of_job(job)
     default, problem = expert_default(space), fits_nowhere(space)
-    command = target_of(job).probe_line(job, default, Path("experiment.json"))
+    command, notes = target_of(job).probe_line(job, default, Path("experiment.json")), target_of(job).notes_on_job(job)
     if as_json:
         _json(
             {
@@ -41,15 +42,18 @@ def dry_run(job: Job, as_json: bool) -> None:
                 "launch": command,
                 "profiles": job.budget.profiles,
                 "problem": problem,
+                "notes": notes,
             }
         )
         return
     click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
-    click.echo(f"first experiment, the expert default: {space.name(default)}")
+    click.echo(f"first experiment, {reference_of(job)}: {space.name(default)}")
     for recipe in space.recipes[1:]:
-        click.echo(f"then, another recipe: {space.name(recipe)}")
+        click.echo(f"then, an expert recipe: {space.name(recipe)}")
     if problem:
         click.echo(f"✗ {problem}")
+    for note in notes:
+        click.echo(f"– {note}")
     click.echo(f"launched as: {command}")
     click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
 
@@ -82,9 +86,11 @@ def best(found: Best, as_json: bool) -> None:
         rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in found.changes]
         click.echo(table(rows, ("knob", "default", "best", "what it does")))
     else:
-        click.echo("The expert default is kept: nothing was proven to be faster.")
+        click.echo(f"Keep {found.reference}: nothing was proven to be faster.")
     click.echo("")
     click.echo(found.evidence)
+    if found.checkpoint:
+        click.echo(found.checkpoint)
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
@@ -94,7 +100,11 @@ def best(found: Best, as_json: bool) -> None:
 
 def _standings(found: Best, unit: str) -> str:
     rows: list[tuple[str, ...]] = []
-    for title, m in (("best", found.best), ("expert default", found.default), ("worst seen", found.worst)):
+    for title, m in (
+        ("best", found.best),
+        (found.reference.removeprefix("the "), found.default),
+        ("worst seen", found.worst),
+    ):
         if m is not None:
             rows.append((title, number(m.value), _range(m), str(m.measurements), _memory(m)))
     return table(rows, ("", unit, "lowest–highest", "runs", "GiB/rank"))
@@ -139,7 +149,7 @@ def explanation(space: Space, found: Explanation, as_json: bool) -> None:
         click.echo(f"valid: {found.name}")
         click.echo("  " + " ".join(f"{k}={_shown(v)}" for k, v in found.configuration.knobs.items()))
     else:
-        click.echo(f"not valid: {found.name or 'the expert default'}")
+        click.echo(f"not valid: {found.name or 'the reference'}")
         for violation in found.violations:
             source = f"  ({violation.rule}, {violation.source})" if violation.source else ""
             click.echo(f"  ✗ {violation.sentence}{source}")

@@ -5,6 +5,9 @@ import contextlib
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
+from kb.door import plain_json
+from tui.plain import plain
+
 
 class Verbs:
     """Those of one pane."""
@@ -22,7 +25,8 @@ class Verbs:
         """Exit code (< 0: ended by a signal), stdout, and what was said."""
         out, said = await process.communicate()
         self._running.discard(process)
-        return process.returncode or 0, out.decode(), said.decode().removeprefix("autoscout: ")
+        told = plain(said.decode(errors="replace")).removeprefix("autoscout: ")
+        return process.returncode or 0, plain_json(out).decode(errors="replace"), told
 
     def end(self) -> None:
         for process in self._running:

@@ -97,7 +97,7 @@ class ComparePane(Pane):
         code, out, problem = await self._verb("sessions", "--json", "--kb", str(self.session.kb))
         self._rows = json.loads(out) if code == 0 else []
         if code:
-            self.app.notify(problem, severity="warning")
+            self.app.notify(problem, severity="warning", markup=False)
         super().repaint()
 
     async def _verb(self, *arguments: str) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -143,7 +144,7 @@ class KnowledgePane(Pane):
                 self._questions[name.strip()] = sql
                 remember("sql_questions.json", self._questions)
                 self._fill_questions()
-                self.app.notify(f"saved as '{name.strip()}'")
+                self.app.notify(f"saved as '{name.strip()}'", markup=False)
 
         if sql.strip():
             self.app.push_screen(Prompt("a name for this question"), named)
@@ -163,7 +164,7 @@ class KnowledgePane(Pane):
     # ---- asking ------------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
-        self.query_one("#asked", Static).update(text)
+        self.query_one("#asked", Static).update(Text(text))
 
     @work(exclusive=True, group="question")
     async def _run(self) -> None:
@@ -181,7 +182,7 @@ class KnowledgePane(Pane):
         else:
             rows = json.loads(out)
             if rows:
-                table.add_columns(*rows[0])
+                table.add_columns(*map(Text, rows[0]))
                 table.add_rows([[_cell(v) for v in row.values()] for row in rows])
             more = "--limit shows more" in problem
             turn = f"rows {offset + 1:,}–{offset + len(rows):,}  n b turn pages" if more or offset else ""
@@ -195,7 +196,7 @@ class KnowledgePane(Pane):
             return
         everything = ("--format", form, "--out", str(file), "--limit", "1000000000")
         code, _, problem = await self._run_verb("sql", sql, *everything, on_wait=self._say)
-        self.app.notify(problem.strip() if code else f"{file}: {problem.strip()}")
+        self.app.notify(problem.strip() if code else f"{file}: {problem.strip()}", markup=False)
 
     @work(group="contents")
     async def _read_contents(self) -> None:
@@ -214,9 +215,9 @@ class KnowledgePane(Pane):
         for row in json.loads(out):
             tables.setdefault(row["table_name"], []).append((row["column_name"], row["data_type"]))
         for name, columns in tables.items():
-            branch = tree.root.add(name, data=f"FROM {name}")
+            branch = tree.root.add(Text(name), data=f"FROM {name}")
             for column, kind in columns:
-                branch.add_leaf(f"{column} {kind}", data=f"SELECT {column} FROM {name}")
+                branch.add_leaf(Text(f"{column} {kind}"), data=f"SELECT {column} FROM {name}")
         console = self.query_one(Console)
         console.words[:0] = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
         code, out, _ = await self._sql(_FUNCTIONS, self._say, limit=5000)
@@ -231,7 +232,7 @@ class KnowledgePane(Pane):
         branch = self._branches["questions"]
         branch.remove_children()
         for name, sql in {**_SAVED, **self._questions}.items():
-            branch.add_leaf(name, data=sql)
+            branch.add_leaf(Text(name), data=sql)
 
     async def _sql(
         self, sql: str, on_wait: Callable[[str], None], *more: str, limit: int = PAGE, question: bool = False
@@ -270,11 +271,11 @@ class KnowledgePane(Pane):
         code, out, problem = await self._run_verb("similar", journal, "--json", on_wait=self._say)
         branch.remove_children()
         if code:
-            branch.add_leaf(problem.strip() or "cannot say")
+            branch.add_leaf(Text(problem.strip() or "cannot say"))
             return
         self._similar = json.loads(out)
         for past in self._similar["similar"]:
-            branch.add_leaf(_similar_label(past, self.ascii), data=past)
+            branch.add_leaf(Text(_similar_label(past, self.ascii)), data=past)
         if not self._similar["similar"]:
             branch.add_leaf("nothing like it was measured yet")
 
@@ -326,7 +327,8 @@ def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
     return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
+    """Text, since Textual looks for markup in strings."""
     if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:120]
+        return Text("–")
+    return Text(f"{value:.6g}" if isinstance(value, float) else " ".join(str(value)[:120].split()))

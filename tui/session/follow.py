@@ -6,6 +6,7 @@ from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
 from kb.records import AutoscoutError, Job
+from tui.plain import plain
 
 _AT_ONCE = 2000  # events: the screen stays alive while a long journal is read
 
@@ -24,7 +25,7 @@ class Follower:
         if not self.path.exists() or self.path.stat().st_size == self.offset:
             return found
         try:
-            for event, offset in journals.read(self.path, self.offset):
+            for event, offset in journals.read(self.path, self.offset, plain=True):
                 found.append(event)
                 self.offset = offset
                 if len(found) == _AT_ONCE:
@@ -61,32 +62,38 @@ class Follower:
         newest = max(logs, key=lambda p: p.stat().st_mtime)
         with open(newest, "rb") as file:
             file.seek(max(0, newest.stat().st_size - 200 * lines))
-            text = file.read().decode(errors="replace")
+            text = plain(file.read().decode(errors="replace"))
         return [line for line in text.splitlines() if line.strip()][-lines:]
 
     def last_words(self) -> str:
         """What the engine in the background said last; "" for one that ran in a terminal."""
         log = self.folder / "engine.log"
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        lines = plain(log.read_text(errors="replace")).strip().splitlines() if log.exists() else []
         return lines[-1].removeprefix("autoscout: ") if lines else ""
 
 
 def job_of(kb: Path, what: str) -> Job:
     """Of a session by its name, or of a recorded journal. Errors: AutoscoutError."""
     path = journal_of(kb, what)
-    first = next((event for event, _ in journals.read(path)), None)
+    first = next((event for event, _ in journals.read(path, plain=True)), None)
     if not isinstance(first, journals.SessionStarted):
         raise AutoscoutError(f"{path}: holds no session", 2)
     return first.job
 
 
 def journal_of(kb: Path, what: str) -> Path:
-    """A session by its name, or a recorded journal by its path. Errors: AutoscoutError."""
+    """A session by its name, a recorded journal by its path, or a recording that comes with AutoScout by its name.
+
+    Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)
+    from autoscout.job import shipped
     from kb.store import session_folder
 
     path = session_folder(kb, what) / "journal.jsonl"
+    recorded = shipped.folder() / "recorded" / f"{what}.jsonl"
+    if not path.is_file() and recorded.is_file():
+        return recorded
     if not path.is_file():
         raise AutoscoutError(f"there is no session {what} beside {kb}; `autoscout sessions` lists them", 2)
     return path

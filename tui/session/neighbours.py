@@ -66,7 +66,7 @@ def _last(journal: Path) -> journals.AnyEvent | None:
         start = content.rfind(b"\n", 0, whole) + 1
         begin = size - len(content) + start
         found = None
-        for event, _ in journals.read(journal, begin):
+        for event, _ in journals.read(journal, begin, plain=True):
             found = event
         return found
     except (OSError, AutoscoutError):

@@ -90,6 +90,7 @@ class State(msgspec.Struct, kw_only=True):
     strategy: str = ""
     seed: int = 0
     context: str = ""
+    host: str = ""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     default: Configuration | None = None
     fidelity_asked: str = "adaptive"
@@ -220,6 +221,7 @@ class State(msgspec.Struct, kw_only=True):
     def _start(self, event: SessionStarted) -> None:
         self.job, self.session, self.strategy, self.seed = event.job, event.session, event.strategy, event.seed
         self.context, self.environment, self.default = event.context, event.environment, event.default
+        self.host = event.host
         self.fidelity_asked = event.fidelity
         self.fidelity = "predicted" if event.fidelity == "simulate" else "measured"
         self.began = event.at

@@ -1,5 +1,6 @@
 """The verb bench: strategies side by side on a landscape."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,4 +164,4 @@ def _names(text: str | None) -> list[str] | None:
 def progress(done: int, total: int) -> None:
     """A counter on a terminal's stderr."""
     if sys.stderr.isatty():
-        click.echo(f"\r{done} of {total} runs{chr(10) if done == total else ''}", err=True, nl=False)
+        os.write(sys.stderr.fileno(), f"\r{done} of {total} runs{chr(10) if done == total else ''}".encode())

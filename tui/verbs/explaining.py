@@ -12,7 +12,7 @@ from tui.options import common, kb_path
 @click.argument("session", metavar="SESSION|JOURNAL.jsonl")
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
-    """Say which knob the gain comes from: from the expert default to the best configuration one knob at a time, and
+    """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
     which knobs matter in the whole space. Measured and predicted values are told apart."""
     import msgspec
 
@@ -24,7 +24,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     from tui.session.follow import journal_of
 
     path = journal_of(kb_path(kb), session)
-    events = journals.events(path)
+    events = journals.events(path, plain=True)
     if not events or not isinstance(events[0], SessionStarted):
         raise AutoscoutError(f"{path}: holds no session", 2)
     started = events[0]
@@ -40,7 +40,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     from tui.draw.comparing import ablation, effects_of
 
     out = Console(highlight=False, width=100)
-    out.print("from the expert default to the best, one knob at a time", style="bold")
+    out.print("from the reference to the best, one knob at a time", style="bold")
     out.print(ablation(msgspec.to_builtins(found), 100, False))
     out.print("\nshare of the predicted variance that each knob explains alone", style="bold")
     out.print(effects_of(msgspec.to_builtins(found), 100, 20, False))

@@ -17,9 +17,23 @@ from tui.options import common, existing_kb, kb_path, load_job, note
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to a file instead of stdout.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Then it is ended."
+)
+@click.option(
+    "--memory-mib", type=click.IntRange(min=64, max=2**24), default=1024, show_default=True, help="Memory at most."
+)
 @common
 def sql(
-    query: str | None, form: str, limit: int, offset: int, out: Path | None, kb: Path | None, as_json: bool
+    query: str | None,
+    form: str,
+    limit: int,
+    offset: int,
+    out: Path | None,
+    seconds: float,
+    memory_mib: int,
+    kb: Path | None,
+    as_json: bool,
 ) -> None:
     """Ask the knowledge base in SQL, read-only; without a query a console opens.
 
@@ -37,7 +51,7 @@ def sql(
         sql_console.run(path, limit, form)
         return
     began = time.perf_counter()
-    table = queries.run(path, query, limit, offset)
+    table = queries.run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
     rendered = queries.render(table, "json" if as_json else form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())

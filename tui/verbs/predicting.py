@@ -20,7 +20,7 @@ def predict(
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
-    Knobs not given follow the expert default. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators instead.
+    Knobs not given follow the reference. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators instead.
     """
     if against is not None:
         if job_file is not None:

@@ -111,7 +111,7 @@ def tune(
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Run one experiment, measured and stored; knobs not given follow the expert default."""
+    """Run one experiment, measured and stored; knobs not given follow the reference."""
     from autoscout.tuning import loop, session
     from tui.printing import report
 
@@ -132,7 +132,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @click.argument("what", metavar="JOB.toml|SESSION")
 @common
 def best(what: str, kb: Path | None, as_json: bool) -> None:
-    """Show the winner beside the expert default: knob differences, gain, and how it was measured."""
+    """Show the winner beside the reference: knob differences, gain, and how it was measured."""
     from autoscout.deploy import recommendation as bests
     from tui.printing import report
 

@@ -1,15 +1,17 @@
 """Model shapes and devices that job files may name."""
 
+import functools
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 
-def models() -> dict[str, dict[str, Any]]:
+def models() -> Mapping[str, dict[str, Any]]:
     return _read("models")
 
 
-def devices() -> dict[str, float]:
+def devices() -> Mapping[str, float]:
     """Memory per device in GiB, by the device's name in job files."""
     return _read("devices")
 
@@ -18,5 +20,6 @@ def device_memory_gib(device: str) -> float | None:
     return devices().get(device)
 
 
+@functools.cache
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text())

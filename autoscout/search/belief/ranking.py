@@ -63,6 +63,11 @@ class Ranking:
             self._model.update([])
         self.believed = self._ranked()
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one log-cost about what is believed; 0 where too little was measured."""
+        return self._model.noise if self._learned else 0.0
+
     def _ranked(self) -> list[Believed]:
         model = self._model
         if not model.costs:

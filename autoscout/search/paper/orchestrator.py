@@ -64,7 +64,7 @@ class Algorithm1:
     def run(self) -> Asking:
         space, bandit = self.space, self.bandit
         s_base, x_base = space.split(self.default)
-        yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the expert default, to compare with")
+        yield from self._evaluate("default", "DEFAULT", [(s_base, x_base)], "the reference, to compare with")
 
         # Phase 0: tournament warm-start (line 5)
         tree = yield from self._tournament(x_base)

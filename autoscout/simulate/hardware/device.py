@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.job import shipped as shipped_files
 from kb.records import AutoscoutError
 from kb.store import default_path
 
@@ -122,9 +123,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def folder() -> Path:
-    """Beside the installed package, or in the repository."""
-    installed = Path(__file__).parent / "data"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "fixtures" / "hardware"
+    return shipped_files.folder() / "hardware"
 
 
 def shipped(stem: str) -> Hardware:

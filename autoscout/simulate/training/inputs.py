@@ -62,6 +62,9 @@ DEFAULTS: dict[str, Any] = {
     "dropout": 0.0,
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
+    "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
+    "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as MLPerf's
+    "frozen_layers": 0.0,  # the lowest, with the embedding: not trained
     "norms": 2.0,  # a layer
     "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
 }

@@ -13,6 +13,7 @@ from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 from autoscout.simulate.training.inputs import Inputs
+from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
 FP8_CAST = 4.0  # bytes a value: read in bf16, written twice in 8 bits
@@ -48,9 +49,10 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     core, core_backward = _attention(hw, x)
     feed_forward, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
     plain_forward, plain_backward = _elementwise(hw, x, own, b)
+    beside = _adapters(hw, x, tokens, b)
 
-    forward = projections.forward + core + feed_forward.forward + plain_forward
-    backward = projections.backward + core_backward + feed_forward.backward + plain_backward
+    forward = projections.forward + core + feed_forward.forward + plain_forward + beside
+    backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside
     tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
     operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
     collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1) + np.where(x.ep > 1, 2.0, 0.0)
@@ -182,6 +184,14 @@ def _feed_forward(
         np.where(is_moe, ep, 0.0),
         np.where(is_moe, 10 + one_by_one, 0.0),
     )
+
+
+def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> Array:
+    """Of all adapters, forward, and as much backward: two thin products each, bound by the memory. The input is dropped
+    out (read, written, read again), the output added (written, read, written). What the host needs to issue them is
+    left out: where that counts, launches are captured into graphs."""
+    moved = np.where(x.lora > 0, tokens * adapter_width(x) / x.tp * b, 0.0)
+    return np.where(x.lora > 0, memory_bound(hw, 3.0 * moved, hw.elementwise.bandwidth), 0.0)
 
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array]:

@@ -17,8 +17,8 @@ from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
-from autoscout.simulate.training.once import rank_weights
-from autoscout.simulate.training.stage import layer_weights, recomputed
+from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
+from autoscout.simulate.training.stage import recomputed
 from autoscout.simulate.training.stage_operators import by_stage
 from autoscout.simulate.training.step import devices, fleets
 from kb.records import Configuration, Job
@@ -223,21 +223,21 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
     expert_group = np.maximum(replicas * x.tp / (x.ep * x.etp), 1)
     moments = 8.0 if b == 4 else 12.0
-    frozen = x.lora > 0
+    own, own_expert = trained(x, dense, expert)
 
-    def over(sharded: Array, bytes_each: Array | float) -> Array:
+    def over(sharded: Array, bytes_each: Array | float, dense: Array = own, expert: Array = own_expert) -> Array:
         return bytes_each * (dense / np.where(sharded, group, 1) + expert / np.where(sharded, expert_group, 1))
 
     # FSDP shards the fp32 weights, which are the master weights too; what it gathers is among the buffers.
-    weights = over(x.zero == 3, np.where(x.zero == 3, 4.0, b))
+    weights = over(x.zero == 3, np.where(x.zero == 3, 4.0, b), dense, expert)
     moments = np.where(x.zero == 3, 8.0, moments)
     # QLoRA: the embedding and the head stay as they are.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
     quantised = QUANTISED * (dense - embeddings) + b * embeddings
     return {
         "weights": np.where(x.lora == 2, quantised, weights),
-        "gradients": np.where(frozen, 0.0, over(x.zero >= 2, x.grad_bytes)),
-        "optimizer": np.where(frozen, 0.0, over((x.distopt > 0) | (x.zero > 0), moments)),
+        "gradients": over(x.zero >= 2, x.grad_bytes),
+        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments),
     }
 
 
@@ -251,7 +251,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
     working = np.where(whole > 0, (plain + scores) * group, 0.0)
-    stage = np.ceil(layers / x.vpp) * kept
+    stage = np.ceil((layers - frozen_layers(x)) / x.vpp) * kept
     if np.any(_cut(x)):
         of_stage, again = _kept_operators(x, b, tokens, own)
         stage, working = np.where(_cut(x), of_stage, stage), np.where(_cut(x), again, working)

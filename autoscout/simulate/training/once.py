@@ -6,7 +6,8 @@ from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
-from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, weights_of_layer
+from autoscout.simulate.training.rank_parameters import rank_weights, trained
+from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS
 
 Array = np.ndarray
 MIB = 2.0**20
@@ -15,19 +16,10 @@ MIB = 2.0**20
 OPTIMIZER_BYTES = 48.0
 
 
-def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
-    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
-    dense, expert = weights_of_layer(x)
-    layers = np.ceil(x.layers / x.pp) if layers is None else layers
-    embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
-    positions = x.learned_positions * x.seq_len * x.hidden
-    return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)
-
-
 def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> Array:
     """Seconds that the replicas' exchange adds to a step; `backward`: seconds of the last backward pass, which hides
     what overlap_grad starts bucket by bucket. Overlapped traffic takes multiprocessors from the layers."""
-    dense, expert = rank_weights(x)
+    dense, expert = trained(x, *rank_weights(x))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
@@ -46,7 +38,7 @@ def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> 
     reduce = np.where(x.overlap_grad > 0, _beside(reduce, tail, backward, taken), reduce)
     gather = np.where(x.overlap_param > 0, _beside(gather, gather / buckets, backward / 2, taken), gather)
     tied = np.where(
-        (x.tied > 0) & (x.pp > 1),
+        (x.tied > 0) & (x.pp > 1) & (x.lora == 0),
         links.all_reduce(x.grad_bytes * x.vocab * x.hidden / x.tp, np.full(1, 2.0), x.tp * x.cp * x.dp),
         0.0,
     )
@@ -54,12 +46,11 @@ def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> 
 
 
 def optimizer(hw: Hardware, x: Inputs) -> Array:
-    dense, expert = rank_weights(x)
+    dense, expert = trained(x, *rank_weights(x))
     group = x.dp * x.cp
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
     expert_shards = np.where(shards > 1, np.maximum(group * x.tp / (x.ep * x.etp), 1), 1.0)
     own = dense / shards + expert / expert_shards
-    own = np.where(x.lora > 0, 0.01 * own, own)
     return memory_bound(hw, OPTIMIZER_BYTES * own, hw.elementwise.bandwidth, 20)
 
 

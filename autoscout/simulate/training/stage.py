@@ -7,6 +7,7 @@ from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.layer import Times
+from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights
 
 Array = np.ndarray
 Parts = dict[str, Array]
@@ -18,17 +19,20 @@ HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engin
 def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | None) -> Parts:
     """The stage of ⌈layers / pp⌉ layers, and with the head if it is the last one."""
     layers = np.ceil(x.layers / x.pp)
+    back = layers - frozen_layers(x)
     again, core = recomputed(x)
-    compute = layers * (layer.forward + layer.backward)
-    repeated = layers * (again * layer.forward + core * layer.core)
-    tp = layers * ((1 + again) * layer.tp_forward + layer.tp_backward)
+    compute = layers * layer.forward + back * layer.backward
+    repeated = back * (again * layer.forward + core * layer.core)
+    tp = layers * layer.tp_forward + back * (again * layer.tp_forward + layer.tp_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp)
     # Attention over one block of keys hides the next block's journey round the ring.
-    cp = np.maximum(layers * (3 + again) * layer.cp - 0.5 * layers * 3 * layer.core, 0.2 * layers * 3 * layer.cp)
-    ep = layers * (2 + again) * layer.ep
+    rounds = layers + 2 * back  # the backward pass sends twice as much
+    cp = np.maximum((rounds + back * again) * layer.cp - 0.5 * rounds * layer.core, 0.2 * rounds * layer.cp)
+    ep = (layers + back * (1 + again)) * layer.ep
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
-    waits = layers * ((1 + again) * _waits(hw, layer.host_forward, forward) + _waits(hw, layer.host_backward, backward))
+    waits = (layers + back * again) * _waits(hw, layer.host_forward, forward)
+    waits = waits + back * _waits(hw, layer.host_backward, backward)
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward
@@ -95,31 +99,13 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
     stride = x.tp
     gather = links.all_gather(2.0 * weights, group, stride)
-    scatter = links.reduce_scatter(2.0 * weights, group, stride)
+    scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(2.0 * weights, group, stride))
     forward = layer.forward
     backward = layer.backward + again * layer.forward
     exposed = np.maximum(gather - forward, 0) + np.maximum(gather + scatter - backward, 0)
     taken = NCCL_MULTIPROCESSORS / hw.multiprocessors
     slowed = taken * (np.minimum(gather, forward) + np.minimum(gather + scatter, backward))
     return np.where(x.zero == 3, layers * (exposed + slowed) + gather + scatter, 0.0)
-
-
-def layer_weights(x: Inputs) -> Array:
-    """Parameters of one layer on one rank, before any sharding over data parallel replicas."""
-    dense, expert = weights_of_layer(x)
-    return dense / x.tp + expert / (x.ep * x.etp)
-
-
-def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """Parameters of one layer, over all its ranks: those that tp splits, and those of experts."""
-    h = x.hidden
-    attention = h * x.head_dim * (2 * x.heads + 2 * x.kv_heads)
-    matrices = np.where(x.gated > 0, 3.0, 2.0)
-    moe = x.experts > 0
-    norms = np.where(x.bias > 0, 4.0, 2.0) * h
-    biases = np.where(x.bias > 0, (x.heads + 2 * x.kv_heads) * x.head_dim + h + x.ffn + h, 0.0)
-    dense = attention + norms + biases + np.where(moe, h * x.experts, matrices * h * x.ffn)
-    return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
 
 
 def _sends(links: Topology, x: Inputs) -> Array:

@@ -29,8 +29,8 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
-    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora",
-    "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora", "lora_rank",
+    "adapter_width", "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +63,12 @@ class Command(Target):
         from autoscout.targets.command.preset import preset_of
 
         preset = preset_of(job)
+        if not (job.space.catalog or job.space.knob or preset.knob):
+            raise AutoscoutError(
+                f"{job.name} has no launch to export: a script of yours measured it (autoscout.Study), and only that "
+                f"script knows its space",
+                2,
+            )
         return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
@@ -128,6 +134,18 @@ class Command(Target):
         from autoscout.targets.command.exported import tried
 
         return tried(job, launch, form, iterations=200)
+
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.arguments import command_of, export_place, started
+        from autoscout.targets.command.flags import said
+        from autoscout.targets.command.preset import preset_of
+
+        rules = preset_of(job).checkpoint
+        if not rules or not command_of(job):
+            return ""
+        before, after = (started(job, each, export_place()).words for each in (now, new))
+        return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
 
     def simulators(self, job: Job) -> "list[Member]":
         """Nothing is known of a person's own command before it ran."""

@@ -22,6 +22,7 @@ from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 PLACES = ("gpus", "nodes", "hosts", "port", "folder", "iterations")  # beside knobs and the job's attributes
+EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
 _NESTED = ("json:", "yaml:", "toml:")
 
 
@@ -33,6 +34,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     port: str
     iterations: str
     measuring: bool = True
+
+
+def export_place() -> Place:
+    """Of a launch that a person starts: relative to where it runs, as long as they want."""
+    return Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):

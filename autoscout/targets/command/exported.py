@@ -12,7 +12,15 @@ import msgspec
 
 from autoscout.cluster.devices import device_kind
 from autoscout.running.supervised import Ended
-from autoscout.targets.command.arguments import Place, Started, command_of, started
+from autoscout.targets.command.arguments import (
+    EXPORT_FOLDER,
+    EXPORT_PORT,
+    ITERATIONS,
+    Started,
+    command_of,
+    export_place,
+    started,
+)
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import with_flag
 from autoscout.targets.command.preset import preset_of
@@ -21,21 +29,23 @@ from autoscout.targets.command.template import names_in
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job
 
-_FOLDER, _PORT, _ITERATIONS = "autoscout-run", "29500", "@iterations@"
-
 
 def exported(job: Job, configuration: Configuration) -> Launch:
     """Errors: AutoscoutError (exit 2) where the command cannot be put together."""
     if not command_of(job):
-        raise AutoscoutError("there is nothing to export: the job has no launch.command", 2)
-    run = started(job, configuration, Place(folder=_FOLDER, port=_PORT, iterations=_ITERATIONS, measuring=False))
-    words = [word.replace(_ITERATIONS, "ITERATIONS") for word in run.words]
+        raise AutoscoutError(
+            f"{job.name} has no launch to export: a script of yours measured it; `autoscout best` shows the winner's "
+            f"knobs",
+            2,
+        )
+    run = started(job, configuration, export_place())
+    words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
     spoken = names_in(command_of(job))
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     if "port" in spoken:
-        missing.append(f"another port than {_PORT} where that is taken")
+        missing.append(f"another port than {EXPORT_PORT} where that is taken")
     if "folder" in spoken and not run.files:
-        missing.append(f"where it writes, instead of {_FOLDER}")
+        missing.append(f"where it writes, instead of {EXPORT_FOLDER}")
     return Launch(
         job=job.name,
         name="",
@@ -63,7 +73,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         run = Started(
             words=_words(job, launch, str(folder), iterations),
             environment=launch.environment,
-            files={file.replace(_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
+            files={file.replace(EXPORT_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
         )
         wanted = msgspec.structs.replace(job.launch, warmup=1, measure_s=float("inf"), iterations=iterations)
         reader = _Until(msgspec.structs.replace(job, launch=wanted), folder, None)
@@ -89,8 +99,8 @@ class _Until(Reader):
 
 def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     """The exported words as they are started here: its files lie in `folder`."""
-    port = str(free_port()) if "port" in names_in(command_of(job)) else _PORT
-    places = {_FOLDER: folder, "ITERATIONS": str(iterations + 1), _PORT: port}
+    port = str(free_port()) if "port" in names_in(command_of(job)) else EXPORT_PORT
+    places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
     if words[:2] == ["bash", "-c"] or not job.launch.script:
         return words

@@ -12,6 +12,7 @@ from pathlib import Path
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from autoscout.space.knob import KnobEntry, RuleEntry
+from autoscout.targets.checkpoints import CheckpointRule
 from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, Value
 
 
@@ -25,7 +26,8 @@ class FailureText(Strict, frozen=True, kw_only=True):
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: what it was run against, and where; "" its log format is only known from its source. `measuring`: flags
     of an experiment that the person's own launch does not get; `soak`: of the long check of an export. `reads`: flag →
-    the field of a job that it says (`init`). `objective`: what is minimized where nobody says anything else."""
+    the field of a job that it says (`init`). `checkpoint`: what a running training's depends on. `objective`: what is
+    minimized where nobody says anything else."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -37,6 +39,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     measuring: dict[str, Value] = {}
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
+    checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     failure: list[FailureText] = []
     derived: dict[str, str] = {}

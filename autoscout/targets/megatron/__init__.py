@@ -31,6 +31,18 @@ class Megatron(Target):
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+        if job.launch.current:
+            from autoscout.targets.megatron.training_line import problems
+
+            yield from problems(job)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        if not job.launch.current:
+            return []
+        from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.megatron.training_line import launched
+
+        return launched(JobSpace.of_job(job), job)[1]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.megatron import installed
@@ -48,7 +60,9 @@ class Megatron(Target):
         if knob.sets.startswith((*CLASSES, "--", "env:")):
             return ""
         ways = ", ".join(f"{name}…" for name in CLASSES)
-        return f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
+        return (
+            f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
+        )
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
         from autoscout.space.knob import RuleEntry
@@ -64,7 +78,11 @@ class Megatron(Target):
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.megatron.expert import portfolio
+        from autoscout.targets.megatron.training_line import launched
 
+        job: Job | None = getattr(space, "job", None)
+        if job is not None and job.launch.current:
+            yield launched(space, job)[0]
         yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
@@ -110,6 +128,14 @@ class Megatron(Target):
             missing=[*arguments.MISSING, *power.advice(configuration)],
             on_gpus=device_kind(job) == "cuda",
         )
+
+    def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.targets.checkpoints import carried_over
+        from autoscout.targets.command.preset import preset
+        from autoscout.targets.megatron import arguments
+
+        before, after = arguments.flags(job, now), arguments.flags(job, new)
+        return carried_over(preset("megatron-lm").checkpoint, before.get, after.get)
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.megatron.importer import READER

@@ -225,7 +225,11 @@ def _own(job: Job, knobs: dict[str, Value]) -> Flags:
     said otherwise has --no- before it."""
     found: Flags = {}
     for name, (sets, default) in own_knobs(job).items():
-        if sets.startswith(newer.ENV) or name not in knobs or (isinstance(knobs[name], bool) and knobs[name] == bool(default)):
+        if (
+            sets.startswith(newer.ENV)
+            or name not in knobs
+            or (isinstance(knobs[name], bool) and knobs[name] == bool(default))
+        ):
             continue
         flag = _FLAG_OF_FIELD.get(sets) or ("--" + sets.split(".")[-1].lstrip("-").replace("_", "-"))
         off = knobs[name] is False

@@ -10,26 +10,19 @@ Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP withi
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
-from math import log2
-from typing import Any, Literal
 
 import numpy as np
 
 from autoscout.job.presets import device_memory_gib
-from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training.memory import Memory
 from autoscout.space.graph import Space
+from autoscout.targets.megatron.layouts import Layouts, Way, layouts
 from autoscout.targets.recipes import MARGIN, all_devices, firm, nearest, stated, total
 from kb.records import Configuration, Value
 
-Way = Literal["guide", "dp first"]
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_LONG = 8_192  # tokens of a sequence from which on context parallel is worth its communication
-_MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
-_PER_CHUNK = 4  # layers of a virtual stage in NVIDIA's recipes: fewer send too often, more leave a longer bubble
 _TRIED = 200  # layouts that should fit and are asked of the space, until the first that it has
 _FULL = 0.97  # of a device's memory, where nothing leaves a margin
 _FRUGAL = 20  # layouts tried where nothing fits at all
@@ -63,7 +56,8 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way =
     """What an expert tries one after another until something runs, on these devices (all of them)."""
     fixed = {**all_devices(space), **(devices or {})}
     preferred = {**stated(space), **_PREFERRED, **fixed}
-    for wanted in _layouts(space, total(space, fixed), way):
+    tried = layouts(space, total(space, fixed), way)
+    for wanted in map(tried.wanted, range(len(tried))):
         configuration = space.nearest({**preferred, **wanted}, firm={**fixed, **firm(space, wanted)})
         if configuration is not None:
             yield configuration
@@ -76,16 +70,16 @@ def recommended(space: Space, way: Way = "guide") -> Configuration:
     smallest = None
     choices = []
     for devices in _device_choices(space):
-        layouts = _layouts(space, total(space, devices), way)
-        choices.append((devices, layouts, _shares(space, layouts, devices)))
+        tried = layouts(space, total(space, devices), way)
+        choices.append((devices, tried, _shares(space, tried, devices)))
     for least, most in ((0.0, MARGIN), (MARGIN, _FULL), (_FULL, np.inf)):
-        for devices, layouts, share in choices:
+        for devices, tried, share in choices:
             if most < np.inf:
                 order = np.flatnonzero((share > least) & (share <= most))[:_TRIED]
             else:
                 order = np.argsort(share, kind="stable")[:_FRUGAL]
             for i in order:
-                wanted = layouts[i]
+                wanted = tried.wanted(i)
                 found = space.nearest({**preferred, **devices, **wanted}, firm={**devices, **firm(space, wanted)})
                 if found is None:
                     continue
@@ -97,118 +91,15 @@ def recommended(space: Space, way: Way = "guide") -> Configuration:
     return smallest[1] if smallest else nearest(space, preferred)
 
 
-def _layouts(space: Space, gpus: int, way: Way) -> list[dict[str, Value]]:
-    """Those that divide `gpus` and the batch, in the order in which an expert tries them."""
-    a = space.attributes
-    degrees, experts = a["degrees"], a["experts"]
-    inside = _joined(space)
-    batches = space.knob["mbs"].values if "mbs" in space.knob else (1,)
-    shares = {pp: _stages(space, int(pp)) for pp in degrees}
-    chunks = {pp: _chunks(space, int(pp), shares[pp]) for pp in degrees}
-    found: list[tuple[tuple[float, ...], dict[str, Value]]] = []
-    for tp, pp, cp in itertools.product(degrees, repeat=3):
-        if gpus % (tp * pp * cp) or pp > a["layers"] or (cp > 1 and a["seq_len"] % (2 * cp)):
-            continue
-        dp = gpus // (tp * pp * cp)
-        eps = [ep for ep in degrees if experts % ep == 0 and gpus % (ep * pp) == 0] if experts else [1]
-        for ep, ar, mbs in itertools.product(eps, ("none", "selective", "full"), batches):
-            if a["global_batch"] % (mbs * dp):
-                continue
-            micro_batches = a["global_batch"] // (mbs * dp)
-            wanted: dict[str, Value] = {"tp": tp, "pp": pp, "cp": cp, "ar": ar, "mbs": mbs, **shares[pp]}
-            if experts:
-                wanted["ep"] = ep
-            if pp > 1 and "vpp" in space.knob:
-                wanted["vpp"] = 1 if micro_batches % pp else chunks[pp]
-            price = _price(tp, pp, cp, ep if experts else 0, ar, int(mbs), micro_batches, a, inside, way)
-            found.append((price, wanted))
-    return [wanted for _, wanted in sorted(found, key=lambda each: each[0])]
-
-
-def _price(
-    tp: int,
-    pp: int,
-    cp: int,
-    ep: int,
-    ar: str,
-    mbs: int,
-    micro_batches: int,
-    a: Mapping[str, Any],
-    inside: int,
-    way: Way,
-) -> tuple[float, ...]:
-    """How reluctantly an expert goes there, in doublings of tensor parallel; the lowest is tried first. Micro batches
-    above 4 are not tried before smaller ones: attention and products are efficient by then."""
-    beyond = log2(max(tp / inside, 1))  # of what NVLink joins: nobody does
-    thin, stage = (2.5, 0.6) if ep else (1.0, 1.25)  # what tensor parallel leaves of small experts is inefficient
-    if ep:
-        thin *= 1 + log2(max(tp / 2, 1)) / 2
-    split = thin * log2(tp) + log2(max(tp / _MOST_TP, 1)) + 8 * beyond + stage * log2(pp)
-    split += (1.25 if a["seq_len"] >= _LONG else 4.0) * log2(cp)
-    split += 1.5 * min((pp - 1) / micro_batches, 2.0)  # the bubble
-    wanted_ep = min(inside, a["experts"]) if ep else 1
-    spread = 0.5 * abs(log2(wanted_ep / ep)) + 1.0 * log2(max(ep / inside, 1)) if ep else 0.0
-    batch = 0.2 * abs(log2(mbs / 4))
-    if way == "dp first":
-        return (float(split + beyond), {"none": 0.0, "selective": 1.0, "full": 2.0}[ar], float(spread), float(batch))
-    again = {"none": 0.0, "selective": 0.3, "full": 4.0 if ep else 2.5}[
-        ar
-    ]  # of experts it repeats the exchange of tokens too
-    return (float(split + again + spread + batch),)
-
-
-def _stages(space: Space, pp: int) -> dict[str, Value]:
-    """How layers that `pp` does not divide are shared out: the embedding and the loss as if they were layers, or fewer
-    layers for the ends."""
-    layers = space.attributes["layers"]
-    if layers % pp == 0 or "stage_split" not in space.knob:
-        return {}
-    for split, counted in (("embedding+loss", 2), ("loss", 1)):
-        if (layers + counted) % pp == 0:
-            return {"stage_split": split}
-    for less in range(1, 5):  # fewer layers at both ends
-        first, last = less // 2, less - less // 2
-        if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
-            return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}
-    return {}
-
-
-def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
-    """Virtual stages of about `_PER_CHUNK` layers, as far as they divide the layers of a stage."""
-    if "vpp" not in space.knob:
-        return 1
-    counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
-    per_stage, rest = divmod(space.attributes["layers"] + counted, pp)
-    possible = [v for v in space.knob["vpp"].values if not rest and per_stage % int(v) == 0]
-    if counted:
-        possible = [v for v in possible if per_stage > int(v)]
-    if not possible:
-        return 1
-    return int(min(possible, key=lambda v: (abs(log2(per_stage / int(v) / _PER_CHUNK)), int(v))))
-
-
-def _joined(space: Space) -> int:
-    """Devices that NVLink joins: of a node, or of a rack where the hardware file says so."""
-    job = getattr(space, "job", None)
-    if job is None or not job.cluster.nodes:
-        return max(space.attributes["degrees"])
-    sizes = []
-    for node in job.cluster.nodes:
-        known = hardware(node.device)
-        rack = known is not None and known.per_node > 16  # the nodes of a rack are one island
-        sizes.append(known.per_node if known is not None and (rack or node.count > known.per_node) else node.count)
-    return min(sizes)
-
-
-def _shares(space: Space, layouts: list[dict[str, Value]], devices: Mapping[str, Value]) -> np.ndarray:
+def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.ndarray:
     """(n,) of the memory of the smallest device, by the knobs that matter most for it."""
-    if not layouts:
+    if not len(found):
         return np.zeros(0)
-    names = list(dict.fromkeys(name for wanted in layouts for name in wanted))
-    knobs = {n: np.array([w.get(n, 1) for w in layouts]) for n in names}
-    gpus = total(space, devices)
+    gpus, knobs = total(space, devices), found.columns
+    of_pp = {name for share in found.shares.values() for name in share}
     columns = {n: v for n, v in space.attributes.items() if n != "degrees"}
-    columns |= {n: np.full(len(layouts), v) for n, v in {**_PREFERRED, **devices}.items() if n in space.knob}
+    columns |= {n: np.full(len(found), v) for n, v in {**_PREFERRED, **devices}.items() if n in space.knob}
+    columns |= {n: np.array([found.shares[pp].get(n, 1) for pp in knobs["pp"].tolist()]) for n in of_pp}
     columns |= knobs | {"gpus": gpus, "dp": gpus // (knobs["tp"] * knobs["pp"] * knobs["cp"])}
     columns["sp"] = (knobs["tp"] > 1) & np.array("sp" in space.knob)
     return Memory().predict(columns).value / _smallest_gib(space, devices)

@@ -11,6 +11,9 @@ import msgspec
 
 from autoscout.running.results import About
 from kb.records import Measurement
+from kb.sharing import hosts
+
+_OF_RANKS = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "reserved_memory_gib", "allocated_memory_gib")
 
 
 def measurement(folder: Path) -> Measurement | None:
@@ -46,16 +49,15 @@ def measurement(folder: Path) -> Measurement | None:
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
             **_energy(ranks, flags["--global-batch-size"] * flags["--seq-length"]),
+            **_of_the_start(ranks),
         },
         iterations_s=ranks[0]["iterations_s"],
         losses=losses,
         grad_norms=grad_norms,
         rank_memory_gib=memory,
-        per_rank={
-            name: [rank[name] for rank in ranks]
-            for name in ("reserved_memory_gib", "allocated_memory_gib")
-            if all(name in rank for rank in ranks)
-        },
+        per_rank={name: [rank[name] for rank in ranks] for name in _OF_RANKS if all(name in rank for rank in ranks)},
+        rank_devices=[f"{_host(rank)}:{rank['device']}:{rank['index']}" for rank in ranks if "index" in rank],
+        conditions={"warmup_iterations": float(len(ranks[0].get("warmup_s", [])))},
         cost_s=cost,
         device_s=cost * about.ranks,
         environment=about.environment,
@@ -64,10 +66,23 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def _energy(ranks: list[dict[str, Any]], tokens: int) -> dict[str, float]:
-    """`tokens` of an iteration; {} where the driver does not tell it of every rank."""
+    """`energy_j` and `tokens` are of an iteration; {} where the driver does not tell it of every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
-    return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens / len(ranks[0]["iterations_s"])}
+    return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
+
+
+def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each part of the start, of the slowest rank; the first step holds what is compiled and allocated."""
+    names = [name for name in ranks[0] if name.startswith("start_")]
+    parts = {name: max(rank[name] for rank in ranks) for name in names}
+    first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]
+    return {**parts, **({"start_first_step_s": max(first)} if first else {})}
+
+
+def _host(rank: dict[str, Any]) -> str:
+    """As this machine is to be named in what is stored, so are the others of its cluster."""
+    return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 
 def _finite(values: list[float]) -> list[float]:

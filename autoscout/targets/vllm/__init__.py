@@ -26,6 +26,20 @@ class Vllm(Target):
     packages = ("vllm",)
     how = "make .venv-vllm/ready for CPUs, pip install vllm for GPUs; name that interpreter in launch.python"
 
+    def problems(self, job: Job) -> Iterator[str]:
+        if job.launch.current:
+            from autoscout.targets.vllm.serving_line import problems
+
+            yield from problems(job)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        if not job.launch.current:
+            return []
+        from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.vllm.serving_line import launched
+
+        return launched(JobSpace.of_job(job), job)[1]
+
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
 
@@ -51,7 +65,11 @@ class Vllm(Target):
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.recipes import first, stated
         from autoscout.targets.vllm.expert import advised
+        from autoscout.targets.vllm.serving_line import launched
 
+        job: Job | None = getattr(space, "job", None)
+        if job is not None and job.launch.current:
+            yield launched(space, job)[0]
         yield first(space, stated(space), advised(space))
 
     def profiler(self, job: Job) -> "Profiler":

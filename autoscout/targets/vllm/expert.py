@@ -21,11 +21,12 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
                 if a["weights_gib"] / size > MARGIN * a["memory_gib"]:
                     continue
                 shape: dict[str, Value] = {**devices, "tp": tp, "pp": size // tp}
-                yield {**shape, **block, **_batches(a, size)}
+                yield {**shape, **block, **batches(a, size)}
     yield {}
 
 
-def _batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
+def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
+    """How much a step takes in, if nobody says anything."""
     if not a["cuda"]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:

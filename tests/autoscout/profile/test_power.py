@@ -149,4 +149,4 @@ def test_joules_of_all_ranks_are_shared_among_the_tokens(tmp_path: Path) -> None
         (tmp_path / f"rank-{i}.json").write_bytes(msgspec.json.encode(told))
     found = measurement(tmp_path)
     assert found is not None
-    assert found.metrics["joules_per_token"] == pytest.approx(1600 / (2 * 800))
+    assert found.metrics["joules_per_token"] == pytest.approx(1600 / 800)

@@ -33,7 +33,8 @@ profiler_of(job).run(Configuration({"mbs": 2, "tp": 2}), "tiny", Path(sys.argv[2
 
 
 def test_an_experiment_measures(bench: Bench) -> None:
-    measured = bench.run(TINY, tp=2)
+    folder = bench.folder()
+    measured = bench.profiler(TINY).run(configuration(tp=2), "tiny", folder)
     assert measured.status == "ok"
     assert len(measured.iterations_s) == TINY.launch.iterations
     assert measured.metrics["step_time_min_s"] <= measured.metrics["step_time_s"]
@@ -44,6 +45,11 @@ def test_an_experiment_measures(bench: Bench) -> None:
     assert measured.device_s == pytest.approx(2 * measured.cost_s)
     assert measured.environment["megatron-core"]
     assert measured.environment["launcher"] == "warm"
+    parts = {name: value for name, value in measured.metrics.items() if name.startswith("start_")}
+    assert parts.keys() == {f"start_{of}_s" for of in ("import", "groups", "config", "build", "first_step")}
+    assert 0 < sum(parts.values()) < measured.cost_s
+    # Only groups in use: gloo keeps three threads for each, and with all that Megatron makes they were 61.
+    assert json.loads((folder / "rank-0.json").read_text())["threads"] < 20
 
 
 def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:

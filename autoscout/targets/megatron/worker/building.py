@@ -44,7 +44,11 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
     minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta
-    parallel_state.initialize_model_parallel(**groups, distributed_timeout_minutes=minutes)
+    parallel_state.initialize_model_parallel(
+        **groups,
+        distributed_timeout_minutes=minutes,
+        create_gloo_process_groups=False,  # beside NCCL's, for checkpoints only
+    )
     graphs = bool(config["given"].get("te_rng_tracker"))
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
     return device
@@ -77,7 +81,9 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
         )
         for number, chunk in enumerate(chunks)
     ]
-    optimizer = get_megatron_optimizer(configs.optimizer(config["given"], _LEARNING_RATE), wrapped)
+    optimizer = get_megatron_optimizer(
+        configs.optimizer(config["given"], _LEARNING_RATE), wrapped, use_gloo_process_groups=False
+    )
     _connect(shape, exchange.overlap_grad_reduce, wrapped, optimizer)
     return wrapped, optimizer
 

@@ -42,6 +42,9 @@ def before_megatron() -> None:
     cuda.manual_seed = torch.default_generator.manual_seed
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+    # Gloo keeps three threads for each group, used or not (NCCL makes a communicator when it is first used), and of a
+    # few sets of ranks Megatron makes about twenty groups.
+    torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
     # Profiling ranges.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
 
@@ -61,6 +64,19 @@ def before_megatron() -> None:
     # `device="cuda"` and `pin_memory=True` are written out in schedules, optimizers and masks.
     for name in ("tensor", "zeros", "ones", "empty", "full", "arange"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _once_for_each_set(new_group: Any) -> Any:
+    """All ranks ask for the same groups in the same order, so all of them find the same one again."""
+    made: dict[Any, Any] = {}
+
+    def group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        key = None if ranks is None else tuple(ranks), kwargs.get("backend")
+        if key not in made:
+            made[key] = new_group(ranks, *args, **kwargs)
+        return made[key]
+
+    return group
 
 
 def _on_cpu(factory: Any) -> Any:

@@ -10,11 +10,12 @@ ends when its stdin closes.
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
-import math
 import os
 import platform
 import resource
+import statistics
 import sys
 import time
 import traceback
@@ -31,12 +32,14 @@ _COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
 _steps = 0
+_entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
 
 def main(experiment: Path) -> int:
     """Runs this rank; returns its exit code. Never raises: an exception becomes rank-R.error.json."""
     rank = os.environ["RANK"]
+    _enter("import")
     try:
         config = json.loads(experiment.read_text())
         _adopt(config["environment"])
@@ -97,56 +100,67 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **_train(config, chunks, optimizer, device, graphs),
         **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "host": platform.node(),
+        "index": _index(device),
         "versions": _versions(),
         "time": time.time(),
     }
 
 
 def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, graphs: Any) -> dict[str, Any]:
-    """Warm-up, then as many iterations as fit in `measure_s` (2 to `iterations`, agreed by all ranks). `graphs`:
+    """Warm-up until times do not fall any more, then as many iterations as a decision needs (steady.py). `graphs`:
     recorded after the warm-up that they need, and then warmed up too; None without."""
     global _steps
+    import alone
+    import steady
+
     warmup_s: list[float] = []
     iterations_s: list[float] = []
+    own_s: list[float] = []
+    alone_s: list[float] = []
     losses: list[float] = []
     grad_norms: list[float] = []
     of_experts: list[float] = []
-    taken: float | None = None
-    cpu_s = 0.0
+    cpu_s: list[float] = []
+    energy_j: list[float] = []
+    by_itself = alone.Alone(device)
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     warmup = max(config["warmup"], recorded_at + 1)
-    wanted = warmup + config["iterations"]
-    while _steps < wanted:
+    while not steady.enough(iterations_s, config["iterations"], config["measure_s"]):
         if _steps == recorded_at:
             import building
 
             building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
-        if _steps == warmup:
-            taken = energy.joules(_gpu(device))
-        cpu = _cpu_seconds()
-        seconds, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
+        taken, cpu = energy.joules(_gpu(device)), _cpu_seconds()
+        seconds, own, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
         _steps += 1
         if len(losses) < _COMPARED:
             losses.append(_global_mean(loss, device))
             grad_norms.append(float(grad_norm))
-        if _steps <= warmup:
+        if len(warmup_s) < warmup:
             warmup_s.append(seconds)
-        else:
-            iterations_s.append(seconds)
-            cpu_s += _cpu_seconds() - cpu
-        if len(iterations_s) <= 1:  # the last warm-up may hold compilation, so the first measured one counts too
-            fastest = min([warmup_s[-1], *iterations_s])
-            affordable = math.ceil(config["measure_s"] / max(fastest, 1e-9))
-            wanted = warmup + max(2, min(config["iterations"], affordable))
-    now = energy.joules(_gpu(device))
+            continue
+        iterations_s.append(seconds)
+        own_s.append(own)
+        cpu_s.append(_cpu_seconds() - cpu)
+        energy_j.append(math.nan if taken is None else (energy.joules(_gpu(device)) or math.nan) - taken)
+        alone_s.append(by_itself.seconds())
+        if steady.still_warm(iterations_s, len(warmup_s), warmup):
+            warmup_s.append(iterations_s.pop(0))
+            for series in (own_s, cpu_s, alone_s, energy_j):
+                del series[0]
     return {
-        **({} if taken is None or now is None else {"energy_j": now - taken}),
+        **({} if math.isnan(sum(energy_j)) else {"energy_j": statistics.fmean(energy_j)}),
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
-        "cpu_s": cpu_s / len(iterations_s),
+        "step_time_s": statistics.median(own_s),
+        "alone_s": statistics.fmean(alone_s),
+        "cpu_s": statistics.fmean(cpu_s),
         "losses": losses,
         "grad_norms": grad_norms + of_experts,
     }
@@ -154,9 +168,9 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
 
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
-) -> tuple[float, list[Any], float]:
-    """(seconds of the slowest rank, this rank's [sum, count] of token losses, gradient norm). `of_experts` gets the
-    norm of their gradients alone, in a first step that warms up."""
+) -> tuple[float, float, list[Any], float]:
+    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm). `of_experts` gets
+    the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
     import torch
@@ -183,9 +197,10 @@ def _iteration(
         of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
     _finish(device)
-    seconds = torch.tensor([time.perf_counter() - start], device=device, dtype=torch.float64)
+    own = time.perf_counter() - start
+    seconds = torch.tensor([own], device=device, dtype=torch.float64)
     torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-    return seconds.item(), losses, grad_norm
+    return seconds.item(), own, losses, grad_norm
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
@@ -215,9 +230,25 @@ def _global_mean(losses: list[Any], device: Any) -> float:
     return (total[0] / total[1]).item()
 
 
+def _index(device: Any) -> int:
+    """Of this rank's device among its host's, as the driver counts them; of a CPU rank its own number there."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if device.type == "cpu":
+        return local
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    index = device.index if device.index is not None else local
+    return int(visible[index]) if index < len(visible) and visible[index].isdigit() else index
+
+
 def _enter(phase: str) -> None:
     global _phase
     _phase = phase
+    _entered[phase] = time.monotonic()
+
+
+def _of_the_start() -> dict[str, float]:
+    """Seconds of each phase until the first iteration; imports are none where the process is forked from a warm one."""
+    return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
 def _gpu(device: Any) -> list[str]:

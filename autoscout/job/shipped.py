@@ -1,0 +1,27 @@
+"""What comes with AutoScout: jobs and recordings, which are named without a path, and hardware files."""
+
+from pathlib import Path
+
+from kb.records import AutoscoutError
+
+
+def folder() -> Path:
+    """Inside the installed package, or the repository's."""
+    installed = Path(__file__).parents[1] / "shipped"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures"
+
+
+def jobs() -> list[str]:
+    return sorted(path.stem for path in (folder() / "jobs").glob("*.toml"))
+
+
+def job_file(given: str | Path) -> Path:
+    """The given file, or the shipped job of that name.
+
+    Errors: AutoscoutError (exit 2) for a bare name that is neither."""
+    given = Path(given)
+    if given.exists() or given.suffix == ".toml" or given.parent != Path():
+        return given
+    if given.name in jobs():
+        return folder() / "jobs" / f"{given}.toml"
+    raise AutoscoutError(f"{given}: no such file, and no job that comes with AutoScout: {', '.join(jobs())}", 2)

@@ -1,0 +1,57 @@
+"""Ranks beside each other: which one the others wait for, by what each device does alone."""
+
+import statistics
+
+import msgspec
+
+from kb.records import Measurement
+
+SLOWED = 1.3  # times its peers' time, from which on a device is said to be slowed
+
+
+class Slowest(msgspec.Struct, frozen=True):
+    """`times`: its time for the same arithmetic over the median of the other ranks' (of its own kind of device, where
+    there are such)."""
+
+    rank: int
+    device: str  # "host:kind:index"; "" unknown
+    times: float
+    alike: bool  # it was held against its own kind
+
+    @property
+    def sentence(self) -> str:
+        where = f" ({self.device})" if self.device else ""
+        others = "the others'" if self.alike else "the other devices'"
+        return f"slowest: rank {self.rank}{where}, {self.times:.2f}× {others} time for the same arithmetic"
+
+
+def slowest(measurement: Measurement) -> Slowest | None:
+    """None where ranks did not say what they do alone, or there is one only."""
+    alone = measurement.per_rank.get("alone_s", [])
+    if len(alone) < 2 or min(alone) <= 0:
+        return None
+    devices = measurement.rank_devices
+    if len(devices) != len(alone):
+        devices = [""] * len(alone)
+    found = [_beside(rank, alone, devices) for rank in range(len(alone))]
+    among_alike = max((s for s in found if s.alike), key=lambda s: s.times, default=None)
+    if among_alike is not None and among_alike.times >= SLOWED:
+        return among_alike
+    return found[max(range(len(alone)), key=alone.__getitem__)]
+
+
+def _beside(rank: int, alone: list[float], devices: list[str]) -> Slowest:
+    others = [s for i, s in enumerate(alone) if i != rank]
+    peers = [s for i, s in enumerate(alone) if i != rank and kind(devices[i]) == kind(devices[rank])]
+    return Slowest(rank, devices[rank], alone[rank] / statistics.median(peers or others), bool(peers))
+
+
+def slowed(measurement: Measurement) -> str:
+    """ "" or which rank is slower than its own kind by more than noise explains."""
+    found = slowest(measurement)
+    return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
+
+
+def kind(device: str) -> str:
+    """Of "host:kind:index"."""
+    return ":".join(device.split(":")[1:-1])

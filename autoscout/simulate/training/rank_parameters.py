@@ -1,0 +1,65 @@
+"""Parameters of a layer and of a rank, and which of them are trained: all, only adapters beside frozen weights (LoRA),
+or the layers above frozen ones. Only what is trained has gradients, optimizer state and an exchange between replicas.
+"""
+
+import numpy as np
+
+from autoscout.simulate.training.inputs import Inputs
+
+Array = np.ndarray
+
+
+def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
+    """Of one layer, over all its ranks: those that tp splits, and those of experts."""
+    h = x.hidden
+    attention = h * x.head_dim * (2 * x.heads + 2 * x.kv_heads)
+    matrices = np.where(x.gated > 0, 3.0, 2.0)
+    moe = x.experts > 0
+    norms = np.where(x.bias > 0, 4.0, 2.0) * h
+    biases = np.where(x.bias > 0, (x.heads + 2 * x.kv_heads) * x.head_dim + h + x.ffn + h, 0.0)
+    dense = attention + norms + biases + np.where(moe, h * x.experts, matrices * h * x.ffn)
+    return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
+
+
+def layer_weights(x: Inputs) -> Array:
+    """Of one layer on one rank, before any sharding over data parallel replicas."""
+    dense, expert = weights_of_layer(x)
+    return dense / x.tp + expert / (x.ep * x.etp)
+
+
+def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
+    """Of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
+    dense, expert = weights_of_layer(x)
+    layers = np.ceil(x.layers / x.pp) if layers is None else layers
+    embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
+    positions = x.learned_positions * x.seq_len * x.hidden
+    return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)
+
+
+def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
+    """Those of a rank's parameters (as `rank_weights` has them) that are trained."""
+    below, experts_below = weights_of_layer(x)
+    frozen = frozen_layers(x)
+    # An embedding under frozen layers is frozen too, unless the head shares it.
+    ends = np.where((frozen > 0) & (x.tied == 0), x.vocab * x.hidden / x.tp, 0.0)
+    dense = dense - frozen * below / x.tp - ends
+    expert = expert - frozen * experts_below / (x.ep * x.etp)
+    return np.where(x.lora > 0, adapters(x) / x.pp, dense), np.where(x.lora > 0, 0.0, expert)
+
+
+def adapters(x: Inputs) -> Array:
+    """Of all adapters of the model."""
+    return x.lora_rank * x.layers * adapter_width(x)
+
+
+def adapter_width(x: Inputs) -> Array:
+    """Inputs and outputs of a layer's products that have an adapter beside them."""
+    attended = x.heads * x.head_dim
+    attention = (x.hidden + attended + 2 * x.kv_heads * x.head_dim) + (attended + x.hidden)
+    return np.where(np.isnan(x.adapter_width), attention, x.adapter_width)
+
+
+def frozen_layers(x: Inputs) -> Array:
+    """Layers of a rank through which nothing goes back. With a pipeline the stages above them set the pace and the
+    memory all the same: 0."""
+    return np.where(x.pp == 1, np.minimum(x.frozen_layers, x.layers), 0.0)

@@ -1,0 +1,33 @@
+"""Whether a running training can go on under another configuration: what its checkpoint keeps of the layout, as data.
+
+The rules of an engine are entries of its preset (command/presets/*.toml), read from its source.
+"""
+
+from collections.abc import Callable, Sequence
+
+from kb.records import Strict, Value
+
+Said = Callable[[str], Value | list[str] | None]  # what a launch says of a flag; None nothing
+
+
+class CheckpointRule(Strict, frozen=True, kw_only=True):
+    """Where one of `flags` differs between two launches, `says` what becomes of the checkpoint. `beside`: only where
+    this flag is given too."""
+
+    flags: list[str]
+    says: str
+    beside: str = ""
+    source: str = ""
+
+
+def carried_over(rules: Sequence[CheckpointRule], now: Said, new: Said) -> str:
+    """A sentence; "" where nothing is known of the engine's checkpoints. The first rule that applies counts."""
+    for rule in rules:
+        applies = not rule.beside or new(rule.beside) not in (None, False)
+        if applies and any(_value(now(flag)) != _value(new(flag)) for flag in rule.flags):
+            return rule.says
+    return "loads as it is: no flag that it depends on differs" if rules else ""
+
+
+def _value(value: Value | list[str] | None) -> Value | list[str] | None:
+    return None if value is False else value

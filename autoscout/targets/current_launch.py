@@ -1,0 +1,108 @@
+"""The launch that a person runs today (`[launch] current`) as a configuration: the one mapping from configurations to
+flags, read backwards. What the line leaves out is what the engine does if nobody says anything."""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from autoscout.job.words import listed
+from autoscout.space.graph import Space
+from autoscout.space.network import distance
+from autoscout.targets.recipes import all_devices
+from kb.records import AutoscoutError, Configuration, Value
+
+Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
+Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
+def said_of(line: str) -> dict[str, list[str]]:
+    """The flags of a command line and the words after each; the last one counts where a flag comes twice.
+
+    Errors: AutoscoutError (exit 2) for an open quote."""
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {error}", 2) from error
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for word in words:
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            flag, equals, value = word.partition("=")
+            found[flag] = [value] if equals else []
+        elif flag:
+            found[flag].append(word)
+    return found
+
+
+def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
+    """Where a line says another number than the job, whose flags are `of_job`: a sentence each."""
+    for flag, value in of_job.items():
+        there = " ".join(said.get(flag, ()))
+        if _NUMBER.fullmatch(there) and float(there) != float(str(value)):
+            yield f"launch.current says {flag} {there}, but the job says {value}; make them agree"
+
+
+def configuration(
+    space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
+) -> tuple[Configuration, list[str]]:
+    """The valid configuration nearest to what the flags say, and which of them it sets otherwise: knob by knob in the
+    space's order, each as that value of it whose flags agree most with the line. `usual`: what the engine does of
+    knobs whose catalog states no default."""
+    wanted: dict[str, Value] = dict(all_devices(space))
+    told: list[str] = []
+    heard_of: set[str] = set()
+    for knob in space.knobs:
+        env = space.environment(wanted)
+        if knob.layer == "devices" or (knob.when is not None and not knob.when(env)):
+            continue
+        if knob.implied is not None:
+            implied = knob.implied(env)
+            wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
+            continue
+        flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
+        deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in flags)}
+        heard, unheard = deciding & said.keys(), deciding - said.keys()
+        apart = [sum(_apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
+        added = [len(unheard & each.keys()) for each in flags]  # a knob further on may be what decides these
+        default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
+        beside = [distance(value, default) for value in knob.values]
+        at = min(range(len(flags)), key=list(zip(apart, added, beside, strict=True)).__getitem__)
+        wanted[knob.name] = knob.values[at]
+        told += [knob.name] if heard else []
+        heard_of |= heard
+    found = space.nearest(wanted, given=told)
+    if found is None:
+        raise AutoscoutError("nothing is feasible for this job", 3)
+    there = mapped(found)
+    other = [flag for flag in said if flag in heard_of and _apart(said[flag], there.get(flag))]
+    return found, [f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other]
+
+
+def note(moved: Sequence[str]) -> list[str]:
+    """What a person should know of the configuration that stands for their launch."""
+    if not moved:
+        return []
+    near = f"the nearest valid configuration stands for it, with {listed(moved)}"
+    return [f"launch.current cannot be had as it is (`autoscout explain` says why): {near}"]
+
+
+def _apart(there: Sequence[str], value: object) -> float:
+    """0 where a line says the same of a flag as a configuration does (None: nothing), 1 where something else; less for
+    a number that is near."""
+    here = None if value is None else _words(value)
+    if here == list(there):
+        return 0.0
+    numbers = [float(word) for words in (here or (), there) for word in words if _NUMBER.fullmatch(word)]
+    if here and len(here) == len(there) == 1 and len(numbers) == 2 and min(numbers) > 0:
+        ratio = abs(math.log2(numbers[0] / numbers[1]))
+        return ratio / (1 + ratio)
+    return 1.0
+
+
+def _words(value: object) -> list[str]:
+    if value is True:
+        return []
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]

@@ -1,0 +1,138 @@
+"""The layouts of a job in the order in which an expert tries them: tp, pp, cp, ep, recomputation, micro batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+from typing import Any, Literal
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import hardware
+from autoscout.space.graph import Space
+from kb.records import Value
+
+Way = Literal["guide", "dp first"]
+
+_LONG = 8_192  # tokens of a sequence from which on context parallel is worth its communication
+_MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
+_PER_CHUNK = 4  # layers of a virtual stage in NVIDIA's recipes: fewer send too often, more leave a longer bubble
+_AGAIN = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """`columns`: (n,) values by knob, the first row is tried first; `shares`: what else a pp brings."""
+
+    columns: dict[str, np.ndarray]
+    shares: dict[int, dict[str, Value]]
+
+    def __len__(self) -> int:
+        return len(self.columns["tp"])
+
+    def wanted(self, i: int) -> dict[str, Value]:
+        row: dict[str, Value] = {name: values[i].item() for name, values in self.columns.items()}
+        return {**row, **self.shares[int(row["pp"])]}
+
+
+def layouts(space: Space, gpus: int, way: Way) -> Layouts:
+    """Those that divide `gpus` and the batch."""
+    a = space.attributes
+    degrees, experts = np.array(a["degrees"]), int(a["experts"])
+    batches = np.array(space.knob["mbs"].values if "mbs" in space.knob else (1,))
+    grid = np.meshgrid(
+        degrees, degrees, degrees, degrees if experts else [1], range(len(_AGAIN)), batches, indexing="ij"
+    )
+    tp, pp, cp, ep, again, mbs = (each.ravel() for each in grid)
+    ok = (gpus % (tp * pp * cp) == 0) & (pp <= a["layers"]) & ((cp == 1) | (a["seq_len"] % (2 * cp) == 0))
+    if experts:
+        ok &= (experts % ep == 0) & (gpus % (ep * pp) == 0)
+    tp, pp, cp, ep, again, mbs = (each[ok] for each in (tp, pp, cp, ep, again, mbs))
+    ok = a["global_batch"] % (mbs * (gpus // (tp * pp * cp))) == 0
+    tp, pp, cp, ep, again, mbs = (each[ok] for each in (tp, pp, cp, ep, again, mbs))
+    micro_batches = a["global_batch"] // (mbs * (gpus // (tp * pp * cp)))
+    shares = {int(each): _stages(space, int(each)) for each in np.unique(pp)}
+    columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
+    if experts:
+        columns["ep"] = ep
+    if "vpp" in space.knob:
+        chunks = {each: _chunks(space, each, share) for each, share in shares.items()}
+        interleaved = np.array([chunks[each] for each in pp.tolist()], dtype=int)
+        columns["vpp"] = np.where((pp > 1) & (micro_batches % pp == 0), interleaved, 1)
+    price = _price(tp, pp, cp, ep if experts else None, again, mbs, micro_batches, a, _joined(space), way)
+    order = np.lexsort([np.round(each, 9) for each in price[::-1]])
+    return Layouts({name: values[order] for name, values in columns.items()}, shares)
+
+
+def _price(
+    tp: np.ndarray,
+    pp: np.ndarray,
+    cp: np.ndarray,
+    ep: np.ndarray | None,
+    again: np.ndarray,
+    mbs: np.ndarray,
+    micro_batches: np.ndarray,
+    a: Mapping[str, Any],
+    inside: int,
+    way: Way,
+) -> list[np.ndarray]:
+    """How reluctantly an expert goes there, in doublings of tensor parallel, the first of them counts most; the lowest
+    is tried first. Micro batches above 4 are not tried before smaller ones: attention and products are efficient by
+    then. Of experts recomputation repeats the exchange of tokens too."""
+    beyond = np.log2(np.maximum(tp / inside, 1))  # of what NVLink joins: nobody does
+    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # what tp leaves of small experts is inefficient
+    if ep is not None:
+        thin = thin * (1 + np.log2(np.maximum(tp / 2, 1)) / 2)
+    split = thin * np.log2(tp) + np.log2(np.maximum(tp / _MOST_TP, 1)) + 8 * beyond + stage * np.log2(pp)
+    split += (1.25 if a["seq_len"] >= _LONG else 4.0) * np.log2(cp)
+    split += 1.5 * np.minimum((pp - 1) / micro_batches, 2.0)  # the bubble
+    spread = np.zeros(len(tp))
+    if ep is not None:
+        wanted = min(inside, a["experts"])
+        spread = 0.5 * np.abs(np.log2(wanted / ep)) + 1.0 * np.log2(np.maximum(ep / inside, 1))
+    batch = 0.2 * np.abs(np.log2(mbs / 4))
+    if way == "dp first":
+        return [split + beyond, again, spread, batch]
+    return [split + np.array([0.0, 0.3, 2.5 if ep is None else 4.0])[again] + spread + batch]
+
+
+def _stages(space: Space, pp: int) -> dict[str, Value]:
+    """How layers that `pp` does not divide are shared out: the embedding and the loss as if they were layers, or fewer
+    layers for the ends."""
+    layers = space.attributes["layers"]
+    if layers % pp == 0 or "stage_split" not in space.knob:
+        return {}
+    for split, counted in (("embedding+loss", 2), ("loss", 1)):
+        if (layers + counted) % pp == 0:
+            return {"stage_split": split}
+    for less in range(1, 5):  # fewer layers at both ends
+        first, last = less // 2, less - less // 2
+        if pp > 2 and (layers + less) % pp == 0 and (inner := (layers + less) // pp) > last:
+            return {"stage_split": "even", "first_layers": inner - first if first else 0, "last_layers": inner - last}
+    return {}
+
+
+def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
+    """Virtual stages of about `_PER_CHUNK` layers, as far as they divide the layers of a stage."""
+    if "vpp" not in space.knob:
+        return 1
+    counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
+    per_stage, rest = divmod(space.attributes["layers"] + counted, pp)
+    possible = [v for v in space.knob["vpp"].values if not rest and per_stage % int(v) == 0]
+    if counted:
+        possible = [v for v in possible if per_stage > int(v)]
+    if not possible:
+        return 1
+    return int(min(possible, key=lambda v: (abs(log2(per_stage / int(v) / _PER_CHUNK)), int(v))))
+
+
+def _joined(space: Space) -> int:
+    """Devices that NVLink joins: of a node, or of a rack where the hardware file says so."""
+    job = getattr(space, "job", None)
+    if job is None or not job.cluster.nodes:
+        return max(space.attributes["degrees"])
+    sizes = []
+    for node in job.cluster.nodes:
+        known = hardware(node.device)
+        rack = known is not None and known.per_node > 16  # the nodes of a rack are one island
+        sizes.append(known.per_node if known is not None and (rack or node.count > known.per_node) else node.count)
+    return min(sizes)

@@ -1,0 +1,94 @@
+"""`[launch] current`: what a person runs today, read as a configuration of the target that they name."""
+
+import msgspec
+import numpy as np
+import pytest
+from landscape import job_of
+
+from autoscout.job.presets import models
+from autoscout.job.words import reference_of
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.target import target_of
+from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+
+
+def training(line: str = "", nodes: int = 4) -> Job:
+    return Job(
+        name="mine",
+        target="megatron",
+        objective=Objective(minimize="step_time_s"),
+        model=msgspec.convert(models()["llama-3.1-70b"], Model),
+        traffic=Traffic(seq_len=8192, global_batch=128),
+        cluster=Cluster(nodes=[Node(device="h100", count=8)] * nodes),
+        launch=Launch(transformer_engine=True, current=line),
+    )
+
+
+def line_of(job: Job, configuration: Configuration, program: str = "torchrun pretrain_gpt.py") -> str:
+    flags = target_of(job).launch(job, configuration).arguments
+    words = []
+    for flag, value in flags.items():
+        words += [flag] if value is True else [flag, *map(str, value if isinstance(value, list) else [value])]
+    return " ".join([program, *words])
+
+
+def with_current(job: Job, line: str) -> Job:
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, current=line))
+
+
+def test_the_line_that_a_configuration_launches_is_read_as_that_configuration():
+    job = training()
+    space = JobSpace.of_job(job)
+    for seed in range(6):
+        wanted = space.sample(np.random.default_rng(seed))
+        found = target_of(job).recipes(JobSpace.of_job(with_current(job, line_of(job, wanted))))
+        assert next(iter(found)).knobs == {**wanted.knobs, **({"tp_comm": 16} if "tp_comm" in wanted.knobs else {})}
+
+
+def test_the_line_that_vllm_serves_with_is_read_as_that_configuration():
+    job = job_of("llama-3-8b-serve")
+    job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=2)]))
+    space = JobSpace.of_job(job)
+    for seed in range(3):
+        wanted = space.sample(np.random.default_rng(seed))
+        line = target_of(job).probe_line(job, wanted, None)  # type: ignore[arg-type]
+        found = target_of(job).recipes(JobSpace.of_job(with_current(job, line)))
+        assert next(iter(found)) == wanted
+
+
+def test_older_spellings_and_what_is_not_said():
+    line = (
+        "torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size=4 --sequence-parallel "
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 --micro-batch-size 1 "
+        "--recompute-activations --context-parallel-size 2"
+    )
+    job = training(line)
+    knobs = JobSpace.of_job(job).reference.knobs
+    assert {n: knobs[n] for n in ("tp", "pp", "cp", "dp", "vpp", "sp", "ar", "ar_modules", "distopt")} == {
+        **{"tp": 4, "pp": 4, "cp": 2, "dp": 1, "vpp": 5, "sp": True},
+        **{"ar": "selective", "ar_modules": "core_attn", "distopt": False},
+    }
+    assert len(JobSpace.of_job(job).recipes) == 3  # and the experts'
+    assert target_of(job).notes_on_job(job) == []
+    assert reference_of(job) == "your present launch"
+
+
+def test_a_line_that_the_space_cannot_have_is_told():
+    job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
+    (note,) = target_of(job).notes_on_job(job)
+    assert note.startswith("launch.current cannot be had as it is")
+    assert "--micro-batch-size" in note
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pretrain_gpt.py --micro-batch-size 1 --num-layers 32", "--num-layers 32, but the job says 80"),
+        ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1", "2 × 8 ranks, but the cluster"),
+        ("bash train.sh", "none of Megatron-LM's flags"),
+        ("pretrain_gpt.py --micro-batch-size '1", "No closing quotation"),
+    ],
+)
+def test_a_line_that_contradicts_the_job_is_refused(line, said):
+    (problem,) = target_of(training(line)).problems(training(line))
+    assert said in problem

@@ -1,0 +1,29 @@
+"""What a terminal may be shown of texts that others wrote."""
+
+import re
+from typing import Any, TextIO
+
+# What moves cursors, changes titles and clipboards, or hides text: whole sequences, then the characters alone.
+_SEQUENCES = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)?"
+)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """`text` as a terminal may be shown it: line ends and tabs are the only control characters."""
+    return _CONTROL.sub("?", _SEQUENCES.sub("", text))
+
+
+class PlainStream:
+    """A text stream that lets only plain text through, whatever data hold; its `buffer` takes bytes as they are."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(text if text.isascii() and text.isprintable() else plain(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
