@@ -94,8 +94,8 @@ class Model(Strict, frozen=True):
 
 class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """Requests that go on from each other. A session is `turns` requests (fixed, or quantiles as of lengths), each of
-    whose prompts is all that was said before and `input_len` new tokens; `think_s` seconds lie between an answer and the
-    next turn. `groups`: the shared beginning is one of so many (tenants, system prompts). `sub_calls`: after each
+    whose prompts is all that was said before and `input_len` new tokens; `think_s` seconds lie between an answer and
+    the next turn. `groups`: the shared beginning is one of so many (tenants, system prompts). `sub_calls`: after each
     answer but the last an agent asks so many things at once, of a quarter of `input_len` on top of what was said, and
     goes on when all are answered."""
 

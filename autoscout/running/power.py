@@ -77,7 +77,9 @@ def advice(configuration: Configuration) -> list[str]:
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []
-    return [f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), which it was measured with"]
+    return [
+        f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), which it was measured with"
+    ]
 
 
 def _limits() -> dict[str, tuple[float, float, float]]:
@@ -106,7 +108,9 @@ def _set(index: str, watts: float) -> None:
         command = [program, "-i", index, "-pl", f"{watts:.2f}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        raise AutoscoutError(f"GPU {index}: nvidia-smi cannot set its power limit to {watts:.0f} W ({error})") from error
+        raise AutoscoutError(
+            f"GPU {index}: nvidia-smi cannot set its power limit to {watts:.0f} W ({error})"
+        ) from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise AutoscoutError(

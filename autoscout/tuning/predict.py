@@ -36,7 +36,8 @@ class Memory(msgspec.Struct, frozen=True):
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
     where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
-    configuration's own measurements, where there are some."""
+    configuration's own measurements, where there are some. `unpriced`: knobs that are set to something else than usual
+    and of which the analytic simulators do not know what they do."""
 
     job: str
     name: str
@@ -57,6 +58,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts_of: str
     parts: dict[str, float]
     memory: Memory | None
+    unpriced: list[str] = []
 
 
 def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
@@ -96,6 +98,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
         parts_of=parts_of,
         parts=parts,
         memory=_memory(job, space, rows, columns),
+        unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
     )
 
 

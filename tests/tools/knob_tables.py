@@ -14,7 +14,9 @@ TARGETS = ("megatron", "vllm", "deepspeed")
 
 
 def knobs(catalog: Catalog) -> str:
-    header = "| knob | layer | kind | values | default | acts when | what it does | sets | since | off unless allowed |\n"
+    header = (
+        "| knob | layer | kind | values | default | acts when | what it does | sets | since | off unless allowed |\n"
+    )
     header += "|---" * 10 + "|"
     return "\n".join([header, *(_row(knob) for knob in catalog.knob)])
 

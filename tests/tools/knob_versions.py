@@ -41,7 +41,10 @@ def first(field: str, known: dict[str, str]) -> str:
 
 def main(checkout: str) -> None:
     known = texts(checkout)
-    rows = ["| knob | fields, and the first megatron-core of each | offered from | off unless allowed |", "|---" * 4 + "|"]
+    rows = [
+        "| knob | fields, and the first megatron-core of each | offered from | off unless allowed |",
+        "|---" * 4 + "|",
+    ]
     for knob in shipped("megatron").knob:
         fields = [f for f in re.split(r",\s*", knob.sets) if re.fullmatch(r"[a-z0-9_]+", f)]
         versions = {f: first(f, known) for f in fields}

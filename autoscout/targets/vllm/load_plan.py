@@ -135,7 +135,9 @@ def pooled(passes: list[Pass]) -> Pass:
         sum(p.duration_s for p in passes),
         sum(p.cpu_s for p in passes) / len(passes),
         [request for p in passes for request in p.requests],
-        energy_j=sum(known) if len(known := [p.energy_j for p in passes if p.energy_j is not None]) == len(passes) else None,
+        energy_j=sum(known)
+        if len(known := [p.energy_j for p in passes if p.energy_j is not None]) == len(passes)
+        else None,
     )
 
 

@@ -46,9 +46,13 @@ def limits(folder: Path) -> list[float]:
 
 
 def test_a_cap_holds_for_the_experiment_and_is_taken_back(driver: Path) -> None:
-    with pytest.raises(ZeroDivisionError), power.capped(CAPPED):
-        assert limits(driver) == [560.0, 560.0]
-        raise ZeroDivisionError
+    def breaks() -> None:
+        with power.capped(CAPPED):
+            assert limits(driver) == [560.0, 560.0]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        breaks()
     assert limits(driver) == [700.0, 650.0]
     assert not power.left_path().exists()
     with power.capped(Configuration({"mbs": 1, "power_cap": 20})):
@@ -109,7 +113,9 @@ def test_joules_are_asked_for_on_gpus_only(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     text = Path("fixtures/jobs/tiny-gpt-cpu.toml").read_text().replace('"step_time_s"', '"joules_per_token"')
     file.write_text(text)
-    with pytest.raises(AutoscoutError, match="joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes"):
+    with pytest.raises(
+        AutoscoutError, match="joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes"
+    ):
         load_job(file)
     file.write_text(text.replace('device = "cpu"', 'device = "h100"'))
     assert load_job(file).objective == Objective(minimize="joules_per_token")

@@ -112,7 +112,9 @@ def test_a_trace_of_hashes_says_what_prompts_have_in_common(tmp_path: Path) -> N
         '{"timestamp": 1500, "input_length": 1030, "output_length": 7, "hash_ids": [1, 2]}\n'
     )
     traced = serving_job(trace=str(trace), concurrency=0, shared_prefix=0)
-    plan = load_plan.plan(msgspec.structs.replace(traced, launch=msgspec.structs.replace(traced.launch, measure_s=10.0)))
+    plan = load_plan.plan(
+        msgspec.structs.replace(traced, launch=msgspec.structs.replace(traced.launch, measure_s=10.0))
+    )
     one, other = prompts.of_pass(plan, 0)
     assert (len(one.prompt), len(other.prompt)) == (1100, 1030)
     assert one.prompt[: 2 * BLOCK] == other.prompt[: 2 * BLOCK]

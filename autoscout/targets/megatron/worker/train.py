@@ -12,6 +12,7 @@ import functools
 import importlib.metadata
 import itertools
 import json
+import math
 import os
 import platform
 import resource

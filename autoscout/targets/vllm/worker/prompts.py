@@ -1,8 +1,8 @@
 """The requests of an experiment, made from its plan alone: the same in every process that drives it.
 
 A plan: {"vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len",
-"arrival_s"}; lengths in tokens, one a request; arrivals in seconds, empty for a closed loop. "talks": how requests go on
-from each other ("session", "stage", "on", "group", "own", one a request, as autoscout/job/sessions.py has them, and
+"arrival_s"}; lengths in tokens, one a request; arrivals in seconds, empty for a closed loop. "talks": how requests go
+on from each other ("session", "stage", "on", "group", "own", one a request, as autoscout/job/sessions.py has them, and
 "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens.
 """
 
