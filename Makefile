@@ -1,5 +1,5 @@
 # Four commands for a newcomer:
-#   make run        installs what it needs into .venv and tunes a small GPT by really training it
+#   make run        installs what it needs into .venv and tunes a small mixture of experts by really training it
 #   make run-own    tunes a plain PyTorch DDP script, as it is launched
 #   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
 #   make test       installs and runs everything that checks the project
@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVE := .venv-vllm
-JOB ?= fixtures/jobs/tiny-gpt-cpu.toml
+JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
 .PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check clean

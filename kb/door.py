@@ -5,6 +5,7 @@ refused. What a later AutoScout wrote cannot be checked by this one: it stays ou
 kb/sharing/arrivals.py checks the rows of a lake with it.
 """
 
+import math
 import re
 
 import msgspec
@@ -17,7 +18,18 @@ _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence has 
 _ESCAPED = re.compile(  # in JSON: what stands for a control character, and the pair of backslashes that does not
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
+_PRIVATE = {
+    "keys": re.compile(
+        r"\b(?:hf|sk|pk|ghp|gho|glpat|xox[abp]|nvapi|wandb)[_-][A-Za-z0-9_-]{8,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{20,}[\w.-]*"
+        r"|(?i:(?:passwd|password|secret|(?:hf|access|auth|api)[_-]?(?:key|token))\s*[=:]\s*[^\s\"',;]+)"
+    ),
+    "addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b"),
+}
+_PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
 _SHOWN = 60  # characters of what is refused
+
+
+LATEST = 4.0e9  # unix seconds: later than that nothing was measured
 
 
 class Refused(AutoscoutError):
@@ -54,6 +66,21 @@ def plain_json(text: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: found[0] if found[0] == b"\\\\" else b" ", text)
 
 
+def private(text: str) -> str:
+    """ "" or what `text` looks like that is nobody else's business: a path, an address, a key."""
+    if text.startswith(("/", "~", "\\\\", "file:")) or text[1:3] == ":\\":
+        return "paths"
+    return next((what for what, pattern in _PRIVATE.items() if pattern.search(text)), "")
+
+
+def without_places(text: str) -> str:
+    """The evidence of a failure without where it was kept: of a path its last two parts stay, of keys and addresses
+    nothing."""
+    for pattern in _PRIVATE.values():
+        text = pattern.sub("…", text)
+    return _PATH.sub(lambda found: f"…{found[2]}", text)
+
+
 def job(stored: str | bytes) -> Job:
     """A job as the knowledge base stores it. Errors: Newer for a later AutoScout's, Refused for what is no job."""
     try:
@@ -80,7 +107,7 @@ def check_job(job: Job) -> None:
 def cleaned(measurement: Measurement) -> Measurement:
     """What our own experiment or import yielded, without the control characters that logs and tables hold."""
     environment = {plain(key): plain(value) for key, value in measurement.environment.items()}
-    evidence = _CONTROL_IN_TEXT.sub(" ", measurement.evidence)
+    evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)
 
 
@@ -101,5 +128,8 @@ def check_measurement(measurement: Measurement) -> None:
     for part in (m.name, m.context, m.period, *environment, *names):
         if _CONTROL.search(part):
             raise Refused(f"a measurement's {shown(part)} holds a control character")
+    numbers = (*m.metrics.values(), *m.conditions.values(), m.cost_s, m.device_s, m.at)
+    if not all(map(math.isfinite, numbers)) or min(m.cost_s, m.device_s, m.at) < 0 or m.at > LATEST:
+        raise Refused(f"a number of {shown(m.name)} cannot be: not finite, or a time that never was")
     if _CONTROL_IN_TEXT.search(measurement.evidence):
         raise Refused(f"the evidence of {shown(measurement.name)} holds a control character")

@@ -6,19 +6,23 @@
 All rows of an import come in, or none.
 """
 
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from kb import journal as journals
-from kb import rows, store
+from kb import lock, rows, store
 from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
 
 _AT_ONCE = 20_000
+_UNFINISHED = ".unfinished-"
+_STALE_S = 3600.0
 
 
 class Stored(NamedTuple):
@@ -49,9 +53,13 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     )
     imports = store.imports_folder(kb)
     imports.mkdir(parents=True, exist_ok=True)
+    _sweep(imports)
     total = 0
     # In a knowledge base of its own first: a large table takes minutes, and nobody else shall wait for it.
-    with tempfile.TemporaryDirectory(dir=imports, prefix=".unfinished-") as folder:
+    with (
+        tempfile.TemporaryDirectory(dir=imports, prefix=_UNFINISHED, ignore_cleanup_errors=True) as folder,
+        lock.exclusive(Path(folder) / "owner.lock"),
+    ):
         own = Path(folder) / "kb.duckdb"
         with writer(own) as con:
             con.execute("BEGIN")
@@ -72,3 +80,20 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
             con.execute("DELETE FROM lake_file WHERE session = ?", [id])
     new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
     return Stored(id, new, total - new)
+
+
+def _sweep(imports: Path) -> None:
+    """Removes what imports left that were killed."""
+    for folder in imports.glob(f"{_UNFINISHED}*"):
+        if not lock.is_held(folder / "owner.lock") and _older(folder, 60.0):  # a new one makes its lock at once
+            shutil.rmtree(folder, ignore_errors=True)
+    for file in imports.glob(".*.unfinished"):
+        if _older(file, _STALE_S):
+            file.unlink(missing_ok=True)
+
+
+def _older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except OSError:
+        return False

@@ -13,7 +13,8 @@ import msgspec
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-#   4  sessions of a traffic; drafts and a folder of the KV cache
+#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; sessions of a
+#      traffic; drafts and a folder of the KV cache
 RECORDS = 4
 
 Value = bool | int | float | str
@@ -70,8 +71,19 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     later: ClassVar[tuple[str, ...]] = ()  # fields that older ids know nothing of (see `identity`)
 
 
+class Lora(Strict, frozen=True, kw_only=True):
+    """Adapters of `rank` beside these `modules` of every layer, whose own weights are frozen, in so many `bits`."""
+
+    rank: int = 16
+    modules: list[str] = msgspec.field(default_factory=lambda: ["q_proj", "v_proj"])
+    bits: Literal[16, 8, 4] = 16
+
+
 class Model(Strict, frozen=True):
-    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model; without layers there is none."""
+    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model; without layers there is none.
+    Fine-tuning: `lora`, or all weights but those of the lowest `frozen_layers` and the embedding under them."""
+
+    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers")
 
     layers: int = 0
     hidden: int = 0
@@ -90,6 +102,8 @@ class Model(Strict, frozen=True):
     expert_ffn: int = 0  # 0: ffn
     dtype: Literal["fp32", "bf16"] = "bf16"
     preset: str = ""
+    lora: Lora | None = None
+    frozen_layers: int = 0
 
 
 class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
@@ -113,7 +127,13 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
     `rate` or `concurrency` only its lengths are used. A trace in JSON lines (timestamp in ms, input_length,
     output_length, hash_ids: what Mooncake publishes) says which blocks of 512 tokens prompts have in common.
+    `trace_id` is the hash of its content; reading a job file fills it in.
+
+    Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of them (which a job that was
+    read has as quantiles, too).
     """
+
+    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions")
 
     seq_len: int = 0
     global_batch: int = 0
@@ -124,6 +144,8 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     output_len: int | list[int] = 0
     shared_prefix: int = 0  # leading tokens that all requests have in common
     requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
+    lengths: str | list[int] = []
+    trace_id: str = ""
     sessions: Sessions | None = None
 
 
@@ -212,12 +234,14 @@ class Rendered(Strict, frozen=True, kw_only=True):
 
 class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """Where a metric is read, by one of: `pattern` (its last group is the number), `between` (seconds from one line
-    with this pattern to the next, as they are printed), `json` path ("results.0.step"). `file`: "" what the command
+    with this pattern to the next, as they are printed), `counter` (the last group counts on and on: its gain a second,
+    from one line to the next), `json` path ("results.0.step"). `file`: "" what the command
     prints, for `json` the file that $AUTOSCOUT_RESULT names. `unit`: where the name does not say it."""
 
     file: str = ""
     pattern: str = ""
     between: str = ""
+    counter: str = ""
     json: str = ""
     unit: str = ""
 
@@ -290,7 +314,8 @@ class Job(Strict, frozen=True):
 
 def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "") -> str:
     called = [] if model.layers else [name]
-    return content_hash([task, target, identity(shape(model)), identity(traffic), *called])
+    load = identity(traffic, **({"trace": ""} if traffic.trace_id else {}))
+    return content_hash([task, target, identity(shape(model)), load, *called])
 
 
 def shape(model: Model) -> Model:

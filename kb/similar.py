@@ -37,6 +37,7 @@ class _Weight(NamedTuple):
 WEIGHTS = {
     "target": _Weight(3.0, "another framework has other knobs"),
     "task": _Weight(1.0, "fine-tuning and pre-training fill the memory differently"),
+    "trained": _Weight(1.0, "adapters and frozen layers leave out gradients, optimizer state and their exchange"),
     "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
     "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
@@ -114,6 +115,7 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
             "shared_prefix": float(traffic.shared_prefix),
         }
     return found | {
+        "trained": "adapters" if m.lora else "the upper layers" if m.frozen_layers else "all",
         "seq_len": float(traffic.seq_len),
         "samples per device": traffic.global_batch / devices if traffic.global_batch else None,
     }

@@ -276,10 +276,21 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """Where somebody keeps interpreters, recordings and traces is nobody else's business."""
+    """What a job is, without where somebody keeps interpreters, models, recordings, traces and scripts, and without the
+    variables of their environment: that is nobody else's business, and the journal has it."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
-    launch = msgspec.structs.replace(job.launch, python="", recorded="", command_prefix=[])
-    return msgspec.structs.replace(job, traffic=traffic, launch=launch)
+    launch = msgspec.structs.replace(
+        job.launch,
+        **dict.fromkeys(("python", "recorded", "model_path", "path", "script"), ""),
+        command_prefix=[],
+        environment={},
+        render=[],
+        command=door.without_places(job.launch.command),
+        current=door.without_places(job.launch.current),
+        metrics={name: m if isinstance(m, str) or not m.file else "" for name, m in job.launch.metrics.items()},
+    )
+    space = msgspec.structs.replace(job.space, catalog=[Path(path).name for path in job.space.catalog])
+    return msgspec.structs.replace(job, traffic=traffic, launch=launch, space=space)
 
 
 def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
@@ -317,6 +328,8 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
     for seq, event in enumerate(tail.events, tail.line):
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
             later = isinstance(event, journals.Later)
+            if isinstance(event, journals.SessionEnded) and event.problem:
+                event = msgspec.structs.replace(event, problem=door.without_places(event.problem))
             yield {
                 "session": tail.started.session,
                 "seq": seq,

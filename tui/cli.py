@@ -8,7 +8,19 @@ import click
 
 from tui.options import note
 from tui.plain import PlainStream
-from tui.verbs import benching, calibrating, explaining, exporting, kb, machine, predicting, spaces, tuning, watching
+from tui.verbs import (
+    benching,
+    calibrating,
+    explaining,
+    exporting,
+    kb,
+    machine,
+    predicting,
+    shadowing,
+    spaces,
+    tuning,
+    watching,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -30,6 +42,7 @@ for verb in (
     spaces.space,
     spaces.explain,
     predicting.predict,
+    shadowing.shadow,
     kb.sql,
     benching.bench,
     kb.similar,
@@ -48,6 +61,7 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.records import AutoscoutError
 
+    os.umask(os.umask(0o077) | 0o077)  # what we write is the person's own: journals, logs, the knowledge base
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 
 from autoscout.bench.landscape import Landscape
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint
 from autoscout.job.words import nearest_name
 from autoscout.simulate.encode import length, of_job, serving_devices
@@ -113,8 +114,7 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
         raise AutoscoutError(f"{job.name}: the analytic model says nothing here: {why}", 2)
     predicted = model.predict(columns)
     if job.objective.metric == "tokens_per_s":
-        tokens = job.traffic.seq_len * job.traffic.global_batch
-        predicted = msgspec.structs.replace(predicted, value=tokens / predicted.value)
+        predicted = msgspec.structs.replace(predicted, value=tokens_of_step(job.traffic) / predicted.value)
     over = _beyond_memory(memory, columns)
     for text in job.objective.constraints:
         metric, _, bound = constraint(text)

@@ -7,7 +7,7 @@ ranks. A slice of a GPU (MIG) is no whole one, and one of 40 GB none of 80.
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from autoscout.job import presets
 from kb.records import AutoscoutError, Configuration, Job, Node
@@ -59,17 +59,23 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def variables(
-    job: Job, configuration: Configuration, gpus: list[str], ranks: int, memory: Sequence[float] = ()
+    job: Job,
+    configuration: Configuration,
+    gpus: list[str],
+    ranks: int,
+    memory: Sequence[float] = (),
+    spare: Collection[int] = (),
 ) -> dict[str, str]:
     """The environment by which the ranks see the configuration's GPUs only, in the order of the job's nodes.
 
-    Nothing is hidden where all GPUs are alike: the first ones are as good as any.
+    Nothing is hidden where all GPUs are alike: the first ones are as good as any. `spare`: indices of GPUs that are
+    taken rather than those which it runs on else, as far as they are of the kind.
     """
     kinds = list(_needed(job))
-    if len(kinds) == 1 and len(set(gpus)) <= 1:
+    if len(kinds) == 1 and len(set(gpus)) <= 1 and not spare:
         return {}
     indices: list[int] = []
-    for kind, claimed in _claimed(job, gpus, memory).items():
+    for kind, claimed in _claimed(job, gpus, memory, spare).items():
         knob = configuration.knobs.get(kind.replace("-", "_"), 0)
         indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # no knob chooses among one kind
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
@@ -83,8 +89,21 @@ def _needed(job: Job) -> dict[str, int]:
     return needed
 
 
-def _claimed(job: Job, gpus: list[str], memory: Sequence[float]) -> dict[str, list[int]]:
-    """Indices by kind in the order of the job's nodes, as many as it has or fewer.
+def beside(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection[int]) -> list[int]:
+    """The GPUs of the job's kinds that it does not run on, and of which nobody holds memory."""
+    ours = {index for claimed in _claimed(job, gpus, memory).values() for index in claimed}
+    others = [index for index in range(len(gpus)) if index not in ours and index not in taken]
+    return [i for i in others if any(i in claimed for claimed in _claimed(job, gpus, memory, others).values())]
+
+
+def physical(index: int, given: str) -> str:
+    """What the driver calls the GPU of this index among those that `given`, as CUDA_VISIBLE_DEVICES, leaves."""
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    return names[index] if index < len(names) else str(index)
+
+
+def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
+    """Indices by kind in the order of the job's nodes, as many as it has or fewer; the `first` ones before others.
 
     Kinds that no name can tell take what the others leave.
     """
@@ -93,7 +112,7 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float]) -> dict[str, li
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
     for kind in sorted(needed, key=lambda kind: kind not in known):
         fitting = [i for i in free if kind not in known or (_is(kind, gpus[i]) and _has(job, kind, gpus, memory, i))]
-        claimed[kind] = fitting[: needed[kind]]
+        claimed[kind] = sorted(sorted(fitting, key=lambda i: i not in first)[: needed[kind]])
         free = [index for index in free if index not in claimed[kind]]
     return claimed
 

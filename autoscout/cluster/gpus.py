@@ -5,6 +5,7 @@ Everything may be missing: the program, an answer in time, a number ("[N/A]" in 
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 import msgspec
 
@@ -44,12 +45,23 @@ def held(visible: str = "") -> str:
     busy = [
         f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
         for gpu in look()
-        if gpu.used_gib is not None
-        and gpu.total_gib
-        and gpu.used_gib > _OWN * gpu.total_gib
-        and (not names or any(name == str(gpu.index) or gpu.uuid.startswith(name) for name in names))
+        if _taken(gpu) and (not names or any(_called(gpu, name) for name in names))
     ]
     return "; ".join(busy)
+
+
+def taken(names: Sequence[str]) -> set[int]:
+    """Positions in `names` (indices or UUIDs of GPUs) of those that others hold memory of, or that are not there."""
+    free = [gpu for gpu in look() if not _taken(gpu)]
+    return {i for i, name in enumerate(names) if not any(_called(gpu, name) for gpu in free)}
+
+
+def _taken(gpu: Gpu) -> bool:
+    return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
+
+
+def _called(gpu: Gpu, name: str) -> bool:
+    return name == str(gpu.index) or gpu.uuid.startswith(name)
 
 
 def of_processes(pids: set[int]) -> float | None:

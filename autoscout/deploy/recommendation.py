@@ -141,7 +141,7 @@ def _best(
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
         evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
-        + _nearness(confirmed, [m for _, m in rows], default),
+        + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, default, best_configuration),
     )
@@ -206,7 +206,7 @@ def _next_best(confirmed: Confirmed) -> str:
     return f"; {confirmed.rival_name} is {_times(behind, low, high)} slower"
 
 
-def _nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
+def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
     """Said where something that noise does not tell apart was not chosen, because it changes more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:

@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,11 @@ from kb import door
 from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
 
+T = TypeVar("T")
+_ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
+_LEAST, _MOST = 1e-12, 1e18  # of any metric, in its unit
+_EVIDENCE = 2000  # characters
+_NOT_FINITE = ("nan", "inf", "-inf", "infinity")
 _LISTED = 20  # bad rows that are shown; all are counted
 _WORDS: dict[str, Status] = {
     **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
@@ -91,12 +97,26 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
     """By `reader`, or by what the file looks like. Errors: AutoscoutError (exit 2)."""
     known = readers()
     name, _, part = reader.partition(":")
-    name = name or next((n for n, r in sorted(known.items(), key=lambda i: i[1].rank) if r.recognizes(path)), "")
+    by_rank = sorted(known.items(), key=lambda each: each[1].rank)
+    name = name or next((n for n, r in by_rank if _caught(path, n, lambda r=r: r.recognizes(path))), "")
     if not name:
         raise AutoscoutError(f"{path}: no reader recognizes it; there are {', '.join(sorted(known))}", 2)
     if name not in known:
         raise AutoscoutError(f"--reader '{name}'{nearest_name(name, known)}", 2)
-    return known[name].read(path, job, space, part)
+    return _caught(path, name, lambda: known[name].read(path, job, space, part))
+
+
+def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
+    """What odd fields of a foreign file end in, as one sentence."""
+    try:
+        return work()
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot be read ({error.strerror or error})", 2) from error
+    except _ODD as error:
+        said = " ".join(str(error).split())[:200]
+        raise AutoscoutError(
+            f"{path} is no {reader} result as we know them ({type(error).__name__}: {said})", 2
+        ) from error
 
 
 def readers() -> dict[str, Reader]:
@@ -115,8 +135,9 @@ class _Converting:
         self, job: Job, space: Space, source: Source, meant: dict[str, Use], fixed: dict[str, Value], done: Done
     ) -> None:
         self.job, self.space, self.source, self.meant, self.fixed, self.done = job, space, source, meant, fixed, done
+        self.named = {use.name for use in meant.values() if use.kind == "metric"}
         self.no_numbers: Counter[str] = Counter()
-        self.left_out: Counter[str] = Counter()
+        self.left_out: Counter[tuple[str, str]] = Counter()
         self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
 
     def measurements(self) -> Iterator[Measurement]:
@@ -126,7 +147,7 @@ class _Converting:
                 if row.problem:
                     raise ValueError(row.problem)
                 measurement = self._measurement(row)
-            except (ValueError, door.Refused) as error:
+            except (door.Refused, *_ODD) as error:
                 if len(self.done.bad) < _LISTED:
                     self.done.bad.append(Bad(row.where, str(error)))
                 continue
@@ -135,7 +156,7 @@ class _Converting:
 
     def notes(self) -> list[str]:
         notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
-        notes += [f"{n} values of {c} look like paths and were left out" for c, n in self.left_out.items()]
+        notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
         if self.source.simulated:
             notes.append("these are estimates: kept as predicted, and never taken for measurements")
         return notes
@@ -144,7 +165,7 @@ class _Converting:
         knobs: dict[str, Value] = dict(self.fixed)
         metrics: dict[str, float] = {}
         environment: dict[str, str] = {}
-        status, evidence, cost_s, at = "", "", 0.0, 0.0
+        status, evidence, cost_s, at, not_finite = "", "", 0.0, 0.0, ""
         for column, cell in row.cells.items():
             use = self.meant[column]
             if cell is None or cell == "" or use.kind == "left out":
@@ -163,16 +184,23 @@ class _Converting:
                     cost_s = _number(cell) * use.factor
                 case "at":
                     at = _number(cell) * use.factor
-                case "kept":
-                    self._keep(metrics, environment, column, cell)
+                case "kept" | "number":
+                    self._keep(metrics, environment, column, cell, use.kind == "kept")
+                    if "loss" in column.lower() and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
+                        not_finite = column
         known = _status(status)
+        if known == "ok" and not_finite:
+            known, evidence = "wrong", f"{not_finite} is not a number"
         if not knobs:
             raise ValueError("has no knob of the job")
         if known == "ok" and not any(use.name in metrics for use in self.meant.values() if use.kind == "metric"):
             raise ValueError("has no metric")
-        for name in (self.job.objective.metric, "step_time_s"):
-            if known == "ok" and name in metrics and metrics[name] <= 0:
-                raise ValueError(f"{name} is {metrics[name]:g}, which cannot be")
+        for name, value in metrics.items():
+            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
+            if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
+                raise ValueError(f"{name} is {value:g}, which cannot be")
+        if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
+            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
         configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
         name, valid = self._checked(configuration)
         self.done.valid += valid
@@ -185,7 +213,7 @@ class _Converting:
             status=known,
             fidelity="predicted" if self.source.simulated else "measured",
             metrics=metrics,
-            evidence=door.plain(evidence) if known != "ok" else "",
+            evidence=door.without_places(door.plain(evidence))[:_EVIDENCE] if known != "ok" else "",
             cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,
             device_s=cost_s * self.job.devices if math.isfinite(cost_s) and cost_s > 0 else 0.0,
             environment=environment,
@@ -203,14 +231,16 @@ class _Converting:
             return
         metrics[use.name] = number
 
-    def _keep(self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell) -> None:
+    def _keep(
+        self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell, text: bool
+    ) -> None:
         number = float(cell) if isinstance(cell, bool) else _number(cell)
-        if math.isfinite(number):
+        if math.isfinite(number) and abs(number) <= _MOST:
             metrics[column] = number
-        elif isinstance(cell, float):
+        elif isinstance(cell, float) or not text:
             self.no_numbers[column] += 1
-        elif str(cell).startswith(("/", "~", "\\\\")) or str(cell)[1:3] == ":\\":
-            self.left_out[column] += 1
+        elif what := door.private(str(cell)):
+            self.left_out[column, what] += 1
         else:
             environment[column] = str(cell)[:200]
 

@@ -2,7 +2,7 @@
 
 import csv
 import gzip
-import sys
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +12,8 @@ from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
+_LINE = 2**24  # characters of one line, and of one field
+_EASY, _TIMES = 2**25, 200  # a packed file may hold so many bytes, or so many times its own size
 
 
 def read_csv(path: Path) -> Source:
@@ -21,12 +23,15 @@ def read_csv(path: Path) -> Source:
     """
     file = _open(path)
     try:
-        first = file.readline()
+        first = file.readline(_LINE)
     except (UnicodeDecodeError, UnicodeError, OSError, EOFError) as error:
         raise _unreadable(path, 1, error) from error
+    if len(first) == _LINE:
+        raise AutoscoutError(f"{path}: its first line is longer than {_LINE:,} characters; is it a table?", 2)
     if not first.strip():
         raise AutoscoutError(f"{path} is empty; its first line must name the columns", 2)
     delimiter = max(_DELIMITERS, key=first.count)
+    csv.field_size_limit(_LINE)
     columns = [name.strip() for name in next(csv.reader([first], delimiter=delimiter))]
     unnamed = [name or f"column {i}" for i, name in enumerate(columns, 1)]
     return Source(reader="csv", columns=unnamed, rows=_csv_rows(path, file, unnamed, delimiter))
@@ -51,15 +56,36 @@ def _open(path: Path) -> IO[str]:
     except (OSError, EOFError) as error:
         raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
     encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    opener: Any = gzip.open if zipped else open
-    return opener(path, "rt", encoding=encoding, newline="")
+    raw: Any = io.BufferedReader(_Unpacked(path)) if zipped else open(path, "rb")  # noqa: SIM115 - read row by row
+    return io.TextIOWrapper(raw, encoding=encoding, newline="")
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds, which ends with an error where it grows beyond all measure."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = gzip.open(path)  # noqa: SIM115 - closed with us
+        self._left = max(_EASY, _TIMES * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        count = self._file.readinto(into)
+        self._left -= count
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {_TIMES} times its size")
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> Iterator[Row]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     line = 1
     with file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
         while True:
             try:
                 cells = next(reader)
@@ -78,6 +104,13 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
                 yield Row(f"line {line}", {}, f"has {len(cells)} fields, the header {len(columns)}")
                 continue
             yield Row(f"line {line}", dict(zip(columns, cells, strict=True)))
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    while line := file.readline(_LINE):
+        if len(line) == _LINE:
+            raise AutoscoutError(f"{path}: a line is longer than {_LINE:,} characters; nothing of it was stored", 2)
+        yield line
 
 
 def _parquet_rows(first: dict[str, object], rest: Iterator[dict[str, object]]) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """What each column of a foreign table is for a job: a knob, a metric, a status, kept as it is, or left out; and why."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -10,12 +11,36 @@ from autoscout.job.metrics import SERVING_METRICS, TRAINING_METRICS
 from autoscout.job.units import factor, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.graph import Space
+from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Value
 
-Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "left out"]
+Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 _METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
 _ROLES = ("status", "evidence", "cost_s", "at")
-_PRIVATE = re.compile(r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|user|username)s?$", re.IGNORECASE)
+# What may be kept of other columns, by their names: text that says what ran on what, and numbers that were measured.
+# Everything else stays outside: nobody can list all the names that keys, people and machines go by.
+_TEXT = re.compile(
+    r"(user_)?((gpu|device|accelerator|hardware|cpu|chip)s?(_?(name|type|model|kind|arch))?"
+    r"|framework|engine|backend|precision|quantization|model|model_(name|id|size|family)|params_dtype|dtype|kv_cache_dtype"
+    r"|attention_backend|transformer_impl|optimizer|scheduler|parallel|dataset_name|mode|system"
+    r"|torch|pytorch|cuda|cudnn|nccl|rocm|driver|python|vllm|sglang|megatron(_core)?|transformer_engine|deepspeed|triton"
+    r"|(\w+_)?versions?|(zero_optimization|fp16|bf16|amp|activation_checkpointing|optimizer|scheduler)\..*)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"(user_)?(seed|rank|layers|hidden(_size)?|heads|experts|fp8|bs|nodes|gpus|tokens|steps|samples|value(_\d+)?|loss|mfu"
+    r"|rounds?|repeats?|completed|failed|num_\w+|n_\w+|total_\w+|max_\w+|min_\w+|mean_\w+|median_\w+|std_\w+|avg_\w+"
+    r"|p\d+_\w+|deepspeed_\w+|train_\w+|gradient_\w+|tokens/s(/\w+)?"
+    r"|\w+_(ns|us|ms|s|sec|seconds|min|h|bytes|kib|mib|gib|kb|mb|gb|w|watts|j|joules|kwh|c|mhz|ghz|pct|percent|share"
+    r"|ratio|rate|count|tokens|tflops|flops|mfu|throughput|latency|time|size|len|length|layers|heads|gpus|nodes|loss|norm))",
+    re.IGNORECASE,
+)
+# … and never under these, whatever they look like.
+_PRIVATE = re.compile(
+    r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|uri|user|username|email|mail|host|hostname|address|ip)s?$"
+    r"|key|token$|secret|passw|credential|auth|account|login",
+    re.IGNORECASE,
+)
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -32,19 +57,21 @@ def uses(
     maps: Iterable[str],
     units: Iterable[str],
 ) -> dict[str, Use]:
-    """One use per column. `maps`: COLUMN=NAME ("-": leave it out), `units`: COLUMN=UNIT, as given by a person.
+    """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, as given by a
+    person.
 
     Errors: AutoscoutError (exit 2) for a column or name that does not exist, a column that is there twice, two columns
     for the same knob or metric, and a unit that has to be said.
     """
-    twice = sorted({c for c in columns if columns.count(c) > 1})
+    twice = sorted(c for c, n in Counter(columns).items() if n > 1)
     if twice:
         raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    found = {c: _use(c, space, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
+    called = {_flag(name): knob for knob in reversed(space.knobs) for name in (knob.sets, knob.name) if name}
+    found = {c: _use(c, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
     taken: dict[str, str] = {}
     for column, use in found.items():
-        if use.kind in ("kept", "left out"):
+        if use.kind in ("kept", "number", "left out"):
             continue
         if use.name in taken:
             first = taken[use.name]
@@ -78,6 +105,9 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
         raise ValueError(f"{name} is '{text}', which is no number") from None
     if number != number or number in (float("inf"), float("-inf")):
         raise ValueError(f"{name} is '{text}', which is no number")
+    numbers = [v for v in values if isinstance(v, int | float)]
+    if abs(number) > 2**53 or (number < 0 <= min(numbers)) or (number == 0 < min(numbers)):
+        raise ValueError(f"{name} is {text}, which cannot be")
     if all(isinstance(v, int) for v in values):
         if number != int(number):
             raise ValueError(f"{name} is {text}, which is no whole number")
@@ -85,9 +115,13 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
     return number
 
 
-def _use(column: str, space: Space, meaning: Mapping[str, str], wanted: str, unit: str) -> Use:
+def _use(
+    column: str, space: Space, called: Mapping[str, Knob], meaning: Mapping[str, str], wanted: str, unit: str
+) -> Use:
     if wanted == "-":
         return Use("left out", column, why="as wished")
+    if wanted == "+":
+        return Use("kept", column, why="as wished")
     if wanted:
         return _named(column, wanted, unit, space, explicit=True)
     if column in meaning:
@@ -95,22 +129,23 @@ def _use(column: str, space: Space, meaning: Mapping[str, str], wanted: str, uni
         if name == "-":
             return Use("left out", column, why="says nothing about the configuration")
         return _named(column, name, unit or its_unit, space, explicit=False)
-    for knob in space.knobs:
-        if column == knob.name:
+    name = _flag(column)
+    if knob := called.get(name):
+        if name == _flag(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if _flag(column) == _flag(knob.sets):
-            if knob.unit == "MiB":
-                if not _flag(column).endswith("bytes"):
-                    continue  # the framework counts something else than we do
-                return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
-            return Use("knob", knob.name)
-    if column in _ROLES:
-        return Use(column, column)  # type: ignore[arg-type]
-    if column in _METRICS:
-        return _named(column, column, unit, space, explicit=False)
+        if name.endswith("bytes"):  # else the framework counts something else than we do
+            return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
+    if name in _ROLES:
+        return Use(name, name)  # type: ignore[arg-type]
+    if name in _METRICS:
+        return _named(name, name, unit, space, explicit=False)
     if _PRIVATE.search(column):
-        return Use("left out", column, why="prompts, paths and people are not stored")
-    return Use("kept", column)
+        return Use("left out", column, why="prompts, paths, people and keys are not stored")
+    if _TEXT.fullmatch(column):
+        return Use("kept", column)
+    if _NUMBER.fullmatch(column):
+        return Use("number", column)
+    return Use("left out", column, why="not among the columns that are kept")
 
 
 def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -> Use:
@@ -122,7 +157,7 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
         if explicit:
             known = (*space.knob, *_METRICS, *_ROLES)
             raise AutoscoutError(f"--map {column}={name}: '{name}'{nearest_name(name, known)}", 2)
-        return Use("kept", column)
+        return Use("number", column)
     ours = "s" if name == "at" else unit_of(name)
     if not ours:
         return Use("metric", name)

@@ -1,5 +1,6 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
+import hashlib
 import math
 import re
 import typing
@@ -8,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job import finetune
 from autoscout.job.hf_config import shape_of
+from autoscout.job.lengths import of_file
 from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
@@ -34,9 +37,11 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
-    job = converted(path, data, Job)
+    job = _with_paths_from(path.parent, converted(path, data, Job))
+    if isinstance(file := job.traffic.lengths, str):
+        job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
     refuse(path, _problems(job))
-    return _with_paths_from(path.parent, job)
+    return job
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
@@ -60,7 +65,13 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
         draft = msgspec.structs.replace(draft, model=absolute(draft.model))
     return msgspec.structs.replace(
         job,
-        traffic=msgspec.structs.replace(job.traffic, trace=absolute(job.traffic.trace)),
+        traffic=_with_trace(
+            msgspec.structs.replace(
+                job.traffic,
+                trace=absolute(job.traffic.trace),
+                lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
+            )
+        ),
         launch=msgspec.structs.replace(
             job.launch,
             recorded=absolute(job.launch.recorded),
@@ -71,6 +82,17 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
         ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
     )
+
+
+def _with_trace(traffic: Traffic) -> Traffic:
+    """A trace is known by its content: where it lies is nobody else's business, and may change."""
+    if not traffic.trace:
+        return msgspec.structs.replace(traffic, trace_id="")
+    try:
+        with open(traffic.trace, "rb") as file:
+            return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
+    except OSError:  # who reads it says so
+        return traffic
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
@@ -107,6 +129,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if model != Model():
         yield from _model_problems(model)
         yield from _traffic_problems(job)
+    yield from finetune.problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
@@ -137,16 +160,16 @@ def _problems(job: Job) -> typing.Iterator[str]:
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
     if isinstance(source, str):
         source = MetricSource(pattern=source)
-    ways = [way for way in (source.pattern, source.between, source.json) if way]
+    ways = [way for way in (source.pattern, source.between, source.counter, source.json) if way]
     if len(ways) != 1:
-        yield f"{where} needs exactly one of pattern, between and json"
-    for pattern in (source.pattern, source.between):
+        yield f"{where} needs exactly one of pattern, between, counter and json"
+    for pattern in (source.pattern, source.between, source.counter):
         try:
             compiled = re.compile(pattern)
         except re.error as error:
             yield f"{where}: '{pattern}' is no pattern ({error}); brackets and dots of its own need a backslash"
         else:
-            if pattern and pattern == source.pattern and not compiled.groups:
+            if pattern and pattern in (source.pattern, source.counter) and not compiled.groups:
                 yield f"{where}: '{pattern}' has no group; put what is the number into brackets: ([\\d.]+)"
 
 

@@ -2,8 +2,8 @@
 
 A run says its cost iteration by iteration. It is ended when it is slower than the best by more than noise allows: the
 noise of its own iterations, and that between two runs of the same configuration. The risk that a configuration is given
-up wrongly is that of a normal deviate beyond `_Z`, about 1 in 1000, where that noise is what it was so far. Such a run
-is a measurement on the rung "short": the search learns from it, nothing is recommended on its strength.
+up wrongly is that of a normal deviate beyond `ending.Z`, about 1 in 1000, where that noise is what it was so far. Such
+a run is a measurement on the rung "short": the search learns from it, nothing is recommended on its strength.
 """
 
 import math
@@ -14,13 +14,11 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from autoscout.job.objective import cost
+from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_Z = 3.0
-_LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
 _SPREAD = 0.03  # between two runs of one configuration, where none was measured twice
-_NEEDED = 3  # iterations before a run is given up
-_NARROW = 0.01  # half of the 95 % interval of the mean, as a share: more iterations would hardly say more
+_NARROW = 0.01  # of the width: more iterations would hardly say more
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -41,17 +39,7 @@ class Aimed(Protocol):
 
 def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
     """ "" or why a run with these costs of its iterations (after warm-up) cannot win."""
-    if bar is None or len(costs) < _NEEDED or min(costs) <= 0:
-        return ""
-    logs = [math.log(c) for c in costs]
-    behind = statistics.median(logs) - math.log(bar.cost)
-    noise = math.sqrt(statistics.variance(logs) / len(logs) + 2 * bar.spread**2)
-    if behind <= max(_LEAST, _Z * noise):
-        return ""
-    return (
-        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, noise allows "
-        f"{math.exp(max(_LEAST, _Z * noise)) - 1:.0%} (it is given up wrongly at most once in 1000 times)"
-    )
+    return ending.hopeless(costs, bar.cost, bar.spread) if bar else ""
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float) -> str:
@@ -62,8 +50,21 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
         return f"measured for {spent_s:.1f} s"
     if len(costs) < wanted:
         return ""
-    half = 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
+    half = width(costs)
     return f"known within {half:.1%}" if half <= _NARROW else ""
+
+
+def width(costs: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean, as a share of it; of two iterations at least."""
+    return 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
+
+
+def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
+    """How well its own iterations say it (`width`); of a run that was ended early the search doubts it as much."""
+    if len(costs) < 2:
+        return {}
+    half = width(costs)
+    return {"width": half, "doubt": half / 2} if ended else {"width": half}
 
 
 def bar(objective: Objective, told: Iterable[Measurement]) -> Bar | None:

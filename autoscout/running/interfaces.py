@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from autoscout.running.outcome import Outcome
 from kb.records import Configuration, Measurement
@@ -29,6 +29,15 @@ class Profiler(Protocol):
 
     def close(self) -> None:
         """Ends every process that is still held."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A profiler that can choose among more devices than the job asks for."""
+
+    def place(self, elsewhere: bool) -> None:
+        """Whether the next run is to be on other devices than usual, where there are free ones."""
         ...
 
 

@@ -87,5 +87,6 @@ def with_learned(bases: list[Member]) -> list[Member]:
 
 
 def _tokens(columns: Columns) -> np.ndarray:
-    """Per optimizer step."""
-    return np.asarray(columns["seq_len"], dtype=float) * np.asarray(columns["global_batch"], dtype=float)
+    """Per optimizer step, without padding."""
+    length = columns["length_mean"] if "length_mean" in columns else columns["seq_len"]
+    return np.asarray(length, dtype=float) * np.asarray(columns["global_batch"], dtype=float)

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+from autoscout.job import finetune
 from autoscout.job.presets import device_memory_gib
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
@@ -12,7 +13,7 @@ from kb.sizes import parameters
 
 _LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
 # CUDA compute capability by device (vendor data sheets); 8.9 and more multiply fp8.
-_CAPABILITY = {
+CAPABILITY = {
     "a100": 8.0,
     "a100-40g": 8.0,
     "a40": 8.6,
@@ -84,6 +85,7 @@ def _training(job: Job) -> dict[str, Any]:
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
+        **finetune.attributes(job),
     }
 
 
@@ -125,7 +127,7 @@ def shares_beginnings(job: Job) -> bool:
 
 def _capability(job: Job) -> float:
     """CUDA compute capability of the weakest device; 0 where it is not known."""
-    return min(_CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes)
+    return min(CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes)
 
 
 def memory_gib(node: Node) -> float:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
@@ -121,6 +122,25 @@ class Target:
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none."""
         return ""
+
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        """The engine's own code run for some ranks without a device: does it start, does it fit, what does it send.
+
+        Errors: AutoscoutError (exit 2) where the engine cannot be traced."""
+        raise AutoscoutError(
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core can; `autoscout predict` and "
+            f"`autoscout profile` work on it",
+            2,
+        )
 
     # ---- a launch -------------------------------------------------------------------------------------------------
 

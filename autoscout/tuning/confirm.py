@@ -190,7 +190,7 @@ def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, 
     if against is None and name:
         return f"{name} has nothing to be compared with: the reference did not run in {times}"
     if against is None:
-        return "nothing else ran, or is believed to come near the reference"
+        return "nothing else ran, or is believed to be better than the reference"
     between = (
         f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
         if math.isfinite(against.half)

@@ -43,14 +43,15 @@ _WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobod
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder` is relative to the session's."""
+class Experiment(msgspec.Struct, frozen=True):
+    """`folder` is relative to the session's; `elsewhere`: as of Wanted."""
 
     number: int
     purpose: str
     configuration: Configuration
     name: str
     folder: str
+    elsewhere: bool = False
 
 
 class Engine:
@@ -113,7 +114,7 @@ class Engine:
         self._step = 0
         self._waiting: dict[int, Asking] = {}  # by the number of the experiment that it waits for
         self._ready: list[tuple[Asking, Wanted]] = []  # what is to be started next
-        self._purposes: dict[int, str] = {}
+        self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
         self._nothing_left = 0  # outlooks in a row that say so
@@ -151,11 +152,13 @@ class Engine:
         """What came of an experiment; as it counts, held against the reference."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
-        purpose = self._purposes.pop(number)
+        experiment = self._running.pop(number)
+        purpose = experiment.purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
-            self._ready.insert(0, (asking, Wanted(configuration=measurement.configuration, purpose="repeat")))
+            again = Wanted(configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere)
+            self._ready.insert(0, (asking, again))
             self._took(began)
             return measurement
         purpose, measurement = self.disturbances.settled(purpose, measurement)
@@ -231,11 +234,11 @@ class Engine:
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
-        experiment = self._started(wanted.configuration, wanted.purpose)
+        experiment = self._started(wanted.configuration, wanted.purpose, wanted.elsewhere)
         self._waiting[experiment.number] = asking
         return experiment
 
-    def _started(self, configuration: Configuration, purpose: str) -> Experiment:
+    def _started(self, configuration: Configuration, purpose: str, elsewhere: bool = False) -> Experiment:
         self.begun_at = self.begun_at or time.monotonic()
         self.experiments += 1
         self.searched += purpose in _SEARCH_PURPOSES
@@ -245,8 +248,8 @@ class Engine:
             ExperimentStarted(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder),
             write=True,
         )
-        self._purposes[number] = purpose
-        return Experiment(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder)
+        self._running[number] = Experiment(number, purpose, configuration, name, folder, elsewhere)
+        return self._running[number]
 
     # ---- the search -----------------------------------------------------------------------------------------------
 

@@ -34,10 +34,12 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment that has to be run. `purpose`: as of kb.journal.ExperimentStarted."""
+    """An experiment that has to be run. `purpose`: as of kb.journal.ExperimentStarted. `elsewhere`: on other devices
+    than usual, where there are such."""
 
     configuration: Configuration
     purpose: str
+    elsewhere: bool = False
 
 
 Running = Generator[Wanted, Measurement, Measurement]

@@ -143,9 +143,10 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
     design[at, [name for name, _, _ in rows]] = 1
     design[at, [k + r for _, r, _ in rows]] = 1
     y = np.array([log for _, _, log in rows])
-    inverse = np.linalg.pinv(design.T @ design, hermitian=True)
+    products = design.T @ design
+    inverse = np.linalg.pinv(products, hermitian=True)
     effects = inverse @ design.T @ y
-    dof = n - int(np.linalg.matrix_rank(design, tol=1e-9)) if n else 0
+    dof = n - round(float((inverse * products).sum()))  # the trace of a projection is its rank
     squares = float(((y - design @ effects) ** 2).sum())
     pooled = (squares + noise.squares) / max(1, dof + noise.dof)
     variance = max(pooled, squares / dof if dof else 0.0, FLOOR**2)

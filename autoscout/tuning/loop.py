@@ -12,7 +12,7 @@ import msgspec
 
 from autoscout.cluster import slots
 from autoscout.running import conditions, early, power, symptoms
-from autoscout.running.interfaces import Profiler
+from autoscout.running.interfaces import Placed, Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
@@ -145,6 +145,8 @@ class Loop:
                 self.tape.emit(Waiting(over=True), write=True)
             if isinstance(self.profiler, early.Aimed):
                 self.profiler.aim(self._bar(experiment))
+            if isinstance(self.profiler, Placed):
+                self.profiler.place(experiment.elsewhere)
             measurement = self._watched(experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted

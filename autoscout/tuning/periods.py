@@ -71,5 +71,8 @@ class Periods:
         return msgspec.structs.replace(
             measurement,
             metrics={**measurement.metrics, metric: value},
-            conditions={**measurement.conditions, "doubt": doubt},
+            conditions={
+                **measurement.conditions,
+                "doubt": math.hypot(doubt, measurement.conditions.get("doubt", 0.0)),
+            },
         )

@@ -15,10 +15,12 @@ from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
+from autoscout.simulate.shadow.traced import Shadow
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
-from kb import store
+from autoscout.targets.target import target_of
+from kb import store, traces
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
@@ -59,6 +61,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
     memory: Memory | None
     unpriced: list[str] = []
+    shadow: Shadow | None = None  # where the configuration was traced before
 
 
 def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
@@ -99,7 +102,19 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
         parts=parts,
         memory=_memory(job, space, rows, columns),
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
+        shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
+
+
+def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) -> Shadow | None:
+    if kb is None or not traces.folder(kb).is_dir():
+        return None
+    try:
+        found = target_of(job).shadow(job, configuration, name, kb, 0.0)
+    except AutoscoutError:
+        return None
+    slim = [msgspec.structs.replace(r, timeline=[], kernels=[], collectives=[], order=[]) for r in found.ranks]
+    return msgspec.structs.replace(found, ranks=slim)
 
 
 def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:

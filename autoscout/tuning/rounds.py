@@ -63,7 +63,9 @@ def _rounds(
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
-            round_.append((yield Wanted(configuration=by_id[name], purpose="confirm")))
+            elsewhere = len(measured) % 2 == 0  # a round is all on the same devices, the first not on the search's
+            wanted = Wanted(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)
+            round_.append((yield wanted))
         measured.append(round_)
     around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
     return confirm.verdict(job, space, trial, measured, reference, around)

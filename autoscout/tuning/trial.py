@@ -10,6 +10,7 @@ machine after two rounds. What is proven and what is chosen are two things: a ch
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ MOVED = 0.01  # of the reference's cost beside its noise, from which on the mach
 _STEADY_LOOK = 4  # the first look that is believed on a machine that moved
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """`finalists`, without the reference, and the `reference`, by id; `limit` rounds; `anchors`: what the reference
     cost during the search."""
 
@@ -32,9 +33,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     anchors: list[float] = []
 
-    @property
+    @cached_property
+    def before(self) -> Noise:
+        """What the reference scattered during the search."""
+        return Noise.of(self.anchors)
+
+    @cached_property
     def plan(self) -> dict[int, float]:
-        return evidence.plan(self.limit, Noise.of(self.anchors))
+        return evidence.plan(self.limit, self.before)
 
     def share(self, rounds: int) -> float:
         """Of the 5 %, after so many rounds, for each finalist. A session that must end between two looks has the share
@@ -43,7 +49,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return at / max(1, len(self.finalists))
 
     def fit(self, rounds: Sequence[Round]) -> Fit:
-        return evidence.fit(rounds, self.share(len(rounds)), Noise.of(self.anchors))
+        return evidence.fit(rounds, self.share(len(rounds)), self.before)
 
     # ---- what the next round measures ------------------------------------------------------------------------------
 

@@ -81,7 +81,8 @@ def _check_job(read: Any, stored: str, id: str, name: str) -> None:
     job: Job = read(stored)
     door.name(name or "", "job")
     door.check_job(job)
-    if not job.traffic.trace and job.id != id:  # a trace's path is not stored, though it is part of older ids
+    trace = job.traffic.trace and not job.traffic.trace_id  # its path is not stored, though it is part of older ids
+    if not trace and job.id != id:
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
 
 
@@ -95,7 +96,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
         raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
     if family != rows.family(task, target, shape):  # a folder of the lakes that it goes on to
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
-    if not load.trace and job_id(task, target, shape, load, name) != id:
+    if (load.trace_id or not load.trace) and job_id(task, target, shape, load, name) != id:
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
 
 

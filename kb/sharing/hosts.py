@@ -11,11 +11,11 @@ def hashed_host(name: str) -> str:
 
 
 def host() -> str:
-    """This machine's name as sessions record it. $AUTOSCOUT_HOST: `name` (default), `hash`, or `none`."""
+    """This machine's name as sessions record it. $AUTOSCOUT_HOST: `hash` (default), `name`, or `none`."""
     return named(socket.gethostname())
 
 
 def named(name: str) -> str:
     """A machine of this cluster, likewise."""
-    wanted = os.environ.get("AUTOSCOUT_HOST", "name")
-    return {"hash": hashed_host(name), "none": ""}.get(wanted, name)
+    wanted = os.environ.get("AUTOSCOUT_HOST", "hash")
+    return {"name": name, "none": ""}.get(wanted, hashed_host(name))

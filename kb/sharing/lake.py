@@ -8,8 +8,10 @@ what a full disk or a pulled plug left is passed over. Who pushes or pulls twice
 one row of a table; `kind` says of which.
 """
 
+import contextlib
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +50,9 @@ def push(kb: Path, lake: Path) -> Moved:
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
         # Written while only reading: others may go on.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
+        for each, name in written:
+            folder = lake / f"family={each.family}"
+            _share(lake, folder / f"{name}.parquet", folder)
         files = con.execute(
             "SELECT session, list(hash) FROM lake_file WHERE session IN (SELECT session FROM forgotten) GROUP BY ALL"
         ).fetchall()
@@ -159,6 +164,14 @@ def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
     return name
 
 
+def _share(lake: Path, *made: Path) -> None:
+    """Who may read the lake's folder may read what is in it: our files are private elsewhere."""
+    with contextlib.suppress(OSError):  # another person's: theirs to share
+        mode = stat.S_IMODE(lake.stat().st_mode)
+        for path in made:
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
 def _whole_session() -> str:
     job = ", ".join(f"j.{name}::VARCHAR AS job_{name}" for name in _JOB)
     session = ", ".join(f"s.{name}::VARCHAR AS {name}" if name in _JSON else f"s.{name}" for name in SESSION)
@@ -256,6 +269,7 @@ def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) ->
         folder = lake / "forgotten"
         folder.mkdir(exist_ok=True)
         (folder / session).touch()
+        _share(lake, folder / session, folder)
         for name in files.get(session, []):
             for path in lake.glob(f"family=*/{name}.parquet"):
                 path.unlink()

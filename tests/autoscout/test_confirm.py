@@ -1,5 +1,7 @@
 """The verdict at the end of a session, from re-measurements alone."""
 
+import contextlib
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from autoscout.job.objective import cost
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import expert_default
+from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.confirm import finalists, verdict
+from autoscout.tuning.rounds import confirmed
 from autoscout.tuning.trial import Trial
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
@@ -159,6 +163,25 @@ def test_two_rounds_are_not_enough_on_a_machine_that_moved_since_the_search():
     stayed = judged(rounds, anchors=(1.3, 1.301, 1.299))
     assert stayed is not None
     assert stayed.verdict == "faster"
+
+
+def test_every_second_round_is_on_other_devices_and_a_round_all_on_the_same():
+    anchors, done = Anchors(JOB, DEFAULT), [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.1)]
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
+    rng, seen = np.random.default_rng(0), []
+
+    def profile(configuration):
+        seconds = {OTHER.id: 1.0, DEFAULT.id: 1.2, THIRD.id: 1.1}[configuration.id]
+        return took(configuration, seconds * float(np.exp(rng.normal(0, 0.05))))
+
+    wanted = next(asking)
+    with contextlib.suppress(StopIteration):
+        while True:
+            seen.append(wanted.elsewhere)
+            wanted = asking.send(profile(wanted.configuration))
+    first = seen.index(False)
+    assert first >= 2
+    assert seen[: 2 * first] == [True] * first + [False] * first
 
 
 def test_a_larger_metric_wins_where_the_objective_maximizes():

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -121,23 +123,33 @@ def test_bad_rows_are_listed_with_their_reason_and_the_others_come_in(kb, tmp_pa
         "2,1.5,0.4,ok\n"
         "2,1,nan,ok\n"
         "2,1,-3,ok\n"
+        "-2,1,0.4,ok\n"
+        "1e23,1,0.4,ok\n"
+        "2,0,0.4,ok\n"
+        "2,1,1e-323,ok\n"
+        "2,1,1e300,ok\n"
         "2,1,,ok\n"
         ",,0.4,ok\n"
         "4,1,0.4,splendid\n"
         '4,1,0.4,"ok\n',
     )
     done = brought(kb, path)
-    assert (done.rows, done.good, done.new) == (10, 1, 1)
+    assert (done.rows, done.good, done.new) == (15, 1, 1)
     assert [(bad.where, bad.reason) for bad in done.bad] == [
         ("line 3", "has 2 fields, the header 4"),
         ("line 4", "tp is 'two', which is no number"),
         ("line 5", "mbs is 1.5, which is no whole number"),
         ("line 6", "step_time_s is 'nan', which is no number"),
         ("line 7", "step_time_s is -3, which cannot be"),
-        ("line 8", "has no metric"),
-        ("line 9", "has no knob of the job"),
-        ("line 10", "its status 'splendid' is not understood"),
-        ("line 11", "is no CSV (unexpected end of data)"),
+        ("line 8", "tp is -2, which cannot be"),
+        ("line 9", "tp is 1e23, which cannot be"),
+        ("line 10", "mbs is 0, which cannot be"),
+        ("line 11", "step_time_s is 9.88131e-324, which cannot be"),
+        ("line 12", "step_time_s is 1e+300, which cannot be"),
+        ("line 13", "has no metric"),
+        ("line 14", "has no knob of the job"),
+        ("line 15", "its status 'splendid' is not understood"),
+        ("line 16", "is no CSV (unexpected end of data)"),
     ]
 
 
@@ -183,10 +195,29 @@ def test_encodings(kb, tmp_path):
 
 
 def test_prompts_and_paths_are_not_stored(kb, tmp_path):
-    path = table(tmp_path, "tp,step_time_s,prompt,log_path,note\n1,0.5,hello there,/home/ann/x.log,/home/ann/y\n")
-    done = brought(kb, path)
-    assert done.columns["prompt"].startswith("left out")
-    assert done.notes == ["1 values of note look like paths and were left out"]
+    private = {
+        "prompt": "hello there",
+        "log_path": "/home/ann/x.log",
+        "API_key": "sk-abcdefghijk",
+        "HF_TOKEN": "hf_abcdefghijk",
+        "db_password": "hunter2",
+        "E-Mail": "ann@corp.example",
+        "node": "gpu-07.corp",
+        "whatever": "ann-said-so",
+        "note": "/home/ann/y",
+        "model_name": "/home/ann/models/x",
+        "gpu": "A100",
+    }
+    path = table(tmp_path, f"TP,Step_Time_S,{','.join(private)}\n1,0.5,{','.join(private.values())}\n")
+    done = brought(kb, path, "note=+")
+    assert {name for name, use in done.columns.items() if not use.startswith("left out")} == {
+        *("TP", "Step_Time_S", "note", "model_name", "gpu")
+    }
+    assert done.notes == ["1 values of note look like paths and were left out", *done.notes[1:]]
+    [(_, kept)] = store.measurements(kb)
+    assert (kept.configuration.knobs, kept.environment) == ({"tp": 1}, {"gpu": "A100"})
+    stored = b"".join(f.read_bytes() for f in kb.parent.rglob("*") if f.is_file())
+    assert not [value for name, value in private.items() if name != "gpu" and value.encode() in stored]
     [everything] = query.run(kb, "SELECT to_json(r) FROM runs AS r").rows
     assert "ann" not in everything[0]
     assert "hello" not in everything[0]
@@ -424,7 +455,7 @@ def test_aiconfigurator_tables_are_estimates(tmp_path):
     assert meant["bs"] == Use("knob", "max_num_seqs")
     assert meant["ttft"] == Use("metric", "ttft_mean_ms")
     assert meant["tokens/s"] == Use("metric", "output_tokens_per_s")
-    assert meant["tokens/s/gpu"].kind == "kept"
+    assert meant["tokens/s/gpu"].kind == "number"
 
 
 def test_what_no_reader_knows(kb, tmp_path):
@@ -435,3 +466,92 @@ def test_what_no_reader_knows(kb, tmp_path):
         brought(kb, tmp_path / "none.csv")
     with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, csv"):
         bring_in(kb, path, JOB, [], [], [], "yaml")
+
+
+def test_what_only_warns_is_no_failure_and_what_failed_is_no_success(tmp_path):
+    """A log with a warning about memory, one with two runs, one that an exception ended, one whose loss was NaN."""
+    iterations = "".join(ITERATION.format(i, 100.0) for i in (5, 10, 15))
+    other = LOG.replace("micro_batch_size ................................ 2", "micro_batch_size ............ 4")
+    for name, text in {
+        "a.log": LOG + "WARNING: reduce this if you run out of memory\n" + iterations,
+        "b.log": LOG + iterations + other + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + LOG + iterations,
+        "c.log": LOG + iterations + "[rank3]: RuntimeError: NCCL communicator was aborted\n",
+        "d.log": LOG + iterations.replace("lm loss: 1.0E+01", "lm loss: nan"),
+        "e.log": LOG + iterations + iterations,
+        "f.log": LOG + "ValueError: tried again\n" + iterations,
+    }.items():
+        (tmp_path / name).write_text(text)
+    rows = megatron.read(tmp_path, JOB, {"micro_batch_size"}).rows
+    assert [(row.where, row.cells.get("status", "ok"), row.cells["micro_batch_size"]) for row in rows] == [
+        ("a.log", "ok", "2"),
+        ("b.log, run 1", "ok", "2"),
+        ("b.log, run 2", "oom", "4"),
+        ("b.log, run 3", "ok", "2"),
+        ("c.log", "error", "2"),
+        ("d.log", "wrong", "2"),
+        ("e.log, run 1", "ok", "2"),
+        ("e.log, run 2", "ok", "2"),
+        ("f.log", "ok", "2"),
+    ]
+
+
+def test_a_loss_that_is_no_number_is_no_success(kb, tmp_path):
+    brought(kb, table(tmp_path, "tp,step_time_s,final_loss\n1,0.5,nan\n2,0.5,3.2\n"))
+    assert [m.status for _, m in store.measurements(kb)] == ["wrong", "ok"]
+
+
+def test_a_hundred_thousand_columns_take_no_longer_each():
+    columns = [f"column_{i}" for i in range(100_000)]
+    began = time.process_time()
+    mapping.uses(columns[:10_000], SPACE, {}, [], [])
+    few = time.process_time() - began
+    mapping.uses(columns, SPACE, {}, [], [])
+    assert time.process_time() - began - few < 40 * few
+
+
+def test_what_unpacks_without_end_ends_with_a_sentence(kb, tmp_path):
+    bomb = tmp_path / "bomb.csv.gz"
+    bomb.write_bytes(gzip.compress(b"tp,step_time_s\n" + (b"1," + b" " * 10_000_000 + b"\n") * 4))
+    with pytest.raises(AutoscoutError, match="unpacks to more than 200 times its size"):
+        bring_in(kb, bomb, JOB, [], [], [], dry_run=True)
+    bomb.write_bytes(gzip.compress(b"t" * 17_000_000, 1))
+    with pytest.raises(AutoscoutError, match="first line is longer"):
+        brought(kb, bomb)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("study.log", '{"op_code": 0}\n'),
+        ("study.log", '{"op_code": 5, "trial_id": 7}\n'),
+        ("study.log", '{"op_code": 0, "study_name": ["x"]}\n'),
+        ("study.log", '{"op_code": 4, "study_id": 3, "state": 99}\n'),
+        ("result.json", '{"request_throughput": 1, "output_throughput": 2, "a": ' + "[" * 100_000),
+        ("result.json", '{"request_throughput": {"x": 1}, "output_throughput": null, "max_concurrency": "many"}'),
+        ("x/ds_config.json", '{"train_batch_size": "eight"}'),
+        ("x/ds_config.json", '{"train_batch_size": {"a": [1]}}'),
+        ("x/exp.json", '{"ds_config": 7}'),
+        ("x/exp.json", "[" * 100_000),
+        ("t.csv", "tp,step_time_s\n" + "9" * 400 + ",1\n"),
+        ("t.csv", 'tp,step_time_s\n"' + "1,1\n" * 1000),
+    ],
+)
+def test_odd_fields_are_one_sentence(kb, tmp_path, name, text):
+    path = tmp_path / "in" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    (path.parent / "metrics.json").write_text("[1]")
+    given = path.parent.parent if "/" in name else path
+    with pytest.raises(AutoscoutError) as refused:
+        brought(kb, given)
+    assert refused.value.exit_code == 2
+
+
+def test_half_an_import_is_swept_away(kb, tmp_path):
+    left = kb.parent / "imports" / ".unfinished-abc"
+    left.mkdir(parents=True)
+    (left / "kb.duckdb").write_text("x")
+    os.utime(left, (1, 1))
+    brought(kb, table(tmp_path, "tp,step_time_s\n1,0.5\n"))
+    assert not left.exists()
+    assert len(list((kb.parent / "imports").iterdir())) == 1

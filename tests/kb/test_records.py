@@ -127,12 +127,12 @@ class TomorrowsModel(Model, frozen=True):
     window: int = 0
     sinks: list[int] = []
     causal: bool = True
-    later = ("window", "sinks", "causal")
+    later = (*Model.later, "window", "sinks", "causal")
 
 
 class TomorrowsTraffic(Traffic, frozen=True, omit_defaults=True):
     think_s: float = 0.0
-    later = ("think_s",)
+    later = (*Traffic.later, "think_s")
 
 
 def test_models_and_traffic_may_get_fields_too():

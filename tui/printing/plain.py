@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from autoscout.job.objective import broken, cost, to_metric
+from autoscout.running import ranks
 from kb.journal import (
     Answered,
     AnyEvent,
@@ -46,6 +47,7 @@ class Progress:
         self.confirmed = 0  # measurements of the finalists
         self.state = State()
         self.outlook: Outlook | None = None
+        self.slowed: set[str] = set()  # ranks that it was said of
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
 
@@ -120,17 +122,23 @@ class Progress:
             self.confirmed += 1
             least = max(self.confirmed, to_confirm(self.state))
             self._measured(event.measurement, f"again {self.confirmed}/{least}")
+            if self.confirmed % _EVERY == 0:
+                self._to_go()
         else:
             self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
 
     def _to_go(self) -> None:
         """How far it is, and how long it will still take."""
         left = remaining(self.state)
-        if left is not None:
-            self._line(
-                f"{self.searched} of {self.job.budget.profiles} experiments; about {clock(left.total)} to go "
-                f"({clock(left.low)} to {clock(left.high)}), re-measuring included{self._worth()}"
-            )
+        if left is None:
+            return
+        time_left = f"about {clock(left.total)} to go ({clock(left.low)} to {clock(left.high)})"
+        if self.confirming:
+            most = self.state.job.launch.repeats * 2 if self.state.job else 0
+            self._line(f"re-measuring: {time_left}; more rounds, {most} at most, while they may change the choice")
+        else:
+            done = f"{self.searched} of {self.job.budget.profiles} experiments"
+            self._line(f"{done}; {time_left}, re-measuring included{self._worth()}")
 
     def _worth(self) -> str:
         if self.outlook is None:
@@ -149,6 +157,9 @@ class Progress:
         else:
             shown = "over a limit" if m.status == "ok" else m.status
         self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
+        if (said := ranks.slowed(m)) and said.split(",")[0] not in self.slowed:
+            self.slowed.add(said.split(",")[0])
+            self._line(said)
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
             self.write(f"{'':>36}{problem}")

@@ -52,6 +52,8 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
+    if found.shadow is not None:
+        click.echo(f"its shadow: {found.shadow.sentence}")
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:

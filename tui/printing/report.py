@@ -11,6 +11,7 @@ from autoscout.deploy.recommendation import Best, Measured, best_of_session
 from autoscout.job.words import reference_of
 from autoscout.machine.doctor import Finding
 from autoscout.machine.prove import Proof
+from autoscout.running import ranks
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
@@ -133,6 +134,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {m.evidence}")
     for name, value in m.metrics.items():
         click.echo(f"  {name:<18} {number(value)}")
+    if (slow := ranks.slowest(m)) is not None:
+        click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are the answers that the guard compares

@@ -96,7 +96,11 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
 @click.argument("source", metavar="TABLE", type=click.Path(path_type=Path))
 @click.option("--job", "job_file", required=True, metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option(
-    "--map", "maps", metavar="COLUMN=NAME", multiple=True, help="What a column is: a knob, a metric, status, cost_s …"
+    "--map",
+    "maps",
+    metavar="COLUMN=NAME",
+    multiple=True,
+    help="What a column is: a knob, a metric, status, cost_s …; - leaves it out, + keeps it.",
 )
 @click.option("--set", "sets", metavar="KNOB=VALUE", multiple=True, help="A knob that all rows have in common.")
 @click.option("--unit", "units", metavar="COLUMN=UNIT", multiple=True, help="us, ms, s, min, h; bytes, mib, gib …")

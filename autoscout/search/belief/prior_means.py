@@ -32,7 +32,8 @@ _FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far
 @dataclass
 class Mean:
     """`z` (n, J) of the pool's rows: log-cost, less its mean; slopes are expected at `slopes` ± `spread` (J,).
-    `fails` (n,): 1 where a failure is predicted. `said`: both, of any rows of codes, for a pool that grows."""
+    `fails` (n,): 1 where a failure is predicted. `said`: both, of any rows of codes, for a pool that grows.
+    `foresees`: failures, by a model of what they come from rather than by what failed elsewhere."""
 
     name: str
     z: np.ndarray
@@ -40,6 +41,7 @@ class Mean:
     spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
     fails: np.ndarray | None = None
     said: "Callable[[np.ndarray], Said] | None" = None
+    foresees: bool = False
 
     def grow(self, pool: Pool) -> None:
         """Takes in the rows that the pool has got since."""
@@ -73,7 +75,11 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
     known = np.isfinite(log)
     if known.sum() < 2:
         z = np.zeros((len(pool), 0))
-        return Mean(name, z, fails=fails, said=lambda codes: (np.zeros((len(codes), 0)), asked(codes)[1]))
+
+        def only_fails(codes: np.ndarray) -> Said:
+            return np.zeros((len(codes), 0)), asked(codes)[1]
+
+        return Mean(name, z, fails=fails, said=only_fails, foresees=True)
     centre = log[known].mean()
     log -= centre
     smooth_of = _smooth(log, known, pool, encoding, rng)
@@ -88,7 +94,7 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
     z = split(log, smooth_of(pool.codes))
     alike = _alikeness(z[:, 1], known, pool.codes, rng)
     kept = fails if fails.any() or not pool.complete else None
-    return Mean(name, z, np.array([1.0, alike]), np.array([0.3, 0.5]), kept, said)
+    return Mean(name, z, np.array([1.0, alike]), np.array([0.3, 0.5]), kept, said, foresees=True)
 
 
 def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:

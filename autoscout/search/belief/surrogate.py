@@ -27,7 +27,7 @@ _SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how m
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
-_FRESH, _ELITE = 2_000, 100  # where the pool is a sample: new rows of a kind, and what they are drawn towards
+_SAMPLED, _FRESH, _ELITE = 4_000, 1_200, 100  # where the pool is a sample: candidates, new rows, what these lean to
 _BASES, _CLIMBS = 8, 2  # rows whose neighbours are looked at, and how often
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
@@ -36,6 +36,7 @@ _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a conf
 # this is worth
 _DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
 # nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
@@ -68,6 +69,7 @@ class Model:
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
+        self._around: dict[int, np.ndarray] = {}  # row → those one knob beside it, where the pool is a sample
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -189,19 +191,21 @@ class Model:
         """Where the pool is a sample: the most promising of the candidates until now, of new rows from the whole space
         and towards the values of what is good, and of what lies one knob beside the best and the most promising."""
         pool, best = self.pool, rows[np.argsort(self.logs, kind="stable")[:_BASES]]
-        kept = self.candidates if len(self.candidates) else np.arange(len(pool))
-        elite = kept[np.argsort(-self._scored(kept, pending), kind="stable")[:_ELITE]]
-        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
-        drawn = candidates.spread(pool.space, _FRESH // 2, self.rng)
-        looked = np.unique(np.concatenate([kept, self._added(towards), self._added(drawn), self._beside(best)]))
+        looked = self.candidates if len(self.candidates) else np.arange(len(pool))
         gain = self._scored(looked, pending)
-        for _ in range(_CLIMBS):
-            beside = np.setdiff1d(self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]]), looked)
-            looked, gain = np.concatenate([looked, beside]), np.concatenate([gain, self._scored(beside, pending)])
+        elite = looked[np.argsort(-gain, kind="stable")[:_ELITE]]
+        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
+        drawn = candidates.spread(pool.space, _FRESH // 4, self.rng)
+        beside = self._beside(best)
+        fresh = np.concatenate([self._added(towards), self._added(drawn), beside])
+        for climb in range(_CLIMBS + 1):
+            fresh = np.setdiff1d(fresh, looked)
+            looked, gain = np.concatenate([looked, fresh]), np.concatenate([gain, self._scored(fresh, pending)])
+            if climb < _CLIMBS:
+                fresh = self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]])
         order = np.argsort(-gain, kind="stable")
-        others = self.rng.permutation(order[_CANDIDATES * 5 // 8 :])[: _CANDIDATES * 3 // 8]
-        self.candidates = np.unique(np.concatenate([order[: _CANDIDATES * 5 // 8], others]))
-        self.candidates = np.unique(np.concatenate([looked[self.candidates], self._beside(best)]))
+        others = self.rng.permutation(order[_SAMPLED * 5 // 8 :])[: _SAMPLED * 3 // 8]
+        self.candidates = np.unique(np.concatenate([looked[order[: _SAMPLED * 5 // 8]], looked[others], beside]))
 
     def _added(self, codes: np.ndarray) -> np.ndarray:
         rows = self.pool.add(codes)
@@ -209,7 +213,12 @@ class Model:
         return rows
 
     def _beside(self, rows: np.ndarray) -> np.ndarray:
-        return self._added(candidates.around(self.pool.space, self.pool.codes[rows]))
+        new = [row for row in rows.tolist() if row not in self._around]
+        moved = [candidates.around(self.pool.space, self.pool.codes[row][None]) for row in new]
+        if new:
+            ends = np.cumsum([len(each) for each in moved])
+            self._around |= dict(zip(new, np.split(self._added(np.concatenate(moved)), ends[:-1]), strict=True))
+        return np.concatenate([self._around[row] for row in rows.tolist()])
 
     def _grow(self) -> None:
         """Every mean speaks of the rows that the pool has by now."""
@@ -292,11 +301,24 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        fits, runs = self.memory.chance(), self.feasibility.chance(self.gain)
+        fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
         self.gain *= fits**_DARING
         self.gain *= runs
         self._runs = np.ones(len(self.candidates)) * fits * runs
         self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def _against_forecast(self) -> np.ndarray | float:
+        """(n,) the chance that candidates run although a simulator predicts that they fail: one in ten, until
+        experience says otherwise."""
+        said = [m.mean.fails for m in self.members if m.mean.foresees and m.mean.fails is not None]
+        if not said:
+            return 1.0
+        forecast = np.max(said, axis=0)
+        ran = sum(forecast[row] > 0.5 for row in self.costs)
+        failed = sum(forecast[row] > 0.5 for row in self.failed)
+        believed, worth = _FORECAST
+        chance = (ran + believed * worth) / (ran + failed + worth)
+        return 1 - forecast[self.candidates] * (1 - chance)
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
         """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than

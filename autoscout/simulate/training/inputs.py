@@ -65,6 +65,10 @@ DEFAULTS: dict[str, Any] = {
     "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
     "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as MLPerf's
     "frozen_layers": 0.0,  # the lowest, with the embedding: not trained
+    # several samples in a sequence: how many sequences a sample needs, and how many tokens a token sees
+    "packing": 0.0,
+    "packed_share": 1.0,
+    "packed_context": "seq_len",
     "norms": 2.0,  # a layer
     "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
 }
@@ -111,7 +115,8 @@ def complete(columns: Columns) -> Inputs:
     x["expert_ffn"] = _given(columns, "expert_ffn", x["ffn"])
     x["gpus"] = _gpus(columns, x)
     x["dp"] = _given(columns, "dp", np.maximum(x["gpus"] // (x["tp"] * x["pp"] * x["cp"]), 1))
-    x["micro_batches"] = np.maximum(np.ceil(x["global_batch"] / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
+    sequences = x["global_batch"] * np.where(x["packing"] > 0, x["packed_share"], 1.0)
+    x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
     n = max(np.size(value) for name, value in columns.items() if name != "degrees")

@@ -123,7 +123,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype == "fp8" else x.dtype  # only linear layers compute in 8 bits
-    fused = flash(hw, x.mbs, heads, queries, x.seq_len, x.head_dim, dtype)
+    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # unfused, a mask hides the rest
+    fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
     fused, fused_backward = fused / older, fused_backward / older

@@ -30,7 +30,8 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "lora", "lora_rank",
-    "adapter_width", "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
+    "adapter_width", "packing", "packed_context",
+    "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
 

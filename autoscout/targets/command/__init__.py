@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
     from autoscout.space.graph import Space
-    from autoscout.space.knob import Catalog
+    from autoscout.space.knob import Catalog, KnobEntry
     from autoscout.targets.launch import Launch
 
 
@@ -33,7 +33,9 @@ class Command(Target):
         return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
+        from autoscout.targets.command import same_batch
         from autoscout.targets.command.arguments import command_of, currently, unused
+        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
 
@@ -50,6 +52,8 @@ class Command(Target):
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
                 f"it belongs in the command, the environment or a rendered file"
             )
+        words = words_of(command_of(job), "launch.command")
+        yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         now = currently(job)
         for entry in declared(job).knob:
             if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
@@ -155,3 +159,9 @@ class Command(Target):
         from autoscout.targets.command.recognised import job_of
 
         return job_of(words)
+
+
+def _free(job: Job, knob: "KnobEntry") -> bool:
+    """Whether it may have more than one value."""
+    left = job.space.limit.get(knob.name, knob.values)
+    return knob.name not in job.space.fix and len(left) > 1

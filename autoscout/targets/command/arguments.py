@@ -14,7 +14,7 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command import nested
+from autoscout.targets.command import nested, same_batch
 from autoscout.targets.command.flags import said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.template import filled, names_in
@@ -148,6 +148,8 @@ def _words(
     for entry in entries:
         if entry.sets.startswith("-"):
             words = with_flag(words, entry.sets, knobs[entry.name])
+    for flag, value in same_batch.flag_for(job, words_of(text, where) or [], names).items():
+        words = with_flag(words, flag, value)
     if place.measuring:
         for flag, value in preset.measuring.items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)

@@ -57,11 +57,8 @@ def classify(
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     failed = ended.code != 0
-    if failed or cause:
-        for status, pattern in [*((k.status, k.says) for k in known), *_OF_ALL]:
-            found = next((line for line in lines if re.search(pattern, line)), None)
-            if found is not None:
-                return status, f"{how}: {_trim(found)} {where}"
+    if (failed or cause) and (found := _known(lines, known)):
+        return found[0], f"{how}: {_trim(found[1])} {where}"
     if ended.code == -signal.SIGKILL:
         if oom_kills:
             return "oom", f"{how}: the kernel ran out of memory {where}"
@@ -70,6 +67,30 @@ def classify(
         said = cause or next((line for line in reversed(lines) if line.strip()), "")
         return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
     return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
+
+
+def died_of(
+    log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
+) -> tuple[Status, str] | None:
+    """As `classify`, of a run that ended with 0: the exception that it said after the last line of an iteration; None
+    where it said none. `iterations`: the patterns of such lines; `after`: what it had done by then, in words."""
+    lines = _lines(log)
+    patterns = [re.compile(pattern) for pattern in iterations]
+    last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
+    rest = lines[last + 1 :]
+    if not (cause := _cause(rest)):
+        return None
+    status, line = _known(rest, known) or ("error", cause)
+    return status, f"ended with exit code 0, {after}{_trim(line)} (log: {log})"
+
+
+def _known(lines: list[str], known: Iterable[FailureText]) -> tuple[Status, str] | None:
+    """The first line of a failure that is known of the script, or of all."""
+    for status, pattern in [*((k.status, k.says) for k in known), *_OF_ALL]:
+        found = next((line for line in lines if re.search(pattern, line)), None)
+        if found is not None:
+            return status, found
+    return None
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:

@@ -11,15 +11,17 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 
 
 def words_of(command: str, where: str) -> list[str] | None:
-    """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A backslash at
-    the end of a line joins it with the next. Errors: AutoscoutError (exit 2) for an open quote."""
+    """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A line that
+    begins with a flag belongs to the one before it, as after a backslash.
+
+    Errors: AutoscoutError (exit 2) for an open quote."""
     places: list[str] = []
 
     def put_by(found: re.Match[str]) -> str:  # an expression has spaces and signs that mean nothing to a shell
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"
 
-    text = PLACEHOLDER.sub(put_by, re.sub(r"\\\s*\n", " ", command).strip())
+    text = PLACEHOLDER.sub(put_by, re.sub(r"\\\s*\n|\n(?=\s*-)", " ", command).strip())
     try:
         lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split = True

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint, from_metric, others
 from autoscout.job.units import factor, unit_of
 from autoscout.targets.command.preset import metrics_of
@@ -94,7 +95,8 @@ def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping
 def _series(job: Job, values: Values, name: str) -> list[float]:
     """A metric iteration by iteration, after warm-up."""
     sources = metrics_of(job)
-    for have, series in values.items():
+    said = {name: values[name], **values} if name in values else values  # itself, before what it might follow from
+    for have, series in said.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
             return [convert(v) for v in _warm(job, series) if math.isfinite(v) and v > 0]
@@ -132,8 +134,8 @@ def _unit(name: str, sources: Mapping[str, str | MetricSource]) -> tuple[str, st
     return (name[: -len(unit) - 1], unit) if unit and name.endswith(f"_{unit}") else (name, "")
 
 
-def _tokens(job: Job) -> int:
-    return job.traffic.global_batch * job.traffic.seq_len
+def _tokens(job: Job) -> float:
+    return tokens_of_step(job.traffic)
 
 
 def _statistic(job: Job, name: str, values: list[float]) -> float:

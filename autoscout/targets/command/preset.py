@@ -23,6 +23,15 @@ class FailureText(Strict, frozen=True, kw_only=True):
     status: Status
 
 
+class Batch(Strict, frozen=True, kw_only=True):
+    """Which knobs change what a step trains on, and the flag that keeps its samples (same_batch.py)."""
+
+    flag: str = ""
+    value: str = ""
+    changed_by: list[str] = []
+    tokens_changed_by: list[str] = []
+
+
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: what it was run against, and where; "" its log format is only known from its source. `measuring`: flags
     of an experiment that the person's own launch does not get; `soak`: of the long check of an export. `reads`: flag →
@@ -39,6 +48,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     measuring: dict[str, Value] = {}
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
+    batch: Batch | None = None
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     failure: list[FailureText] = []

@@ -14,11 +14,11 @@ from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
-from autoscout.targets.command.failures import classify, nearest_lines
+from autoscout.targets.command.failures import classify, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
-from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource
+from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Status
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json")
 _LOOK_S = 0.2  # between two looks at files that grow
@@ -107,8 +107,11 @@ class CommandProfiler:
             iterations_s=found.iterations_s,
             losses=_finite(found.losses),
             grad_norms=_finite(found.grad_norms),
+            conditions=early.conditions(reader.costs(), bool(reader.hopeless)),
         )
         if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
+            if died := self._died(reader, ended, log):
+                return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=told.losses)
             if broken := reader.not_finite():
                 return msgspec.structs.replace(told, status="wrong", evidence=broken)
             if reader.hopeless:
@@ -120,6 +123,15 @@ class CommandProfiler:
         lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
         status, evidence = classify(ended, log, preset_of(job).failure, job.launch.timeout_s, kills, lacking)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
+
+    def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:
+        """Of a run that ended with 0 all the same, as in `python train.py | tee log`: fewer iterations than were asked
+        for, and an exception after the last of them."""
+        wanted, costs = self._job.launch.iterations, reader.costs()
+        if ended.code != 0 or not costs or len(costs) >= wanted:
+            return None
+        after = f"but after {len(costs)} of {wanted} iterations it said: "
+        return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
 
 
 class Reader:
@@ -146,6 +158,11 @@ class Reader:
         self.first_at: float | None = None  # monotonic: of the first iteration that is said
         self.began = time.monotonic()
         self.hopeless = ""
+
+    def patterns(self) -> list[str]:
+        """Of what it prints."""
+        printed = [s for s in self._sources.values() if not s.json and not s.file]
+        return [s.pattern or s.between for s in printed]
 
     def feed(self, piece: bytes) -> None:
         self._stream.feed(piece, time.monotonic())
@@ -273,7 +290,7 @@ def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:
         return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
     said = reader.values()
     for name, source in sources.items():
-        pattern = source if isinstance(source, str) else source.pattern or source.between
+        pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter
         if pattern and not said.get(name):
             return f"no line matches launch.metrics.{name}{nearest_lines(log, pattern)}"
     return f"{metric} was not said: {', '.join(f'{len(v)} × {n}' for n, v in said.items())}"

@@ -25,11 +25,12 @@ class Numbers:
     """Values of one metric by one pattern."""
 
     def __init__(self, source: MetricSource) -> None:
-        pattern = source.pattern or source.between
+        pattern = source.pattern or source.between or source.counter
         self._pattern = re.compile(pattern.encode())
         self._literal = literal(pattern).encode()
-        self._times = bool(source.between)
+        self._times, self._counts = bool(source.between), bool(source.counter)
         self._last: float | None = None
+        self._counted = 0.0
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
@@ -45,7 +46,11 @@ class Numbers:
             self._last = at
             return
         number = number_of(found[found.lastindex or 0] or b"")
-        if number is not None:
+        if number is not None and self._counts:
+            if self._last is not None and at > self._last:
+                self._keep((number - self._counted) / (at - self._last))
+            self._last, self._counted = at, number
+        elif number is not None:
             self._keep(number)
 
     def _keep(self, value: float) -> None:

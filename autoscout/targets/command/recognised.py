@@ -1,6 +1,7 @@
 """A job from the command line that a person runs today: its preset, what its flags say of the model and the batch, and
 its devices."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def job_of(words: list[str]) -> dict[str, Any]:
     for section, fields in _read(words, known).items():
         found[section] = fields
     found["devices"] = _devices(words)
+    if samples := _samples(words, known, found["devices"]):
+        found.setdefault("traffic", {})["global_batch"] = samples
     goal, metric = known.objective.split()
     found["objective"] = {goal: metric}
     launch: dict[str, Any] = {"script": name} if name else {}
@@ -69,6 +72,19 @@ def _devices(words: list[str]) -> tuple[int, int] | None:
         total = next((n for flag in _TOTAL if isinstance(n := said(words, flag), int) and n is not True), None)
         each = int(total) // int(nodes) if total else None
     return (int(nodes), int(each)) if each else None
+
+
+def _samples(words: list[str], known: Preset, devices: tuple[int, int] | None) -> int:
+    """Of a step today, where the preset has a flag that keeps them; 0 where the line does not say."""
+    if known.batch is None or devices is None:
+        return 0
+    now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
+    flag = said(words, known.batch.flag)
+    replicas = devices[0] * devices[1] // math.prod(int(now.get(name) or 1) for name in ("tp", "pp"))
+    here = math.prod(int(now[name] or 1) for name in known.batch.changed_by) * max(replicas, 1)
+    if known.batch.value == "{global_batch}":
+        return flag if isinstance(flag, int) and flag > 0 else here
+    return here * (flag if isinstance(flag, int) else 1)
 
 
 def _guessed(words: list[str]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ failed; stderr.log says how.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from autoscout.targets.found import Reader, Row, Source
 from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s"}
-_OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "can't allocate memory")
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memory|can't allocate memory)")
 
 
 def recognizes(path: Path) -> bool:
@@ -38,24 +39,28 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     where = str(folder.relative_to(root))
     try:
         config = _config(folder)
-    except (OSError, ValueError, AutoscoutError) as error:
+    except (OSError, ValueError, RecursionError, AutoscoutError) as error:
         return Row(where, {}, f"its configuration cannot be read ({error})")
     cells = {name: value for name, value in _flat(config).items() if not name.startswith("autotuning")}
     try:
         metrics = json.loads((folder / "metrics.json").read_text())
     except FileNotFoundError:
         return Row(where, {**cells, **_failure(folder)})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Row(where, cells, f"metrics.json cannot be read ({error})")
-    batch = config.get("train_batch_size") or (
-        config.get("train_micro_batch_size_per_gpu", 0) * config.get("gradient_accumulation_steps", 1) * job.devices
-    )
+    if not isinstance(metrics, dict):
+        return Row(where, cells, "metrics.json is no table of metrics")
+    micro, steps = config.get("train_micro_batch_size_per_gpu", 0), config.get("gradient_accumulation_steps", 1)
+    numbers = isinstance(micro, int) and isinstance(steps, int)
+    batch = config.get("train_batch_size") or (micro * steps * job.devices if numbers else 0)
+    if not isinstance(batch, int):
+        return Row(where, cells, f"its train_batch_size {batch!r} is no whole number")
     wanted = job.traffic.global_batch
     if wanted and batch and batch != wanted:
         return Row(where, cells, f"trains {batch} samples a step, the job {wanted}")
     measured = {f"deepspeed_{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
     throughput = metrics.get("throughput")
-    if throughput:
+    if isinstance(throughput, int | float) and throughput > 0:
         measured["step_time_s"] = batch / throughput
         measured["tokens_per_s"] = throughput * job.traffic.seq_len
     return Row(where, {**cells, **measured})
@@ -86,7 +91,7 @@ def _failure(folder: Path) -> dict[str, str]:
         said = (folder / "stderr.log").read_text(errors="replace")
     except OSError:
         said = ""
-    if any(words in said for words in _OUT_OF_MEMORY):
+    if _OUT_OF_MEMORY.search(said):
         return {"status": "oom", "evidence": "out of memory"}
     last = next((line.strip() for line in reversed(said.splitlines()) if "Error" in line), "")
     return {"status": "error", "evidence": last or "left no metrics.json"}

@@ -1,7 +1,7 @@
 """Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from kb.records import Configuration, Job
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
@@ -31,6 +32,9 @@ class Megatron(Target):
     def problems(self, job: Job) -> Iterator[str]:
         if job.model.experts and job.model.bias:
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
+        from autoscout.targets.megatron import finetuning
+
+        yield from finetuning.problems(job)
         if job.launch.current:
             from autoscout.targets.megatron.training_line import problems
 
@@ -45,14 +49,14 @@ class Megatron(Target):
         return launched(JobSpace.of_job(job), job)[1]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.adapted(catalog, job)
+        return releases.adapted(catalog, job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.notes(catalog, job)
+        return releases.notes(catalog, job)
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
@@ -103,12 +107,27 @@ class Megatron(Target):
 
         return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
 
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Shadow":
+        from autoscout.targets.megatron.shadow import shadow
+
+        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.running import power
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments
+        from autoscout.targets.megatron import arguments, finetuning
 
+        finetuning.exportable(job)
         flags = arguments.flags(job, configuration)
         files = {}
         if arguments.USER_BUFFERS in flags:

@@ -9,7 +9,7 @@ import re
 
 from autoscout.cluster import devices
 from autoscout.space.declared import own_knobs
-from autoscout.targets.megatron import newer
+from autoscout.targets.megatron import finetuning, newer
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
 
@@ -35,6 +35,7 @@ _SWITCHES = {
 }
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
+_FROM_ELSEWHERE += ("packing",)
 # What only the person knows.
 MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -74,6 +75,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **_recomputation(knobs),
         **_communication(knobs),
         **newer.flags(knobs),
+        **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
 

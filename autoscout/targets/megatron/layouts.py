@@ -39,28 +39,30 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     a = space.attributes
     degrees, experts = np.array(a["degrees"]), int(a["experts"])
     batches = np.array(space.knob["mbs"].values if "mbs" in space.knob else (1,))
-    grid = np.meshgrid(
-        degrees, degrees, degrees, degrees if experts else [1], range(len(_AGAIN)), batches, indexing="ij"
-    )
-    tp, pp, cp, ep, again, mbs = (each.ravel() for each in grid)
+    axes = (degrees, degrees, degrees, degrees if experts else [1], range(len(_AGAIN)), batches, [True, False])
+    tp, pp, cp, ep, again, mbs, interleaved = (each.ravel() for each in np.meshgrid(*axes, indexing="ij"))
     ok = (gpus % (tp * pp * cp) == 0) & (pp <= a["layers"]) & ((cp == 1) | (a["seq_len"] % (2 * cp) == 0))
     if experts:
         ok &= (experts % ep == 0) & (gpus % (ep * pp) == 0)
-    tp, pp, cp, ep, again, mbs = (each[ok] for each in (tp, pp, cp, ep, again, mbs))
-    ok = a["global_batch"] % (mbs * (gpus // (tp * pp * cp))) == 0
-    tp, pp, cp, ep, again, mbs = (each[ok] for each in (tp, pp, cp, ep, again, mbs))
-    micro_batches = a["global_batch"] // (mbs * (gpus // (tp * pp * cp)))
+    dp = np.maximum(gpus // (tp * pp * cp), 1)
+    ok &= a["global_batch"] % (mbs * dp) == 0
+    micro_batches = np.maximum(a["global_batch"] // (mbs * dp), 1)
     shares = {int(each): _stages(space, int(each)) for each in np.unique(pp)}
+    chunks = {each: _chunks(space, each, share) for each, share in shares.items()}
+    vpp = np.where(
+        interleaved & (pp > 1) & (micro_batches % pp == 0), np.array([chunks[each] for each in pp.tolist()]), 1
+    )
+    ok &= ~interleaved | (vpp > 1) | (pp == 1)
+    ok &= interleaved | (pp > 1)  # without stages there is nothing to interleave: once is enough
     columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
     if experts:
         columns["ep"] = ep
     if "vpp" in space.knob:
-        chunks = {each: _chunks(space, each, share) for each, share in shares.items()}
-        interleaved = np.array([chunks[each] for each in pp.tolist()], dtype=int)
-        columns["vpp"] = np.where((pp > 1) & (micro_batches % pp == 0), interleaved, 1)
-    price = _price(tp, pp, cp, ep if experts else None, again, mbs, micro_batches, a, _joined(space), way)
-    order = np.lexsort([np.round(each, 9) for each in price[::-1]])
-    return Layouts({name: values[order] for name, values in columns.items()}, shares)
+        columns["vpp"] = vpp
+    bubble = np.where(vpp > 1, 1.0, 2.0) * (pp - 1) / micro_batches
+    price = _price(tp, pp, cp, ep if experts else None, again, mbs, bubble, a, _joined(space), way)
+    order = np.lexsort([np.round(each[ok], 9) for each in price[::-1]])
+    return Layouts({name: values[ok][order] for name, values in columns.items()}, shares)
 
 
 def _price(
@@ -70,21 +72,21 @@ def _price(
     ep: np.ndarray | None,
     again: np.ndarray,
     mbs: np.ndarray,
-    micro_batches: np.ndarray,
+    bubble: np.ndarray,
     a: Mapping[str, Any],
     inside: int,
     way: Way,
 ) -> list[np.ndarray]:
     """How reluctantly an expert goes there, in doublings of tensor parallel, the first of them counts most; the lowest
     is tried first. Micro batches above 4 are not tried before smaller ones: attention and products are efficient by
-    then. Of experts recomputation repeats the exchange of tokens too."""
+    then. Of experts recomputation repeats the exchange of tokens too. `bubble`: a share of the step."""
     beyond = np.log2(np.maximum(tp / inside, 1))  # of what NVLink joins: nobody does
     thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # what tp leaves of small experts is inefficient
     if ep is not None:
         thin = thin * (1 + np.log2(np.maximum(tp / 2, 1)) / 2)
     split = thin * np.log2(tp) + np.log2(np.maximum(tp / _MOST_TP, 1)) + 8 * beyond + stage * np.log2(pp)
     split += (1.25 if a["seq_len"] >= _LONG else 4.0) * np.log2(cp)
-    split += 1.5 * np.minimum((pp - 1) / micro_batches, 2.0)  # the bubble
+    split += 1.5 * np.minimum(bubble, 2.0)
     spread = np.zeros(len(tp))
     if ep is not None:
         wanted = min(inside, a["experts"])

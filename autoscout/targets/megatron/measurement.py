@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.lengths import mean
+from autoscout.running import early
 from autoscout.running.results import About
 from kb.records import Measurement
 from kb.sharing import hosts
@@ -27,12 +29,12 @@ def measurement(folder: Path) -> Measurement | None:
         ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
-    flags = experiment["arguments"]
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)
     cost = max(0.0, at - about.started)
     losses, grad_norms = _finite(ranks[0]["losses"]), _finite(ranks[0]["grad_norms"])
+    ended = ranks[0].get("ended", "")
     diverged = len(losses) < len(ranks[0]["losses"]) or len(grad_norms) < len(ranks[0]["grad_norms"])
     return Measurement(
         configuration=about.configuration,
@@ -41,14 +43,15 @@ def measurement(folder: Path) -> Measurement | None:
         status="wrong" if diverged else "ok",
         evidence=f"not a number: losses {ranks[0]['losses']}, gradient norms {ranks[0]['grad_norms']}"
         if diverged
-        else "",
+        else ended,
+        fidelity="short" if ended else "measured",
         metrics={
             "step_time_s": step,
             "step_time_min_s": min(ranks[0]["iterations_s"]),
-            "tokens_per_s": flags["--global-batch-size"] * flags["--seq-length"] / step,
+            "tokens_per_s": _tokens(experiment) / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
-            **_energy(ranks, flags["--global-batch-size"] * flags["--seq-length"]),
+            **_energy(ranks, _tokens(experiment)),
             **_of_the_start(ranks),
         },
         iterations_s=ranks[0]["iterations_s"],
@@ -57,7 +60,10 @@ def measurement(folder: Path) -> Measurement | None:
         rank_memory_gib=memory,
         per_rank={name: [rank[name] for rank in ranks] for name in _OF_RANKS if all(name in rank for rank in ranks)},
         rank_devices=[f"{_host(rank)}:{rank['device']}:{rank['index']}" for rank in ranks if "index" in rank],
-        conditions={"warmup_iterations": float(len(ranks[0].get("warmup_s", [])))},
+        conditions={
+            "warmup_iterations": float(len(ranks[0].get("warmup_s", []))),
+            **early.conditions(ranks[0]["iterations_s"], bool(ended)),
+        },
         cost_s=cost,
         device_s=cost * about.ranks,
         environment=about.environment,
@@ -65,11 +71,19 @@ def measurement(folder: Path) -> Measurement | None:
     )
 
 
-def _energy(ranks: list[dict[str, Any]], tokens: int) -> dict[str, float]:
+def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
     """`energy_j` and `tokens` are of an iteration; {} where the driver does not tell it of every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
+
+
+def _tokens(experiment: dict[str, Any]) -> float:
+    """Of a step, without padding."""
+    flags = experiment["arguments"]
+    if lengths := experiment.get("lengths"):
+        return experiment["samples"] * mean(lengths)
+    return flags["--global-batch-size"] * flags["--seq-length"]
 
 
 def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:

@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.job.objective import from_metric
+from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
-from autoscout.running import results, symptoms
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
+from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
@@ -39,6 +41,13 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._bar: early.Bar | None = None
+        self._elsewhere = False
+        self._doubts = Doubts(job)
+
+    def aim(self, bar: early.Bar | None) -> None:
+        """What the next run has to beat (running/early.py)."""
+        self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
@@ -56,11 +65,15 @@ class MegatronProfiler:
         try:
             return self._run(configuration, name, folder)
         finally:
-            self._stopping = False
+            self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
         """The measurement of an experiment that finished while nobody was left to write it down."""
         return measured(folder)
+
+    def place(self, elsewhere: bool) -> None:
+        """Whether the next run is to be on other GPUs than usual, where there are free ones."""
+        self._elsewhere = elsewhere
 
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
@@ -69,6 +82,13 @@ class MegatronProfiler:
     def close(self) -> None:
         """Ends every process that is still held."""
         self._launcher.close()
+
+    def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
+        """Free GPUs beside the usual ones, if the run is to be there."""
+        if not self._elsewhere or len(seen) <= self._job.devices:
+            return []
+        taken = gpus.taken([devices.physical(i, given) for i in range(len(seen))])
+        return devices.beside(self._job, seen, memory, taken)
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = arguments.world_size(configuration)
@@ -84,11 +104,16 @@ class MegatronProfiler:
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
-        worker = worker_config(self._job, configuration, seen, memory)
-        visible = worker["environment"].get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        worker = worker_config(self._job, configuration, seen, memory, self._spare(seen, memory, given))
+        worker |= bar_in_seconds(self._job, self._bar)
+        chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
+        visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
         if seen and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
+            return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if failed := self._doubts.foretold(configuration, name):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
@@ -116,27 +141,41 @@ class MegatronProfiler:
 
 
 def worker_config(
-    job: Job, configuration: Configuration, seen: list[str], memory: Sequence[float] = ()
+    job: Job,
+    configuration: Configuration,
+    seen: list[str],
+    memory: Sequence[float] = (),
+    spare: Sequence[int] = (),
 ) -> dict[str, Any]:
     """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
-    `memory` in GiB.
+    `memory` in GiB; `spare`: indices of those to run on, rather than on the usual ones.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say.
     """
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
-        chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory)
+        chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory, spare)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
     return {
         "device": devices.device_kind(job),
         "environment": variables,
         "arguments": arguments.flags(job, configuration),
+        **finetuning.worker(job),
         "warmup": launch.warmup,
         "iterations": launch.iterations,
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
+    """What the worker may end itself by: {} where the objective is not a step's time, or its inverse."""
+    tokens = job.traffic.global_batch * job.traffic.seq_len
+    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
+    if bar is None or of_a_second is None:
+        return {}
+    return {"best_s": bar.cost / from_metric(job.objective, of_a_second), "spread": bar.spread}
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

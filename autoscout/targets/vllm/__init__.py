@@ -63,14 +63,13 @@ class Vllm(Target):
         return [alone]
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.recipes import first, stated
-        from autoscout.targets.vllm.expert import advised
+        from autoscout.targets.vllm.expert import portfolio
         from autoscout.targets.vllm.serving_line import launched
 
         job: Job | None = getattr(space, "job", None)
         if job is not None and job.launch.current:
             yield launched(space, job)[0]
-        yield first(space, stated(space), advised(space))
+        yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.vllm.profiler import VllmProfiler

@@ -1,28 +1,63 @@
-"""What vLLM does by default for a device, with the smallest tensor parallel size (and then pipeline) that fits."""
+"""What vLLM's guides advise for a server, beside what vLLM does by default for a device.
+
+    throughput   engines of as few devices as hold the model beside the KV cache of the requests that are theirs, as
+                 many engines as there are devices for
+    latency      one engine over the devices of a node: every token is computed by all of them
+
+Sources: vLLM's engine/arg_utils.py (get_batch_defaults) and docs/configuration/optimization.md; its recipe for Llama
+3.3 70B (vllm-project/recipes: "1 for the best throughput per GPU, 2, 4 or 8 for better per-user latencies"; "increasing
+TP may allow a higher batch size").
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from autoscout.space.graph import Space
-from autoscout.targets.recipes import MARGIN
-from kb.records import Value
+from autoscout.targets.recipes import MARGIN, first, stated
+from kb.records import Configuration, Value
+
+Way = Literal["throughput", "latency"]
+WAYS: tuple[Way, ...] = ("throughput", "latency")
+
+_NODE = 8  # devices that NVLink joins, at most
 
 
-def advised(space: Space) -> Iterator[dict[str, Value]]:
-    """vLLM's defaults for a server, which depend on the device (engine/arg_utils.py:2894, get_batch_defaults), on
-    the fewest devices per engine that hold the model beside a fifth of memory for everything else."""
+def portfolio(space: Space) -> list[Configuration]:
+    """The recipes of a space, the one for throughput first, none twice."""
+    found = [first(space, stated(space), advised(space, way)) for way in WAYS]
+    return [c for i, c in enumerate(found) if c not in found[:i]]
+
+
+def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
+    """What an expert tries one after another until something can be had. Where no size has room for the requests that
+    are its own: the fewest devices that hold the model beside a tenth of memory."""
     a = space.attributes
     block = {"block_size": 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
     used: list[dict[str, Value]] = [{k: max(space.knob[k].values) if k == kind else 0 for k in kinds} for kind in kinds]
+    sizes = sorted({tp * pp for tp in a["degrees"] for pp in a["degrees"]})
     for devices in used or [{}]:
-        for size in sorted({tp * pp for tp in a["degrees"] for pp in a["degrees"]}):
+        gpus = int(a["gpus"]) if "gpus" in a else sum(int(n) for n in devices.values())
+        fitting = [size for size in sizes if a["weights_gib"] / size <= MARGIN * a["memory_gib"] and gpus % size == 0]
+        roomy = [size for size in fitting if _room(a, size) >= _wanted(a, size / gpus)]
+        spread = sorted(fitting, key=lambda size: (size > _NODE, -size))
+        for size in spread if way == "latency" else [*roomy, *fitting]:
             for tp in (d for d in reversed(a["degrees"]) if size % d == 0 and size // d in a["degrees"]):
-                if a["weights_gib"] / size > MARGIN * a["memory_gib"]:
-                    continue
                 shape: dict[str, Value] = {**devices, "tp": tp, "pp": size // tp}
                 yield {**shape, **block, **batches(a, size)}
     yield {}
+
+
+def _room(a: Mapping[str, Any], size: int) -> float:
+    """GiB for the KV cache of an engine of so many devices."""
+    return size * MARGIN * a["memory_gib"] - a["weights_gib"]
+
+
+def _wanted(a: Mapping[str, Any], share: float) -> float:
+    """GiB that the KV cache of a share of the requests takes that are served at once; of an open loop nobody knows how
+    many these are."""
+    tokens = a["input_mean"] + a["output_mean"]
+    return a["concurrency"] * share * tokens * a["kv_mib"] / a["model_len"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:

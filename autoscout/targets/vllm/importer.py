@@ -56,7 +56,8 @@ def _rows(path: Path, job: Job) -> Iterator[Row]:
         if found is None:
             yield Row(where, {}, "is no JSON, or half of one")
         elif file.name.endswith("failure.json") and isinstance(found, dict):
-            cells = {**found.get("serve_overrides", {}), **found.get("bench_overrides", {})}
+            told = [found.get(name) for name in ("serve_overrides", "bench_overrides")]
+            cells = {name: value for part in told if isinstance(part, dict) for name, value in part.items()}
             yield Row(where, {**cells, "status": "error", "evidence": str(found.get("error", ""))})
         else:
             for i, result in enumerate(found if isinstance(found, list) else [found]):
@@ -72,9 +73,16 @@ def _row(where: str, result: dict[str, object], job: Job) -> Row:
         return Row(where, {**cells, "status": "error", "evidence": "no request was completed"})
     for told, wanted in (("request_rate", job.traffic.rate), ("max_concurrency", job.traffic.concurrency)):
         found = result.get(told)
-        if wanted and found not in (None, "inf") and float(str(found)) != wanted:
+        if wanted and found not in (None, "inf") and not _same(found, wanted):
             return Row(where, cells, f"was measured with {told} {found}, the job has {wanted:g}")
     return Row(where, cells)
+
+
+def _same(found: object, wanted: float) -> bool:
+    try:
+        return float(str(found)) == wanted
+    except ValueError:
+        return False
 
 
 def _is_result(found: object) -> bool:
@@ -84,7 +92,7 @@ def _is_result(found: object) -> bool:
 def _load(path: Path) -> object:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -1,6 +1,9 @@
 """From a configuration to what is started: placeholders, flags, environment, rendered files; and what is refused."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 
 import msgspec
@@ -59,6 +62,8 @@ def test_placeholders_are_expressions_and_json_is_left_alone():
     assert words_of("a --x {1 if mbs > 2 else 0} 'b c'", "here") == ["a", "--x", "{1 if mbs > 2 else 0}", "b c"]
     assert words_of("a | b", "here") is None
     assert words_of("a \\\n --b", "here") == ["a", "--b"]
+    assert words_of("a 1\n  --b 2\n", "here") == ["a", "1", "--b", "2"]  # no shell would take --b for a command
+    assert words_of("a\nb", "here") is None
 
 
 def test_an_unknown_placeholder_names_the_nearest(write):
@@ -131,6 +136,49 @@ def test_two_configurations_export_differently_and_every_format_parses(job):
     assert json.loads(written(job, launches[0], "json"))["program"] == launches[0].program
     assert yaml.safe_load(written(job, launches[0], "yaml"))["command"] == launches[0].program
     assert yaml.safe_load(written(job, launches[0], "k8s"))["kind"] == "Job"
+
+
+ECHO = """#!{python}
+import json, os, sys
+with open(os.environ["ECHO_TO"], "w") as file:
+    json.dump([sys.argv[1:], os.environ.get("SAYS"), os.getcwd(), open("run/a.json").read()], file)
+"""
+
+
+@pytest.mark.parametrize("form", ["command", "slurm", "k8s", "yaml", "json"])
+def test_what_is_exported_is_read_back_as_it_was_meant(job, tmp_path, form):
+    """By the shell, by YAML and by JSON themselves, with all that has to be quoted."""
+    words = ["--text", 'it\'s "so" $HOME `x` a\\b', "--empty", "", "--n", "2"]
+    content = '{"a": "it\'s %s $b"}\n'
+    found = msgspec.structs.replace(
+        launch(job, JobSpace.of_job(job).reference, "n", "measured"),
+        program=["trainer", *words],
+        environment={"SAYS": "a 'b' $c"},
+        files={"run/a.json": content},
+        folder=str(tmp_path),
+    )
+    text = written(job, found, form)
+    if form in ("yaml", "json"):
+        yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+        read = json.loads(text) if form == "json" else yaml.safe_load(text)
+        assert read["program" if form == "json" else "command"] == found.program
+        assert (read["environment"], read["files"], read["folder"]) == (
+            found.environment,
+            found.files,
+            found.folder,
+        )
+        return
+    if form == "k8s":
+        yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+        (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+        command = [*container["command"], *container["args"]]
+    else:
+        command = ["bash", "-c", text]
+    (tmp_path / "trainer").write_text(ECHO.format(python=sys.executable))
+    (tmp_path / "trainer").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ECHO_TO": str(tmp_path / "said")}
+    subprocess.run(command, env=environment, check=True)
+    assert json.loads((tmp_path / "said").read_text()) == [words, "a 'b' $c", str(tmp_path), content]
 
 
 def test_older_jobs_keep_their_form(job):

@@ -37,6 +37,9 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
     short = run(job, tmp_path, bar=early.Bar(full.metrics["step_time_s"] / 3))
     assert (short.status, short.fidelity) == ("ok", "short")
     assert "behind the best after" in short.evidence
+    assert short.conditions["doubt"] == short.conditions["width"] / 2 > 0  # both with their width
+    assert 0 < full.conditions["width"] < 0.2
+    assert "doubt" not in full.conditions
     switched_off = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, end_early=False))
     assert run(switched_off, tmp_path, bar=early.Bar(0.0001)).fidelity == "measured"
 
@@ -47,6 +50,7 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
         ("crash", "error", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
+        ("piped", "error", "exit code 0, but after 2 of 5 iterations it said: ValueError: the data has ended"),
         ("half", "error", "$AUTOSCOUT_RESULT holds half a JSON"),
         ("nan", "wrong", "loss is not a number from iteration 3 on"),
     ],

@@ -47,9 +47,11 @@ if how == "result":
 if how == "loud":
     for _ in range(64):
         sys.stdout.write(("x" * 99 + "\n") * 10_000)
-for i in range(int(flag("--steps", 10_000))):
+for i in range(3 if how == "piped" else int(flag("--steps", 10_000))):
     took = step * random.lognormvariate(0, 0.02)
     time.sleep(took)
     loss = "nan" if how == "nan" and i == 2 else f"{6 - 0.01 * i:.4f}"
     if how != "mute":
         print(f"iteration {i} | elapsed time per iteration (ms): {1000 * took:.2f} | lm loss: {loss}")
+if how == "piped":  # as `python train.py | tee log` ends
+    print("Traceback (most recent call last):\n  File 'train.py', line 7\nValueError: the data has ended", flush=True)

@@ -277,3 +277,28 @@ def test_the_probe_of_a_target_without_gpus() -> None:
     done = subprocess.run(command, env=hidden, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert (found["devices"], found["gpus"]) == ("0", "")
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "taken", "spare", "visible"),
+    [
+        (job_on(("a100", 2)), [A100] * 4, [], [2, 3], "2,3"),
+        (job_on(("a100", 2)), [A100] * 4, [2], [3], "0,3"),
+        (job_on(("a100", 2)), [A100] * 2, [], [], None),
+        (job_on(("a100", 2)), [A100, A100, A40, A100], [], [3], "0,3"),
+        (MIXED, [A100, A100, A100, A40, A40], [], [2, 4], "0,2,4"),
+    ],
+    ids=["others", "one-is-taken", "no-others", "another-kind", "of-each-kind"],
+)
+def test_a_confirmation_is_on_other_gpus_where_there_are_free_ones(
+    job: Job, gpus: list[str], taken: list[int], spare: list[int], visible: str | None
+) -> None:
+    assert devices.beside(job, gpus, [], taken) == spare
+    knobs = {"dp": 3, "a100": 2, "a40": 1} if job is MIXED else {"tp": 2}
+    variables = worker_config(job, configuration(**knobs), gpus, [], spare)["environment"]
+    assert variables.get("CUDA_VISIBLE_DEVICES") == visible
+
+
+def test_gpus_are_called_as_they_were_given() -> None:
+    assert [devices.physical(i, "4,5") for i in (0, 1)] == ["4", "5"]
+    assert devices.physical(3, "") == "3"

@@ -13,10 +13,11 @@ import psutil
 import pytest
 from profile_bench import Bench, configuration, tiny_job
 
-from autoscout.running import equivalence
+from autoscout.running import early, equivalence
 from autoscout.running.interpreter import context_of
 from autoscout.targets.megatron.measurement import measurement
-from kb.records import Measurement
+from autoscout.targets.megatron.profiler import bar_in_seconds
+from kb.records import Measurement, Objective
 
 pytestmark = pytest.mark.engine
 
@@ -50,6 +51,28 @@ def test_an_experiment_measures(bench: Bench) -> None:
     assert 0 < sum(parts.values()) < measured.cost_s
     # Only groups in use: gloo keeps three threads for each, and with all that Megatron makes they were 61.
     assert json.loads((folder / "rank-0.json").read_text())["threads"] < 20
+
+
+@pytest.mark.parametrize(("best_s", "fidelity"), [(1e-4, "short"), (1e3, "measured")])
+def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float, fidelity: str) -> None:
+    job = tiny_job(iterations=6)
+    profiler = bench.profiler(job)
+    assert isinstance(profiler, early.Aimed)
+    profiler.aim(early.Bar(best_s))
+    measured = profiler.run(configuration(tp=2), "tiny", bench.folder())
+    assert (measured.status, measured.fidelity) == ("ok", fidelity)
+    assert (len(measured.iterations_s) == 3) is (fidelity == "short")
+    assert ("behind the best after 3 iterations" in measured.evidence) is (fidelity == "short")
+    assert measured.conditions["width"] > 0
+
+
+@pytest.mark.parametrize(("objective", "seconds"), [("step_time_s", 0.5), ("tokens_per_s", 0.5), ("cpu_s", None)])
+def test_the_bar_is_told_in_seconds_of_a_step(objective: str, seconds: float | None) -> None:
+    goal = Objective(maximize=objective) if objective == "tokens_per_s" else Objective(minimize=objective)
+    job = msgspec.structs.replace(TINY, objective=goal)
+    cost = 0.5 / (8 * 64) if objective == "tokens_per_s" else 0.5
+    told = bar_in_seconds(job, early.Bar(cost))
+    assert told.get("best_s") == (seconds and pytest.approx(seconds))
 
 
 def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:

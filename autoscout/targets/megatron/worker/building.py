@@ -7,6 +7,7 @@ import datetime
 import os
 from typing import Any
 
+import adapters
 import configs
 import torch
 import weights
@@ -148,6 +149,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
         position_embedding_type=config["given"]["position_embedding_type"],
         vp_stage=stage,
     ).to(device)
+    adapters.apply(chunk, config)
     weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, tied)
     return chunk
 

@@ -54,6 +54,7 @@ _GROUPS = (
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
     *("hierarchical_context_parallel_sizes", "num_distributed_optimizer_instances"),
 )
+PACKED = "packed.jsonl"  # what targets/megatron/finetuning.py calls a file whose samples share sequences
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
@@ -69,6 +70,7 @@ _OF_THE_SCRIPT = frozenset(
         *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
         *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),
+        *("sft", "data_path"),
     )
 )
 
@@ -83,6 +85,7 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
         "global_batch": flags["--global-batch-size"],
         "micro_batch": flags["--micro-batch-size"],
         "vocab": flags["--vocab-size"],
+        "packed": flags.get("--data-path") == PACKED,
     }
 
 

@@ -26,6 +26,7 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import ending
 import energy
 import leash
 
@@ -132,7 +133,8 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
     by_itself = alone.Alone(device)
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     warmup = max(config["warmup"], recorded_at + 1)
-    while not steady.enough(iterations_s, config["iterations"], config["measure_s"]):
+    hopeless = ""
+    while not (hopeless or steady.enough(iterations_s, config["iterations"], config["measure_s"])):
         if _steps == recorded_at:
             import building
 
@@ -155,7 +157,11 @@ def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: An
             warmup_s.append(iterations_s.pop(0))
             for series in (own_s, cpu_s, alone_s, energy_j):
                 del series[0]
+            continue
+        if "best_s" in config:  # all ranks know the same seconds, so they agree
+            hopeless = ending.hopeless(iterations_s, config["best_s"], config["spread"])
     return {
+        "ended": "" if steady.enough(iterations_s, config["iterations"], config["measure_s"]) else hopeless,
         **({} if math.isnan(sum(energy_j)) else {"energy_j": statistics.fmean(energy_j)}),
         "warmup_s": warmup_s,
         "iterations_s": iterations_s,
@@ -174,10 +180,12 @@ def _iteration(
     the norm of their gradients alone, in a first step that warms up."""
     import batches
     import experts
+    import samples
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    data = batches.micro_batches(config, number, device)
+    data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
+    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
@@ -190,8 +198,8 @@ def _iteration(
         data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=len(data),
-        seq_length=config["seq_len"],
-        micro_batch_size=config["micro_batch"],
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
         forward_only=False,
     )
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
@@ -209,12 +217,16 @@ def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> t
     import torch
 
     batch = next(iterator)
+    some = {"packed_seq_params": batch.packed} if getattr(batch, "packed", None) else {}
+    hidden, mask = getattr(batch, "hidden", None), getattr(batch, "mask", None)
     forward = model.build_schedule_plan if return_schedule_plan else model
-    output = forward(batch.tokens, batch.positions, None, labels=batch.labels)
+    output = forward(batch.tokens, batch.positions, hidden, labels=batch.labels, **some)
 
     def loss(token_losses: Any) -> tuple[Any, Any, Any]:
-        total = token_losses.float().sum()
+        token_losses = token_losses.float()
+        total = token_losses.sum() if mask is None else (token_losses * mask).sum()
         count = torch.tensor(token_losses.numel(), dtype=torch.int, device=total.device)
+        count = count if mask is None else mask.sum().int()
         return total, count, torch.stack([total.detach(), count.float()])
 
     return output, loss

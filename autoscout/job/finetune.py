@@ -1,0 +1,96 @@
+"""What a fine-tuning job says beside a training job: adapters, frozen layers, lengths of its samples."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from autoscout.job.lengths import mean, packed_share
+from autoscout.job.words import listed, nearest_name
+from kb.records import Job, Lora, Model, shape
+
+# Products of a layer that adapters may stand beside: Hugging Face's names, and Megatron's for several in one.
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "linear_qkv", "linear_proj")
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2")
+_MOST_RANK = 4096
+
+
+def problems(job: Job) -> Iterator[str]:
+    """What is wrong with it, one sentence each."""
+    model, lengths = job.model, job.traffic.lengths
+    if job.task != "finetune":
+        said = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
+        for name, value in said:
+            if value:
+                yield f"{name} is of fine-tuning; write task = 'finetune', or leave it out"
+        return
+    if model.lora:
+        yield from _lora_problems(model, model.lora)
+    if model.frozen_layers and model.lora:
+        yield "model.lora freezes all layers already; leave out model.frozen_layers"
+    if not 0 <= model.frozen_layers < max(model.layers, 1):
+        most = max(model.layers - 1, 0)
+        yield f"model.frozen_layers = {model.frozen_layers}: from 0 to {most} of {model.layers} can be"
+    yield from _length_problems(job)
+
+
+def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
+    known = (*_ATTENTION, *_FEED_FORWARD)
+    if not 1 <= lora.rank <= _MOST_RANK:
+        yield f"model.lora.rank = {lora.rank} must be from 1 to {_MOST_RANK}"
+    if not lora.modules:
+        yield f"model.lora.modules is empty; adapters stand beside {listed(known)}"
+    for name in lora.modules:
+        if name not in known:
+            yield f"model.lora.modules names '{name}'{nearest_name(name, known)}"
+        if name == "gate_proj" and not model.gated:
+            yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
+        if name in _FEED_FORWARD and model.experts:
+            yield f"model.lora.modules names {name}, but adapters beside experts are unknown here; name attention's"
+
+
+def _length_problems(job: Job) -> Iterator[str]:
+    lengths, seq_len = job.traffic.lengths, job.traffic.seq_len
+    if not isinstance(lengths, list) or not lengths:
+        return
+    if min(lengths) < 1:
+        yield f"traffic.lengths has {min(lengths)}; a sample has at least 1 token"
+    if lengths != sorted(lengths):
+        yield f"traffic.lengths gives quantiles from the least to the largest: {sorted(lengths)}"
+    if seq_len and max(lengths) > seq_len:
+        yield (
+            f"traffic.lengths go up to {max(lengths)} tokens, but traffic.seq_len is {seq_len}; raise it, or cut the "
+            f"samples off there"
+        )
+
+
+def attributes(job: Job) -> dict[str, Any]:
+    """What expressions and simulators may read of it. `packable`: the samples have lengths of their own."""
+    lengths, model = job.traffic.lengths, shape(job.model)
+    found: dict[str, Any] = {
+        "packable": bool(lengths),
+        "lora": 0 if not model.lora else 1 if model.lora.bits == 16 else 2,
+        "frozen_layers": model.frozen_layers,
+    }
+    if model.lora:
+        widths = [_width(model, name) for name in model.lora.modules]
+        found |= {"lora_rank": model.lora.rank, "adapter_width": sum(widths)}
+        found["adapters"] = any(name in _FEED_FORWARD for name in model.lora.modules)
+    if isinstance(lengths, list) and lengths:
+        found |= {
+            "length_mean": mean(lengths),
+            "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
+            # Tokens that a packed token sees, as if all samples were that long.
+            "packed_context": sum(n * n for n in lengths) / sum(lengths),
+        }
+    return found
+
+
+def _width(m: Model, name: str) -> int:
+    """Inputs and outputs of a product."""
+    attended, kept = m.heads * m.head_dim, m.kv_heads * m.head_dim
+    if name in ("k_proj", "v_proj"):
+        return m.hidden + kept
+    if name == "linear_qkv":
+        return m.hidden + attended + 2 * kept
+    if name in ("q_proj", "o_proj", "linear_proj"):
+        return m.hidden + attended
+    return m.hidden + m.ffn * (2 if name == "linear_fc1" and m.gated else 1)

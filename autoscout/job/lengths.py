@@ -1,0 +1,95 @@
+"""Lengths of fine-tuning samples: `traffic.lengths` names a file of them or gives quantiles; what they do to a batch.
+
+A sample alone in a sequence is padded, to the sequence's length or to the longest of its micro batch. Packed, several
+samples share a sequence and see only themselves.
+"""
+
+import csv
+import functools
+import gzip
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from kb.records import AutoscoutError, Traffic
+
+QUANTILES = 101  # that a file is kept as
+_DRAWN = 4096  # samples by which packing is estimated
+
+
+def of_file(path: Path) -> list[int]:
+    """Tokens of each sample: one number a line, or the column `tokens`, `length` or `lengths` of a CSV, gzipped or not;
+    as quantiles where there are many. Errors: AutoscoutError (exit 2) naming the line."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
+        raise AutoscoutError(f"traffic.lengths: cannot read {path} ({error})", 2) from error
+    column, first = 0, 0
+    if rows and not _number(rows[0][0]):
+        first = 1
+        named = [i for i, name in enumerate(rows[0]) if name.strip() in ("tokens", "length", "lengths")]
+        if len(rows[0]) > 1 and not named:
+            raise AutoscoutError(f"{path} has no column tokens or length; it has {', '.join(rows[0])}", 2)
+        column = named[0] if named else 0
+    if len(rows) == first:
+        raise AutoscoutError(f"{path} has no lengths; write one number of tokens a line", 2)
+    found = []
+    for line, row in enumerate(rows[first:], start=first + 1):
+        text = row[column] if column < len(row) else ""
+        number = _number(text)
+        if not number:
+            raise AutoscoutError(f"{path}, line {line}: '{text}' is no number of tokens from 1 on", 2)
+        found.append(number)
+    return quantiles(found)
+
+
+def quantiles(lengths: Sequence[int]) -> list[int]:
+    """From the least to the largest; all of them where they are few."""
+    ordered = sorted(lengths)
+    if len(ordered) <= QUANTILES:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (QUANTILES - 1))] for i in range(QUANTILES)]
+
+
+def mean(lengths: Sequence[int]) -> float:
+    return sum(lengths) / len(lengths)
+
+
+def tokens_of_step(traffic: Traffic) -> float:
+    """Of one optimizer step, without padding; 0 where the job does not say."""
+    known = traffic.lengths if isinstance(traffic.lengths, list) else []
+    return traffic.global_batch * (mean(known) if known else traffic.seq_len)
+
+
+@functools.lru_cache(maxsize=64)
+def packed_share(lengths: tuple[int, ...], seq_len: int) -> float:
+    """Sequences a sample, when as many as fit share one (first fit, the longest first)."""
+    drawn = random.Random(0).choices(lengths, k=_DRAWN)
+    return len(packed(drawn, seq_len)) / _DRAWN
+
+
+def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
+    """Which samples share a sequence, by their places in `lengths`: the longest first, each into the fullest that has
+    room for it."""
+    rows: list[list[int]] = []
+    by_room: list[list[int]] = [[] for _ in range(seq_len + 1)]
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        need = min(lengths[place], seq_len)
+        room = next((room for room in range(need, seq_len + 1) if by_room[room]), None)
+        row = by_room[room].pop() if room is not None else len(rows)
+        if room is None:
+            rows.append([])
+            room = seq_len
+        rows[row].append(place)
+        by_room[room - need].append(row)
+    return rows
+
+
+def _number(text: str) -> int:
+    """0 where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0
+    return int(value) if 1 <= value < 1e9 and value == int(value) else 0

@@ -1,0 +1,88 @@
+"""What a shadow run tells: one rank's trace, and what follows for a configuration from the ranks that were traced.
+
+A shadow is the framework's own code, run for one rank with tensors that have no storage over a process group that has
+no other ranks. Its memory is what the framework would have allocated on a device; its times are predicted elsewhere.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from kb.records import Value
+
+GIB = 2.0**30
+KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
+# Standard deviations of log(measured / traced), from docs/shadow.md: dense recipes, and with experts.
+ERROR, EXPERT_ERROR = 0.003, 0.03
+OUT_OF_BALANCE = 1.2  # tokens of the fullest rank's experts over the mean, once routing has settled
+
+Verdict = Literal["starts", "refused", "untraceable", "timeout"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes: the highest of the forward and backward passes, of the optimizer's step, and what is left after it."""
+
+    forward_backward: int
+    optimizer: int
+    left: int
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`: rows
+    of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation, group,
+    ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
+
+    rank: int
+    verdict: Verdict
+    imbalance: float = 1.0
+    type: str = ""  # of a refusal: the exception, its message, and where it was raised
+    message: str = ""
+    where: str = ""
+    phase: str = ""
+    traceback: str = ""
+    cpu_s: float = 0.0
+    parameters: int = 0
+    built: int = 0
+    peak: int = 0
+    reserved: int = 0  # by torch's caching allocator, replayed
+    steps: list[Step] = []
+    micro_batches: int = 0
+    micro_batches_traced: int = 0
+    replicas: int = 1
+    at_peak: dict[str, int] = {}
+    left: dict[str, int] = {}
+    largest: list[list[Value]] = []
+    timeline: list[list[int]] = []
+    operators: int = 0
+    kernels: list[list] = []
+    collectives: list[list] = []
+    order: list[list] = []
+    ordered: int = 0
+    torch: str = ""
+
+
+class Shadow(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a configuration: the ranks that were traced, the one with the highest peak first. `allocated`, `reserved`:
+    GiB; `low` to `high`: the 90 % interval of `allocated`; `beside`: what the driver and the communicators hold;
+    `device_gib`: of the smallest device; `oom_probability` is of the whole. `imbalanced`: GiB at OUT_OF_BALANCE,
+    where there are experts."""
+
+    job: str
+    name: str
+    configuration: dict[str, Value]
+    verdict: Verdict
+    sentence: str
+    world: int
+    ranks: list[Rank]
+    allocated: float = 0.0
+    reserved: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    imbalanced: float | None = None
+    beside: float = 0.0
+    device_gib: float | None = None
+    oom_probability: float | None = None
+    stood_in: list[str] = []
+    versions: dict[str, str] = {}
+    cached: int = 0  # of the ranks
+    cpu_s: float = 0.0

@@ -1,0 +1,93 @@
+"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, which rank is fullest."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from autoscout.simulate.learned.weighing import SPAN
+from autoscout.simulate.shadow.traced import ERROR, EXPERT_ERROR, GIB, OUT_OF_BALANCE, Rank, Shadow
+
+
+def stages(world: int, pp: int) -> list[int]:
+    """A rank of each pipeline stage that differs: the last (loss), the first (embedding, most micro batches in flight),
+    and the second, which of the inner ones holds most. Megatron orders ranks by stage."""
+    a_stage = world // pp
+    found = [world - 1, 0, *([a_stage] if pp > 2 else [])]
+    return list(dict.fromkeys(found))
+
+
+def traced_micro_batches(pp: int, vpp: int) -> int:
+    """So many that the pipeline is full and one more round is seen: later ones repeat it. An interleaved schedule wants
+    a multiple of the stages."""
+    return 2 * pp if vpp > 1 else pp + 1
+
+
+def judged(
+    found: Shadow, ranks: Sequence[Rank], experts: bool, beside: float, device_gib: float | None, imbalance: float
+) -> Shadow:
+    """`found` with what its ranks say. `ranks`: balanced ones, and with experts one at `imbalance` beside them."""
+    broken = next((r for r in ranks if r.verdict != "starts"), None)
+    if broken is not None:
+        return msgspec.structs.replace(
+            found, verdict=broken.verdict, sentence=_refusal(broken), ranks=[broken, *(r for r in ranks if r != broken)]
+        )
+    plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: -peak(r))
+    tilted = [r for r in ranks if r.imbalance != 1.0]
+    allocated = peak(plain[0]) / GIB
+    error = EXPERT_ERROR if experts else ERROR
+    low, high = allocated * math.exp(-SPAN * error), allocated * math.exp(SPAN * error)
+    imbalanced = None
+    middle = allocated
+    if tilted:
+        slope = (peak(tilted[0]) / GIB - allocated) / (imbalance - 1)
+        imbalanced = allocated + slope * (OUT_OF_BALANCE - 1)
+        high = max(high, imbalanced * math.exp(SPAN * ERROR))
+        middle = imbalanced
+    reserved = plain[0].reserved / GIB
+    probability = None
+    if device_gib:
+        room = device_gib - beside
+        needed = max(reserved, 1.0 * middle)
+        spread = max(error, 0.01)  # segments: 1 to 5 % above what is allocated
+        probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
+    return msgspec.structs.replace(
+        found,
+        verdict="starts",
+        sentence=_fits(plain[0], allocated, probability, device_gib),
+        ranks=[*plain, *tilted],
+        allocated=allocated,
+        reserved=reserved,
+        low=low,
+        high=high,
+        imbalanced=imbalanced,
+        beside=beside,
+        device_gib=device_gib,
+        oom_probability=probability,
+    )
+
+
+def peak(rank: Rank) -> int:
+    """Bytes of the last step: the first one has no optimizer state yet."""
+    last = rank.steps[-1]
+    return max(last.forward_backward, last.optimizer)
+
+
+def _refusal(rank: Rank) -> str:
+    if rank.verdict == "timeout":
+        return f"rank {rank.rank} was not traced within its time; give it more with --timeout"
+    if rank.verdict == "untraceable":
+        return (
+            f"rank {rank.rank} cannot be traced without a GPU: {rank.message.splitlines()[0][:300]} ({rank.where}); "
+            f"measure it with `autoscout profile`"
+        )
+    return f"rank {rank.rank} does not start: {rank.type}: {rank.message[:600]} ({rank.where}, phase {rank.phase})"
+
+
+def _fits(rank: Rank, allocated: float, probability: float | None, device_gib: float | None) -> str:
+    said = f"starts; rank {rank.rank} has the highest peak, {allocated:.2f} GiB"
+    if probability is None or device_gib is None:
+        return said
+    if probability > 0.5:
+        return f"{said}, which does not fit into {device_gib:g} GiB (P(out of memory) {probability:.0%})"
+    return f"{said} of {device_gib:g} (P(out of memory) {probability:.0%})"

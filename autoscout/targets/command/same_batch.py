@@ -1,0 +1,62 @@
+"""Whether the configurations of a job train on the same in a step: else their step times say nothing about each other.
+
+A preset says which of its knobs change a step's samples (`changed_by`) and which flag makes up for it, by
+`traffic.global_batch`; and which knobs change how many tokens those samples fill (`tokens_changed_by`): packing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autoscout.space.language.expression import Expression
+from autoscout.targets.command.flags import said
+from autoscout.targets.command.preset import preset_of
+from autoscout.targets.command.template import filled, names_in
+from kb.records import Job, Value
+
+_TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
+
+
+def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, Value]:
+    """The preset's flag that keeps the batch; {} where the job does not say how large that is, or the command itself
+    says the flag by an expression or once for all. `words`: of the command, as it is written."""
+    batch = preset_of(job).batch
+    if batch is None or not job.traffic.global_batch or _kept_by(job, words):
+        return {}
+    value = filled(batch.value, names, "preset")
+    return {batch.flag: int(value) if value.isdigit() else value}
+
+
+def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:
+    """`words`: of the command, None where it needs a shell. `free`: knobs by name, and whether they may change."""
+    batch = preset_of(job).batch
+    if batch is None:
+        return
+    changing = [name for name in batch.changed_by if free.get(name)]
+    kept = words is None or job.traffic.global_batch or _kept_by(job, words)
+    if changing and not kept and job.objective.metric in (*_TIMES, "tokens_per_s"):
+        yield (
+            f"knob '{changing[0]}' changes how many samples a step has, so steps can't be compared: give "
+            f"traffic.global_batch, which {batch.flag} then keeps, or [space] fix = {{ {changing[0]} = … }}"
+        )
+    filling = [name for name in batch.tokens_changed_by if free.get(name)]
+    if filling and job.objective.metric in _TIMES:
+        yield (
+            f"knob '{filling[0]}' changes how many tokens a step has, so step times can't be compared: "
+            f"[objective] maximize = 'tokens_per_s', or [space] fix = {{ {filling[0]} = … }}"
+        )
+
+
+def _kept_by(job: Job, words: list[str]) -> bool:
+    """By the command itself: an expression that follows the knobs, or a batch that no knob changes."""
+    batch = preset_of(job).batch
+    assert batch is not None
+    value = said(words, batch.flag)
+    if value is None:
+        return False
+    derived = preset_of(job).derived
+    follows = {n for name in names_in(batch.value) for n in [name, *_names(name, derived)]} & {*batch.changed_by}
+    return not follows or bool(names_in(str(value)))
+
+
+def _names(name: str, derived: Mapping[str, str]) -> set[str]:
+    return set(Expression(derived[name], dict(derived)).names) if name in derived else set()

@@ -1,0 +1,84 @@
+"""Fine-tuning with Megatron-core: what its jobs may say, and what script and worker are told of it.
+
+Megatron-LM trains on conversations (`--sft`), and what shares a sequence is settled when its data file is made:
+`packed.jsonl` has several samples a line, `samples.jsonl` one. It has neither adapters nor frozen layers: those are
+Megatron-Bridge's.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from autoscout.job.lengths import packed_share
+from kb.records import AutoscoutError, Configuration, Job, Value
+
+PACKED, ALONE = "packed.jsonl", "samples.jsonl"
+_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+_INSTEAD = {"q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qkv", "o_proj": "linear_proj"}
+_INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "linear_fc2"}
+
+
+def problems(job: Job) -> Iterator[str]:
+    if job.task != "finetune":
+        return
+    if not job.traffic.lengths:
+        yield (
+            "task = 'finetune' needs traffic.lengths, the samples' lengths in tokens: a file of them, or quantiles "
+            "such as [20, 150, 400]"
+        )
+    for name in job.model.lora.modules if job.model.lora else ():
+        if name not in _MODULES:
+            yield (
+                f"model.lora.modules names {name}, which is {_INSTEAD[name]} in Megatron-core: name "
+                f"{', '.join(_MODULES)}"
+            )
+    if job.model.lora and job.model.lora.bits != 16:
+        yield f"model.lora.bits = {job.model.lora.bits}, but Megatron-core keeps frozen weights in 16 bits"
+
+
+def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
+    """Beside those of training."""
+    if not job.traffic.lengths:
+        return {}
+    packing = bool(configuration.knobs.get("packing"))
+    found: dict[str, Value] = {
+        "--sft": True,
+        "--data-path": PACKED if packing else ALONE,
+        # Every token counts alike, whatever sequence it is in: else what is packed would change what is learned.
+        "--calculate-per-token-loss": True,
+    }
+    if packing:
+        found["--global-batch-size"] = _sequences(job, configuration)
+    return found
+
+
+def worker(job: Job) -> dict[str, Any]:
+    """What the worker is told beside the flags."""
+    found: dict[str, Any] = {}
+    if job.traffic.lengths:
+        found |= {"lengths": job.traffic.lengths, "samples": job.traffic.global_batch}
+    if job.model.lora:
+        found["lora"] = {"rank": job.model.lora.rank, "modules": job.model.lora.modules}
+    if job.model.frozen_layers:
+        found["frozen_layers"] = job.model.frozen_layers
+    return found
+
+
+def exportable(job: Job) -> None:
+    """Errors: AutoscoutError (exit 2) for what Megatron-LM's script cannot be told."""
+    what = "adapters" if job.model.lora else "frozen layers" if job.model.frozen_layers else ""
+    if what:
+        raise AutoscoutError(
+            f"{job.name} trains with {what}, of which Megatron-LM's pretrain_gpt.py knows nothing; give the values to "
+            f"a recipe of Megatron-Bridge (`autoscout best --json` has them), which can be tuned itself with "
+            f"launch.script = 'megatron-bridge'",
+            2,
+        )
+
+
+def _sequences(job: Job, configuration: Configuration) -> int:
+    """Packed sequences that the samples of a step fill, in whole micro batches of every replica."""
+    lengths = job.traffic.lengths
+    share = packed_share(tuple(lengths), job.traffic.seq_len) if isinstance(lengths, list) else 1.0
+    unit = int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
+    return unit * math.ceil(job.traffic.global_batch * share / unit)

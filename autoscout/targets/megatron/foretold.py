@@ -1,0 +1,65 @@
+"""Shadow before the first real experiment of a layout that the analytic memory model doubts: what does not start or
+does not fit costs no time of a GPU."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from autoscout.cluster.devices import device_kind
+from autoscout.simulate.training.memory import Memory
+from autoscout.space.attributes import attributes_of
+from autoscout.targets.megatron.shadow import shadow
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.store import default_path
+
+DOUBT = 0.1  # probability of running out of memory from which on a layout is doubted
+SURE = 0.95  # … from which on the shadow's word is taken for the experiment's
+_LIMIT_S = 180.0
+# What changes neither the start nor the peak much.
+_LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
+
+
+class Doubts:
+    """Of one session; a layout is traced once."""
+
+    def __init__(self, job: Job, kb: Path | None = None) -> None:
+        self._job, self._kb = job, kb
+        self._asked: set[tuple[tuple[str, Value], ...]] = set()
+
+    def foretold(self, configuration: Configuration, name: str) -> Measurement | None:
+        """The failure that its shadow foretells, or None: then it is measured."""
+        if device_kind(self._job) == "cpu" or not self._doubted(configuration):
+            return None
+        layout = tuple(sorted((k, v) for k, v in configuration.knobs.items() if k not in _LAYS_NOTHING_OUT))
+        if layout in self._asked:
+            return None
+        self._asked.add(layout)
+        began = time.monotonic()
+        try:
+            found = shadow(self._job, configuration, name, self._kb or default_path(), _LIMIT_S)
+        except AutoscoutError:  # no shadow is no reason not to measure
+            return None
+        too_large = found.verdict == "starts" and (found.oom_probability or 0.0) > SURE
+        if found.verdict != "refused" and not too_large:
+            return None
+        return Measurement(
+            configuration=configuration,
+            name=name,
+            context="",
+            status="oom" if too_large else "invalid",
+            fidelity="shadow",
+            metrics={"peak_memory_gib": found.reserved + found.beside} if too_large else {},
+            evidence=f"its shadow {found.sentence}",
+            cost_s=time.monotonic() - began,
+            at=time.time(),
+        )
+
+    def _doubted(self, configuration: Configuration) -> bool:
+        attributes = {name: value for name, value in attributes_of(self._job).items() if name != "degrees"}
+        columns = {**attributes, **configuration.knobs}
+        model = Memory.of_job(self._job)
+        if model.applies(columns):
+            return True
+        probability = float(model.oom_probability(columns)[0])
+        return bool(np.isnan(probability)) or probability > DOUBT

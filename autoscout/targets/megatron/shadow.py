@@ -1,0 +1,210 @@
+"""Shadow runs of a Megatron job: what the worker is asked, in a process of its own with a time limit, and what was
+asked before, from beside the knowledge base."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.job.presets import device_memory_gib
+from autoscout.running import interpreter, supervised
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.shadow.traced import Rank, Shadow
+from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
+from autoscout.space.attributes import CAPABILITY
+from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron.environment import WORKER
+from kb import traces
+from kb.records import AutoscoutError, Configuration, Job, content_hash
+
+RANK = WORKER / "shadow" / "shadow_rank.py"
+IMBALANCE = 1.5
+_PACKAGES = ("torch", "megatron-core", "transformer-engine")
+_TE = "2.3.0"  # whose interface the stand-ins have
+_MIB = 2**20
+STOOD_IN = (
+    "Transformer Engine's modules: LayerNormLinear, Linear, GroupedLinear, norms, DotProductAttention, rotary, "
+    "FusedAdam, cross entropy (they allocate, keep and send what the real ones do)",
+    "gradients added into main_grad by the GEMM",
+    "tensors (no storage), process groups (no other ranks), CUDA streams (in order)",
+)
+
+
+def shadow(
+    job: Job,
+    configuration: Configuration,
+    name: str,
+    kb: Path | None,
+    limit_s: float = 300.0,
+    ranks: list[int] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Shadow:
+    """`ranks`: those to trace, else one of every pipeline stage that differs. `kb`: None remembers nothing. `limit_s`:
+    0 answers from there only.
+
+    Errors: AutoscoutError (exit 2) for a configuration that no flags say, an interpreter that lacks torch or
+    megatron-core, a rank that does not exist."""
+    world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
+    if outside := [r for r in ranks or [] if not 0 <= r < world]:
+        raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
+    python = interpreter.target_python(job)
+    versions = _versions(python)
+    experts = bool(job.model.experts)
+    question = _question(job, configuration, versions)
+    asked = [{**question, "rank": rank} for rank in ranks or stages(world, pp)]
+    code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
+    found, cached = _answers(asked, python, versions, code, kb, limit_s, stopping)
+    if experts and all(r.verdict == "starts" for r in found):
+        fullest = max(found, key=lambda r: r.peak).rank
+        tilted, again = _answers(
+            [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, code, kb, limit_s, stopping
+        )
+        found, cached = [*found, *tilted], cached + again
+    base = Shadow(
+        job=job.name,
+        name=name,
+        configuration=configuration.knobs,
+        verdict="starts",
+        sentence="",
+        world=world,
+        ranks=found,
+        stood_in=list(STOOD_IN) if question["stand_ins"] else list(STOOD_IN[2:]),
+        versions=versions,
+        cached=cached,
+        cpu_s=sum(r.cpu_s for r in found),
+    )
+    gib, beside = _device(job, configuration)
+    return judged(base, found, experts, beside, gib, IMBALANCE)
+
+
+def _question(job: Job, configuration: Configuration, versions: Mapping[str, str]) -> dict[str, Any]:
+    """What every rank is asked alike."""
+    knobs = configuration.knobs
+    on_gpus = device_kind(job) == "cuda"
+    flags = arguments.flags(job, configuration)
+    nodes = used_nodes(job, configuration)
+    hopper = on_gpus and all(CAPABILITY.get(node.device, 0.0) >= 9 for node in nodes)
+    te = flags["--transformer-impl"] == "transformer_engine"
+    # cuBLAS keeps a workspace for the main thread and one for autograd's, Transformer Engine one of its own.
+    workspace = 2 * (32 * _MIB if hopper else 8 * _MIB + 2**17) + (32 * _MIB if hopper else 4 * _MIB) * te
+    return {
+        "arguments": flags,
+        "device": "cuda" if on_gpus else "cpu",
+        "world": arguments.world_size(configuration),
+        "stand_ins": te,
+        "te_version": _TE,
+        "flash": not hopper,
+        "workspace": workspace if on_gpus else 0,
+        "micro_batches": traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))),
+    }
+
+
+def _device(job: Job, configuration: Configuration) -> tuple[float | None, float]:
+    """(GiB of the smallest device, GiB that the driver and the communicators hold there)."""
+    if device_kind(job) == "cpu":
+        return None, 0.0
+    sizes, beside = [], 0.0
+    for node in used_nodes(job, configuration):
+        known = hardware(node.device)
+        sizes.append(node.memory_gib or (known.memory_gib if known else device_memory_gib(node.device) or 0.0))
+        beside = max(beside, known.context_gib if known else 0.7)
+    return (min(sizes) or None), beside
+
+
+def _answers(
+    asked: list[dict[str, Any]],
+    python: list[str],
+    versions: Mapping[str, str],
+    code: str,
+    kb: Path | None,
+    limit_s: float,
+    stopping: Callable[[], bool],
+) -> tuple[list[Rank], int]:
+    """In the order asked, and how many of them were known."""
+    keys = [content_hash([question, dict(versions), code]) for question in asked]
+    found = [traces.known(kb, key, Rank) if kb is not None else None for key in keys]
+    open_ones = [i for i, known in enumerate(found) if known is None]
+    if open_ones and limit_s <= 0:
+        raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
+    if open_ones:
+        told = ask([asked[i] for i in open_ones], python, limit_s, stopping)
+        for i, rank in zip(open_ones, told, strict=True):
+            found[i] = rank
+            if kb is not None and rank.verdict != "timeout":
+                traces.keep(kb, keys[i], rank)
+    return [rank for rank in found if rank is not None], len(asked) - len(open_ones)
+
+
+def ask(
+    asked: list[dict[str, Any]], python: list[str], limit_s: float, stopping: Callable[[], bool] = lambda: False
+) -> list[Rank]:
+    """One process for all of them; it and all that it started end with the limit. Errors: AutoscoutError when it ends
+    without an answer, or nothing can be written."""
+    try:
+        holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
+    except OSError as error:
+        raise AutoscoutError(f"{tempfile.gettempdir()}: cannot write a shadow's files ({error.strerror})") from error
+    with holder as place:
+        folder = Path(place)
+        for number, question in enumerate(asked):
+            (folder / f"question-{number}.json").write_text(json.dumps(question))
+        ended = supervised.run(
+            [*python, str(RANK), place],
+            os.environ,
+            folder,
+            folder,
+            limit_s,
+            stopping,
+            lambda said: None,
+            lambda: "",
+        )
+        found = [_answer(folder / f"answer-{number}.json", question) for number, question in enumerate(asked)]
+        if ended.stopped:
+            raise AutoscoutError("interrupted", 130)
+        if (
+            not ended.timed_out
+            and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None
+        ):
+            said = (folder / "output.log").read_text(errors="replace").strip().splitlines()
+            why = ended.problem or (said[-1][:300] if said else f"exit code {ended.code}")
+            raise AutoscoutError(f"the shadow of rank {asked[lost]['rank']} ended without an answer: {why}")
+    return [rank or Rank(rank=q["rank"], verdict="timeout") for rank, q in zip(found, asked, strict=True)]
+
+
+def _answer(path: Path, question: Mapping[str, Any]) -> Rank | None:
+    try:
+        said = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return msgspec.convert({**said, "rank": question["rank"], "imbalance": question.get("imbalance", 1.0)}, Rank)
+
+
+def _versions(python: list[str]) -> dict[str, str]:
+    """Errors: AutoscoutError (exit 2)."""
+    line = (
+        "import json, importlib.metadata as m, sys; "
+        f"have = {{d.metadata['Name'].lower().replace('_', '-'): d.version for d in m.distributions()}}; "
+        f"print(json.dumps({{n: have[n] for n in {_PACKAGES!r} if n in have}}))"
+    )
+    own = python == [sys.executable]
+    found = _own_versions() if own else interpreter.probe([*python, "-c", line], " ".join(python))
+    for package in ("torch", "megatron-core"):
+        if package not in found:
+            raise AutoscoutError(
+                f"{' '.join(python)}: has no {package}, and a shadow runs the framework's own code; install it there "
+                f"(`pip install torch megatron-core==0.16.1`, no GPU needed) or name an interpreter in launch.python",
+                2,
+            )
+    return {name: str(found[name]) for name in _PACKAGES if name in found}
+
+
+def _own_versions() -> dict[str, str]:
+    from autoscout.targets.target import target
+
+    return target("megatron").installed()

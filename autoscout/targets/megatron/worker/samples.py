@@ -1,0 +1,103 @@
+"""Batches of samples of many lengths, for fine-tuning: each alone in a sequence and padded, or packed.
+
+Every layout trains on the same samples in a step, so that losses can be compared: packing only needs fewer sequences.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+
+class Samples(NamedTuple):
+    """Of one micro batch, [micro batch, sequence]; `mask` is 0 where a loss does not count. `hidden`: what a token may
+    not see, [micro batch, 1, sequence, sequence], None where it is causal; `packed`: the same said to fused attention,
+    of one row with all the sequences."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor
+    hidden: torch.Tensor | None = None
+    packed: PackedSeqParams | None = None
+
+
+def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[Samples]:
+    """This data parallel rank's share of the samples of `iteration`; as many micro batches on every rank."""
+    texts = [_sample(config, iteration, number) for number in range(config["samples"])]
+    rows = packed(texts, config["seq_len"]) if config["packed"] else [[text] for text in texts]
+    ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+    size = config["micro_batch"]
+    number = math.ceil(len(rows) / (size * ranks))
+    if config["given"].get("virtual_pipeline_model_parallel_size"):
+        stages = parallel_state.get_pipeline_model_parallel_world_size()
+        number = math.ceil(number / stages) * stages
+    mine = rows[rank::ranks]
+    mine += [[] for _ in range(number * size - len(mine))]
+    return [_micro_batch(config, mine[start : start + size], device) for start in range(0, len(mine), size)]
+
+
+def packed(texts: list[torch.Tensor], length: int) -> list[list[torch.Tensor]]:
+    """Samples by the sequence that they share: the longest first, each into the fullest that has room for it."""
+    rows: list[list[torch.Tensor]] = []
+    room: list[int] = []
+    for text in sorted(texts, key=len, reverse=True):
+        need = len(text) - 1
+        fitting = [i for i, left in enumerate(room) if left >= need]
+        if not fitting:
+            rows.append([])
+            room.append(length)
+            fitting = [len(rows) - 1]
+        fullest = min(fitting, key=lambda i: room[i])
+        rows[fullest].append(text)
+        room[fullest] -= need
+    return rows
+
+
+def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device: torch.device) -> Samples:
+    length = config["seq_len"]
+    tokens, labels, positions = (torch.zeros(len(rows), length, dtype=torch.int64) for _ in range(3))
+    mask, owner = torch.zeros(len(rows), length), torch.full((len(rows), length), -1)
+    ends = [0]
+    for i, row in enumerate(rows):
+        at = 0
+        for number, text in enumerate(row):
+            here = slice(at, at + len(text) - 1)
+            tokens[i, here], labels[i, here] = text[:-1], text[1:]
+            positions[i, here] = torch.arange(len(text) - 1)
+            mask[i, here], owner[i, here] = 1.0, number
+            at = here.stop
+            ends.append(i * length + at)
+        if at < length:
+            positions[i, at:] = torch.arange(length - at)
+            ends.append((i + 1) * length)
+    if not config["packed"]:
+        whole = {"tokens": tokens, "labels": labels, "positions": positions, "mask": mask}
+        return Samples(**{name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()})
+    batch = Samples(*(value.to(device) for value in (tokens, labels, positions, mask)))
+    if config["given"]["transformer_impl"] == "transformer_engine":
+        return _in_one_row(batch, ends, device)
+    apart = owner[:, None, :, None] != owner[:, None, None, :]
+    return batch._replace(hidden=(apart | torch.ones(length, length).triu(1).bool()).to(device))
+
+
+def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Samples:
+    """As Transformer Engine wants it: all sequences of the micro batch in one, and where each sample ends."""
+    bounds = torch.tensor(ends, dtype=torch.int32, device=device)
+    longest = int((bounds[1:] - bounds[:-1]).max())
+    params = PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, max_seqlen_q=longest, max_seqlen_kv=longest
+    )
+    return Samples(*(value.reshape(1, -1) for value in batch[:4]), packed=params)
+
+
+def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
+    """Tokens of one sample, and one more, which its last is to foretell."""
+    generator = torch.Generator().manual_seed(iteration * config["samples"] + number)
+    lengths = config["lengths"]
+    length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]
+    uniform = torch.rand(min(length, config["seq_len"]) + 1, generator=generator)
+    return (uniform**3 * config["vocab"]).long()

@@ -1,0 +1,85 @@
+"""Torch's caching allocator, replayed: what it reserves for given allocations and frees.
+
+As c10/cuda/CUDACachingAllocator.cpp on one stream: granules of 512 bytes; requests up to 1 MiB come from segments of
+2 MiB, up to 10 MiB from segments of 20 MiB, larger ones from segments of their own in steps of 2 MiB; best fit, split,
+merge; empty segments go back to the device only when memory runs out.
+"""
+
+import bisect
+from typing import Any
+
+_MIB = 2**20
+
+
+class OutOfMemory(Exception):
+    pass
+
+
+class Allocator:
+    """`capacity`: bytes of the device that it may take. `most`: bytes that it had reserved at once. `flushes`: how
+    often it gave segments back to go on."""
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity, self.reserved, self.most, self.flushes, self._segments = capacity, 0, 0, 0, 0
+        self._pools: dict[bool, list[Any]] = {True: [], False: []}
+        self._used: dict[int, dict[str, Any]] = {}
+
+    def take(self, key: int, size: int) -> None:
+        """Errors: OutOfMemory."""
+        small = size <= _MIB
+        pool = self._pools[small]
+        at = bisect.bisect_left(pool, (size,))
+        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small)
+        rest = block["size"] - size
+        if rest >= 512 if small else rest > _MIB:
+            tail = {**block, "at": block["at"] + size, "size": rest, "prev": block, "free": True}
+            if block["next"]:
+                block["next"]["prev"] = tail
+            block["next"], block["size"] = tail, size
+            bisect.insort(pool, (rest, tail["at"], tail))
+        block["free"] = False
+        self._used[key] = block
+
+    def give(self, key: int) -> None:
+        block = self._used.pop(key)
+        pool = self._pools[block["small"]]
+        for side, opposite in (("prev", "next"), ("next", "prev")):
+            other = block[side]
+            if other and other["free"]:
+                pool.pop(bisect.bisect_left(pool, (other["size"], other["at"])))
+                block["size"] += other["size"]
+                block["at"] = min(block["at"], other["at"])
+                block[side] = other[side]
+                if block[side]:
+                    block[side][opposite] = block
+        block["free"] = True
+        bisect.insort(pool, (block["size"], block["at"], block))
+
+    def _segment(self, size: int, small: bool) -> dict[str, Any]:
+        room = 2 * _MIB if small else 20 * _MIB if size < 10 * _MIB else -(-size // (2 * _MIB)) * 2 * _MIB
+        if self.reserved + room > self.capacity:
+            self._flush()
+        if self.reserved + room > self.capacity:
+            raise OutOfMemory(f"{size / 2**30:.2f} GiB more than {self.reserved / 2**30:.2f} GiB reserved")
+        self._segments += 1
+        self.reserved += room
+        self.most = max(self.most, self.reserved)
+        return {"at": self._segments << 44, "size": room, "prev": None, "next": None, "free": True, "small": small}
+
+    def _flush(self) -> None:
+        self.flushes += 1
+        for pool in self._pools.values():
+            for entry in [e for e in pool if e[2]["prev"] is None and e[2]["next"] is None]:
+                pool.remove(entry)
+                self.reserved -= entry[0]
+
+
+def replayed(events: list[tuple[int, int]], capacity: float) -> Allocator:
+    """`events`: (number, bytes), negative where it is freed. Errors: OutOfMemory."""
+    allocator = Allocator(capacity)
+    for number, size in events:
+        if size > 0:
+            allocator.take(number, size)
+        elif size < 0:
+            allocator.give(number)
+    return allocator

@@ -1,0 +1,66 @@
+"""Torch without a GPU and without storage, for a shadow run. `before_megatron` comes before the first import of
+megatron.core, `after_megatron` after it; what each piece prevents is said beside it.
+
+Tensors are fake and on the CPU: fake CUDA tensors abort in autograd's C++ on builds for CPUs.
+"""
+
+import contextlib
+from typing import Any
+
+import cpu_shim
+import torch
+import torch._dynamo.polyfills.loader  # before functions are replaced: it keys tables by them
+import torch.distributed as dist
+from watch import watch
+
+
+def before_megatron() -> None:
+    cpu_shim.before_megatron()
+    cuda: Any = torch.cuda
+    state = torch.get_rng_state()  # of the real generator: a fake copy of it could not be set again
+    cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
+    cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
+    cuda.is_current_stream_capturing = lambda: False
+    cuda.get_device_capability = lambda *args: (8, 0)
+    tensor: Any = torch.Tensor
+    tensor.pin_memory = lambda self, *args, **kwargs: self
+    for name in ("rand", "randn"):
+        setattr(torch, name, cpu_shim._on_cpu(getattr(torch, name)))
+    # Fake parameters cannot be swapped once DDP holds weak references to them.
+    module: Any = torch.nn.Module
+    module.to = module.bfloat16 = module.cuda = lambda self, *args, **kwargs: self
+    # A GPU's dropout keeps a mask of one byte an element; the CPU's keeps the noise in the input's type.
+    functional: Any = torch.nn.functional
+    functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
+        torch.native_dropout(x, p, True)[0] if training and p else x
+    )
+    compiled: Any = lambda f=None, **kwargs: watch.fused if f is None else watch.fused(f)  # noqa: E731
+    torch.compile = compiled
+    gathered: Any = lambda out, value, group=None: out.__setitem__(slice(None), [value] * len(out))  # noqa: E731
+    dist.all_gather_object = gathered
+    # Groups of gloo would wait for ranks that do not exist.
+    new_group = dist.new_group
+    dist.new_group = lambda *args, **kwargs: new_group(*args, **{**kwargs, "backend": "fake"})
+
+
+def after_megatron() -> None:
+    cpu_shim.after_megatron()
+    from megatron.core.optimizer import clip_grads
+    from megatron.core.tensor_parallel import random
+
+    random._set_cuda_rng_state = lambda *args, **kwargs: None
+    clip_grads.l2_norm_impl = _norm
+    for name in ("multi_tensor_scale_impl", "multi_tensor_scale_tensor_impl"):
+        if hasattr(clip_grads, name):
+            setattr(clip_grads, name, lambda *args, **kwargs: None)
+
+
+def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """One kernel over all gradients, which makes a number."""
+    watch.kernel("norm of gradients", sum(t.numel() * t.element_size() for group in tensors for t in group))
+    return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)
+
+
+@contextlib.contextmanager
+def no_rng(name: str = "") -> Any:
+    yield

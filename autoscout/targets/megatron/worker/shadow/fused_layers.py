@@ -1,0 +1,337 @@
+"""What Transformer Engine's modules do to memory, to the GEMMs and to the network: stand-ins for them in a shadow run.
+
+Each allocates, saves for the backward pass and communicates what the real one does (Transformer Engine 2.x,
+pytorch/module/*.py); nothing is computed. Products in 8 bits keep the transposed 8-bit copy of their input in place of
+the input itself, and 8-bit copies of the weights once a step.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from watch import watch
+
+_PLACEHOLDERS: dict[Any, torch.Tensor] = {}
+
+
+class Settings:
+    """`flash`: flash-attn 2, else cuDNN's fused attention; `splits`: accumulators of flash's deterministic backward;
+    `fp8`: products in 8 bits; `once`: the placeholder of a fused weight gradient is made once (2.5 and newer)."""
+
+    flash = True
+    multiprocessors = 0  # of the device, where the backward pass is deterministic
+    fp8 = False
+    once = True
+
+
+def gather(x: Any, group: Any) -> Any:
+    out = torch.empty((x.shape[0] * group.size(), *x.shape[1:]), dtype=x.dtype)
+    dist.all_gather_into_tensor(out, x, group=group)
+    return out
+
+
+def scatter(x: Any, group: Any) -> Any:
+    out = torch.empty((x.shape[0] // group.size(), *x.shape[1:]), dtype=x.dtype)
+    dist.reduce_scatter_tensor(out, x, group=group)
+    return out
+
+
+def product(a: Any, b: Any, bias: Any = None) -> Any:
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def placeholder(weight: Any) -> Any:
+    """What autograd is given for a gradient that the GEMM has added into main_grad."""
+    key = (tuple(weight.shape), weight.dtype)
+    with watch.tagged("placeholder gradient"):
+        if not Settings.once:
+            return torch.empty(weight.shape, dtype=weight.dtype)
+        if key not in _PLACEHOLDERS:
+            _PLACEHOLDERS[key] = torch.empty(weight.shape, dtype=weight.dtype)
+    return _PLACEHOLDERS[key].detach()
+
+
+def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
+    if not (fuse and hasattr(weight, "main_grad")):
+        return torch.mm(grad.t(), x)
+    watch.kernel("matmul", (grad.shape[1], grad.shape[0], x.shape[1]))
+    if hasattr(weight, "grad_added_to_main_grad"):
+        weight.grad_added_to_main_grad = True
+    return placeholder(weight)
+
+
+def quantised(x: Any, both: bool = False) -> Any:
+    """The 8-bit copy of a tensor: transposed for the weight gradient, and as it is."""
+    watch.kernel("quantise", tuple(x.shape))
+    return torch.empty((2 if both else 1, *x.shape), dtype=torch.uint8)
+
+
+def _weight_copy(m: Any, weight: Any) -> None:
+    """Kept from the first micro batch on, as Megatron asks for."""
+    if Settings.fp8 and getattr(m, "copy8", None) is None:
+        with watch.tagged("communication: 8-bit weights"):
+            m.copy8 = torch.empty((2, *weight.shape), dtype=torch.uint8)
+
+
+def _norm_forward(x: Any, rms: bool) -> tuple[Any, Any, Any]:
+    watch.kernel("norm", tuple(x.shape))
+    mean = None if rms else torch.empty(x.shape[0], dtype=torch.float32)
+    return torch.empty_like(x), mean, torch.empty(x.shape[0], dtype=torch.float32)
+
+
+def _norm_backward(grad: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+    watch.kernel("norm backward", tuple(grad.shape))
+    return torch.empty_like(grad), torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
+
+
+def _bias_gradient(bias: Any) -> Any:
+    return None if bias is None else torch.empty_like(bias)
+
+
+def _back_through_columns(d: Any, m: Any, gathers: bool) -> Any:
+    """The gradient of a column-parallel input, summed over the ranks."""
+    if gathers:
+        return scatter(d, m.tp_group)
+    if m.parallel_mode == "column" and m.tp_size > 1:
+        dist.all_reduce(d, group=m.tp_group)
+    return d
+
+
+class LayerNormLinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inp: Any, norm_w: Any, norm_b: Any, weight: Any, bias: Any, m: Any) -> Any:
+        x = inp.reshape(-1, inp.shape[-1])
+        normed, mean, deviation = _norm_forward(x, m.rms)
+        gathers = m.parallel_mode == "column" and m.sequence_parallel and m.tp_size > 1
+        _weight_copy(m, weight)
+        if Settings.fp8:
+            kept = quantised(normed)
+            total = gather(quantised(normed)[0], m.tp_group) if gathers else quantised(normed)[0]
+            out = torch.empty(total.shape[0], weight.shape[0], dtype=x.dtype)
+            watch.kernel("matmul 8-bit", (*total.shape, weight.shape[0]))
+        else:
+            kept = normed
+            out = product(gather(normed, m.tp_group) if gathers else normed, weight.t(), bias)
+        ctx.save_for_backward(x, norm_w, norm_b, weight, bias, kept, mean, deviation)
+        ctx.m, ctx.gathers, ctx.shape = m, gathers, inp.shape
+        full = out.view(-1, *inp.shape[1:-1], out.shape[-1])
+        return (full, normed.view(inp.shape)) if m.gives_norm else full
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, of_norm: Any = None) -> Any:
+        _, norm_w, norm_b, weight, bias, kept, _, _ = ctx.saved_tensors
+        m = ctx.m
+        grad = grad.reshape(-1, grad.shape[-1])
+        kept = kept.reshape(-1, kept.shape[-1])
+        total = gather(kept, m.tp_group) if ctx.gathers else kept
+        d = torch.mm(grad, weight)
+        local = _back_through_columns(d, m, ctx.gathers)
+        dw = weight_gradient(weight, grad, total, m.fuse)
+        db = _bias_gradient(bias)
+        del total, d
+        dx, dg, dbeta = _norm_backward(local, norm_w, norm_b)
+        return dx.view(ctx.shape), dg, dbeta, dw, db, None
+
+
+class LinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inp: Any, weight: Any, bias: Any, m: Any) -> Any:
+        x = inp.reshape(-1, inp.shape[-1])
+        gathers = m.parallel_mode == "column" and m.sequence_parallel and m.tp_size > 1
+        _weight_copy(m, weight)
+        kept = x
+        if Settings.fp8:
+            kept = quantised(x)
+            rows = quantised(x)[0]
+            total = gather(rows, m.tp_group) if gathers else rows
+            out = torch.empty(total.shape[0], weight.shape[0], dtype=x.dtype)
+            watch.kernel("matmul 8-bit", (*total.shape, weight.shape[0]))
+        else:
+            out = product(gather(x, m.tp_group) if gathers else x, weight.t(), bias)
+        ctx.row = m.parallel_mode == "row" and m.tp_size > 1
+        if ctx.row and m.sequence_parallel:
+            out = scatter(out, m.tp_group)
+        elif ctx.row:
+            dist.all_reduce(out, group=m.tp_group)
+        ctx.save_for_backward(kept, weight, bias)
+        ctx.m, ctx.gathers, ctx.shape = m, gathers, inp.shape
+        return out.view(-1, *inp.shape[1:-1], out.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        kept, weight, bias = ctx.saved_tensors
+        m = ctx.m
+        grad = grad.reshape(-1, grad.shape[-1])
+        kept = kept.reshape(-1, kept.shape[-1])
+        if ctx.row and m.sequence_parallel:
+            grad = gather(grad, m.tp_group)
+        total = gather(kept, m.tp_group) if ctx.gathers else kept
+        d = _back_through_columns(torch.mm(grad, weight), m, ctx.gathers)
+        return d.view(ctx.shape), weight_gradient(weight, grad, total, m.fuse), _bias_gradient(bias), None
+
+
+class GroupedFunction(torch.autograd.Function):
+    """All experts of this rank: one GEMM each, one output."""
+
+    @staticmethod
+    def forward(ctx: Any, inp: Any, m: Any, splits: list[int], *weights: Any) -> Any:
+        x = inp.reshape(-1, inp.shape[-1])
+        out = torch.empty(x.shape[0], weights[0].shape[0], dtype=x.dtype)
+        for rows, weight in zip(splits, weights, strict=True):
+            watch.kernel("matmul", (rows, weight.shape[1], weight.shape[0]))
+        kept = quantised(x) if Settings.fp8 else x
+        ctx.save_for_backward(kept, *weights)
+        ctx.m, ctx.splits, ctx.shape = m, splits, inp.shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        _, *weights = ctx.saved_tensors
+        d = torch.empty(ctx.shape, dtype=grad.dtype)
+        grads = []
+        for rows, weight in zip(ctx.splits, weights, strict=True):
+            watch.kernel("matmul", (rows, weight.shape[0], weight.shape[1]))
+            watch.kernel("matmul", (weight.shape[0], rows, weight.shape[1]))
+            if ctx.m.fuse and hasattr(weight, "main_grad"):
+                weight.grad_added_to_main_grad = True
+                grads.append(placeholder(weight))
+            else:
+                grads.append(torch.empty_like(weight))
+        return d, None, None, *grads
+
+
+class NormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inp: Any, weight: Any, bias: Any, m: Any) -> Any:
+        x = inp.reshape(-1, inp.shape[-1])
+        out, mean, deviation = _norm_forward(x, m.rms)
+        ctx.save_for_backward(x, weight, bias, mean, deviation)
+        return out.view(inp.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        _, weight, bias, _, _ = ctx.saved_tensors
+        return *_norm_backward(grad, weight, bias), None
+
+
+class AttentionFunction(torch.autograd.Function):
+    """flash-attn 2 on (batch, sequence, heads, size), or cuDNN's fused attention on (sequence, batch, heads, size).
+    With `group`, context parallelism: keys and values of all its ranks pass by in a ring ("p2p"), are gathered
+    ("all_gather"), or heads are exchanged for tokens ("a2a")."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str) -> Any:
+        ranks = group.size() if group is not None else 1
+        out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
+        logsumexp = torch.empty(batch, q.shape[2], seq, dtype=torch.float32)
+        generator = torch.empty(2 * ranks, dtype=torch.int64)
+        watch.kernel("attention", tuple(q.shape), tuple(k.shape), ranks)
+        if ranks > 1 and how == "a2a":
+            _exchanged((q, k, v, out), group)
+        elif ranks > 1 and how == "p2p":
+            passing = [torch.stack([k, v]) for _ in range(2)]
+            _pass_on(passing, group, ranks - 1)
+            parts = [torch.empty_like(out) for _ in range(ranks)]  # of every step, corrected at the end
+            del parts, passing
+        elif ranks > 1:
+            gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
+            del gathered
+        ctx.save_for_backward(q, k, v, out, logsumexp, generator)
+        ctx.batch, ctx.seq, ctx.group, ctx.how = batch, seq, group if ranks > 1 else None, how
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        q, k, v, _, _, _ = ctx.saved_tensors
+        ranks = ctx.group.size() if ctx.group is not None else 1
+        watch.kernel("attention backward", tuple(q.shape), tuple(k.shape), ranks)
+        if ranks > 1 and ctx.how == "a2a":
+            _exchanged((grad, q, k, v), ctx.group)
+        elif ranks > 1 and ctx.how == "p2p":
+            passing = [torch.empty((2, 2, *k.shape), dtype=k.dtype) for _ in range(2)]  # keys, values, their gradients
+            _pass_on(passing, ctx.group, ranks)
+            del passing
+        elif ranks > 1:
+            gathered = [gather(t.reshape(-1, *t.shape[2:]), ctx.group) for t in (k, v)]
+            gradients = [torch.empty_like(t) for t in gathered]
+            for t in gradients:
+                scatter(t, ctx.group)
+            del gathered, gradients
+        made = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+        scratch = _flash_scratch(ctx, q, k, v) if Settings.flash else ()
+        del scratch
+        return *made, None, None, None, None
+
+
+def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """mha_bwd of flash_api.cpp: an fp32 accumulator (one a split if deterministic), expanded gradients for groups."""
+    heads = q.shape[2]
+    splits = -(-Settings.multiprocessors // (ctx.batch * heads)) if Settings.multiprocessors else 1
+    made = [torch.empty(splits, ctx.batch, ctx.seq, heads, q.shape[3], dtype=torch.float32)]
+    made.append(torch.empty(ctx.batch, heads, ctx.seq, dtype=torch.float32))
+    if k.shape[2] != heads:
+        made += [torch.empty(*t.shape[:2], heads, t.shape[3], dtype=t.dtype) for t in (k, v)]
+    return tuple(made)
+
+
+def _exchanged(tensors: tuple[Any, ...], group: Any) -> None:
+    """Heads for tokens, or back: as large as before."""
+    for t in tensors:
+        dist.all_to_all_single(torch.empty_like(t), t, group=group)
+
+
+def _pass_on(passing: list[Any], group: Any, times: int) -> None:
+    """To the next rank of the ring, and from the one before."""
+    ranks = dist.get_process_group_ranks(group)
+    mine = group.rank()
+    for _ in range(times):
+        dist.send(passing[0], ranks[(mine + 1) % len(ranks)], group=group)
+        dist.recv(passing[1], ranks[mine - 1], group=group)
+
+
+class RotaryFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: Any, freqs: Any) -> Any:
+        ctx.save_for_backward(freqs)
+        watch.kernel("rotary", tuple(t.shape))
+        return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        watch.kernel("rotary", tuple(grad.shape))
+        return torch.empty_like(grad, memory_format=torch.contiguous_format), None
+
+
+class MovedFunction(torch.autograd.Function):
+    """Rows sorted, repeated or merged by one kernel, which keeps a map of their places."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Any, shape: tuple[int, ...]) -> Any:
+        watch.kernel("moved", tuple(t.shape), shape)
+        ctx.shape = t.shape
+        return torch.empty(shape, dtype=t.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        watch.kernel("moved", tuple(grad.shape), tuple(ctx.shape))
+        return torch.empty(ctx.shape, dtype=grad.dtype), None
+
+
+class CrossEntropyFunction(torch.autograd.Function):
+    """The gradient is written over the logits; what is reduced over the ranks are three numbers a token."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any, target: Any, group: Any) -> Any:
+        watch.kernel("cross entropy", tuple(logits.shape))
+        if group is not None and group.size() > 1:
+            own = torch.empty(3 * target.numel(), dtype=torch.float32)
+            everyone = torch.empty(3 * target.numel() * group.size(), dtype=torch.float32)
+            dist.all_gather_into_tensor(everyone, own, group=group)
+        ctx.save_for_backward(logits.detach())
+        return torch.empty(target.shape, dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (logits,) = ctx.saved_tensors
+        watch.kernel("cross entropy backward", tuple(logits.shape))
+        return logits, None, None

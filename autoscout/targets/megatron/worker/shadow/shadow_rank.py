@@ -1,0 +1,255 @@
+"""One rank of a Megatron job of any world size, without a GPU and without the other ranks: builds and trains it with
+fake tensors over torch's fake process group, and writes down what it saw.
+
+    python shadow_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+
+A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`,
+`micro_batches`, `stand_ins` (of Transformer Engine), and what the GPU is like: `flash`, `workspace` (bytes that cuBLAS
+takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts" | "refused" | "untraceable", …}.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[3] / "running" / "worker")]
+
+import leash
+
+UNTRACEABLE = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
+UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode", "UnsupportedMutationAliasingException")
+
+
+def load(stand_ins: bool, version: str) -> None:
+    """What every rank needs, before the first fork: two thirds of a shadow's time would be imports."""
+    import fake_torch
+
+    fake_torch.before_megatron()
+    if stand_ins:
+        import stand_in_package
+
+        stand_in_package.install(version)
+    else:
+        import cpu_shim
+    import building  # noqa: F401
+    import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401
+
+    fake_torch.after_megatron()
+    if not stand_ins:
+        cpu_shim.without_transformer_engine()
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from watch import watch
+
+    began = time.process_time()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), watch:
+            found = _trained(question)
+    except Exception as error:
+        return _refused(error, watch.phase, time.process_time() - began)
+    usage = {"cpu_s": round(time.process_time() - began, 3), "torch": torch.__version__}
+    return {"verdict": "starts", **found, **usage}
+
+
+def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
+    chain, at = [error], error
+    while at := at.__cause__ or at.__context__:  # type: ignore[assignment]
+        chain.append(at)
+    untraceable = next((e for e in chain if type(e).__name__ in UNTRACEABLE), None)
+    frames = traceback.extract_tb(error.__traceback__)
+    there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames
+    return {
+        "verdict": "untraceable" if untraceable else "refused",
+        "type": type(untraceable or error).__name__,
+        "message": str(untraceable or error)[:2000],
+        "where": f"{there[-1].filename.rpartition('site-packages/')[2]}:{there[-1].lineno} {there[-1].name}",
+        "traceback": "".join(traceback.format_exception(error))[-3000:],
+        "phase": phase,
+        "cpu_s": round(seconds, 3),
+    }
+
+
+def _trained(question: dict[str, Any]) -> dict[str, Any]:
+    import building
+    import configs
+    import torch
+    from fused_layers import Settings
+    from megatron.core import parallel_state, tensor_parallel
+    from shadow_model import Script, build
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from watch import watch
+
+    watch.phase = "groups"
+    script, config = Script.of(question)
+    rank, world = question["rank"], question["world"]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")
+    torch.distributed.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    parallel_state.initialize_model_parallel(**configs.groups(config["given"]), create_gloo_process_groups=False)
+    watch.names = _group_names()
+    watch.phase = "config"
+    shape = building.transformer_config(config)
+    script.complete(shape)
+    configs.ddp(config["given"])
+    configs.optimizer(config["given"], 1e-5)
+    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    Settings.flash, Settings.fp8 = question.get("flash", True), bool(shape.fp8)
+    Settings.multiprocessors = question.get("deterministic_sm", 0)
+    Settings.once = question.get("placeholders_once", True)
+    if shape.num_moe_experts:
+        import routing
+
+        routing.spread(shape.num_moe_experts, shape.moe_router_topk, question.get("imbalance", 1.0))
+    watch.phase = "build"
+    chunks, optimizer = build(config, script, shape)
+    with watch.tagged("workspace of cuBLAS"):
+        workspace = torch.empty(question.get("workspace", 0), dtype=torch.uint8)
+    built = watch.now
+    replicas = parallel_state.get_data_parallel_world_size()
+    micro = config["global_batch"] // (config["micro_batch"] * replicas)
+    most = question.get("micro_batches") or micro
+    virtual = shape.virtual_pipeline_model_parallel_size
+    # The first step only makes the optimizer's state: as short as the schedule allows.
+    shortest = shape.pipeline_model_parallel_size if virtual else 1
+    steps = [_step(config, script, chunks, optimizer, min(micro, shortest))]
+    watch.record()
+    steps.append(_step(config, script, chunks, optimizer, min(micro, most)))
+    import summary
+
+    del workspace
+    return {
+        "parameters": sum(p.numel() for c in chunks for p in c.parameters()),
+        "built": built,
+        "steps": steps,
+        "micro_batches": micro,
+        "micro_batches_traced": min(micro, most),
+        "replicas": replicas,
+        **summary.of(watch),
+    }
+
+
+def _step(config: dict[str, Any], script: Any, chunks: list[Any], optimizer: Any, micro: int) -> dict[str, int]:
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from watch import watch
+
+    watch.peak = watch.now
+    with watch.in_phase("forward"):
+        for chunk in chunks:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        nothing: Any = [_endless() for _ in chunks]
+        losses = get_forward_backward_func()(
+            forward_step_func=functools.partial(_forward, config, script),
+            data_iterator=nothing if len(chunks) > 1 else nothing[0],
+            model=chunks if len(chunks) > 1 else chunks[0],
+            num_microbatches=micro,
+            seq_length=config["seq_len"],
+            micro_batch_size=config["micro_batch"],
+            forward_only=False,
+        )
+    there_and_back, watch.peak = watch.peak, watch.now
+    with watch.in_phase("step"):
+        optimizer.step()
+    del losses
+    watch.phase = "after"
+    return {"forward_backward": there_and_back, "optimizer": watch.peak, "left": watch.now}
+
+
+def _endless() -> Any:
+    while True:
+        yield None
+
+
+def _forward(config: dict[str, Any], script: Any, iterator: Any, model: Any) -> tuple[Any, Any]:
+    inner = model.module
+    while hasattr(inner, "module"):
+        inner = inner.module
+    batch = script.batch(config, inner.pre_process, inner.post_process)
+    output = model(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
+    return output, functools.partial(_loss, batch.loss_mask)
+
+
+def _loss(mask: Any, output: Any) -> tuple[Any, Any, Any]:
+    """As Megatron-LM's pretrain_gpt.py."""
+    import torch
+
+    losses, mask = output.view(-1).float(), mask.view(-1).float()
+    loss = torch.sum(losses * mask)
+    count = mask.sum().clone().detach().to(torch.int)
+    report = torch.cat([loss.clone().detach().view(1), count.view(1)])
+    return loss, count, {"lm loss": report}
+
+
+def _group_names() -> dict[str, str]:
+    """Names of Megatron's process groups that have more than one rank, by torch's name."""
+    from megatron.core import parallel_state
+
+    getters = {
+        "tp": "get_tensor_model_parallel_group",
+        "pp": "get_pipeline_model_parallel_group",
+        "cp": "get_context_parallel_group",
+        "ep": "get_expert_model_parallel_group",
+        "etp": "get_expert_tensor_parallel_group",
+        "expert dp": "get_expert_data_parallel_group",
+        "tp+ep": "get_expert_tensor_and_model_parallel_group",
+        "embedding": "get_embedding_group",
+        "model": "get_model_parallel_group",
+        "dp+cp": "get_data_parallel_group",
+    }
+    found: dict[str, str] = {}
+    for name, getter in getters.items():
+        try:
+            more = {"with_context_parallel": True} if name == "dp+cp" else {}
+            group = getattr(parallel_state, getter)(**more)
+        except (AssertionError, AttributeError, TypeError):
+            continue
+        if isinstance(group, list):
+            group = group[0] if group else None
+        if group is not None and hasattr(group, "group_name"):
+            found.setdefault(group.group_name, name)
+    return found
+
+
+def main(folder: Path) -> int:
+    questions = sorted(folder.glob("question-*.json"), key=lambda p: int(p.stem.rpartition("-")[2]))
+    asked = [(path, json.loads(path.read_text())) for path in questions]
+    first = asked[0][1]
+    os.environ.update(OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1", NVTE_ALLOW_NONDETERMINISTIC_ALGO="0")
+    os.environ.update(CUDA_DEVICE_MAX_CONNECTIONS="1")
+    load(first["stand_ins"], first.get("te_version", "2.3.0"))
+    parent = os.getpid()
+    for path, question in asked:
+        child = os.fork()  # Megatron's groups and settings are of a process
+        if child == 0:
+            code = 1
+            leash.die_with(parent)
+            try:
+                _write(path.with_name(path.name.replace("question", "answer")), answer(question))
+                code = 0
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        status = os.waitpid(child, 0)[1]
+        if status:
+            return 1
+    return 0
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content))
+    os.replace(part, path)
+
+
+if __name__ == "__main__":
+    leash.die_with(os.getppid())
+    sys.exit(main(Path(sys.argv[1])))

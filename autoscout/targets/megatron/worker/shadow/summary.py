@@ -1,0 +1,66 @@
+"""What is written down of a traced step: memory over time by kind, the largest at the peak, kernels, collectives."""
+
+from collections import Counter
+from typing import Any
+
+from allocator import replayed
+from watch import Watch, kind
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
+POINTS = 240
+LARGEST = 24
+IN_ORDER = 20_000  # operators and collectives that are kept in order
+
+
+def of(watch: Watch) -> dict[str, Any]:
+    kinds = {number: kind(*born, watch.died.get(number, "")) for number, born in watch.born.items()}
+    timeline, at_peak, largest = _over_time(watch, kinds)
+    left: Counter[str] = Counter()
+    for _, size, number in watch.live.values():
+        left[kinds.get(number, "temporary")] += size
+    reserved = replayed(watch.events, float("inf")).most
+    return {
+        "peak": sum(at_peak.values()),
+        "at_peak": at_peak,
+        "largest": largest,
+        "left": {name: left[name] for name in KINDS},
+        "reserved": reserved,
+        "timeline": timeline,
+        "operators": watch.operators,
+        "kernels": [[count, *what] for what, count in watch.kernels.items()],
+        "collectives": [[count, *what] for what, count in watch.collectives.items()],
+        "order": watch.order[:IN_ORDER],
+        "ordered": len(watch.order),
+    }
+
+
+def _over_time(watch: Watch, kinds: dict[int, str]) -> tuple[list[list[int]], dict[str, int], list[list[Any]]]:
+    """(rows of [event, bytes by kind …], the fullest of every stretch; bytes by kind at the peak; the largest then as
+    [tag, kind, bytes])."""
+    now = dict.fromkeys(KINDS, 0)
+    total, highest, peak_at = 0, -1, 0
+    stretch = max(1, len(watch.events) // POINTS)
+    rows: list[list[int]] = []
+    fullest: tuple[int, list[int]] = (-1, [])
+    at_peak = dict(now)
+    for at, (number, size) in enumerate(watch.events):
+        now[kinds.get(number, "temporary")] += size
+        total += size
+        if total > highest:
+            highest, peak_at, at_peak = total, at, dict(now)
+        if total > fullest[0]:
+            fullest = (total, [at, *now.values()])
+        if at % stretch == stretch - 1:
+            rows.append(fullest[1])
+            fullest = (-1, [])
+    alive: dict[int, int] = {}
+    for number, size in watch.events[: peak_at + 1]:
+        if size > 0:
+            alive[number] = size
+        else:
+            alive.pop(number, None)
+    by_tag: Counter[tuple[str, str]] = Counter()
+    for number, size in alive.items():
+        by_tag[(watch.born.get(number, ("", ""))[0], kinds.get(number, "temporary"))] += size
+    largest = [[tag, what, size] for (tag, what), size in by_tag.most_common(LARGEST)]
+    return rows, at_peak, largest

@@ -1,0 +1,208 @@
+"""Follows what one rank of a shadow run allocates, computes and sends: storages by weak reference, kernels by shape,
+collectives by group.
+
+Nothing has storage: a fake tensor knows its shape only, so a rank of a model of any size costs some hundred MB. A
+storage is counted from the operator that returned it until nothing refers to it any more, in granules of 512 bytes, as
+torch's caching allocator hands them out. What a compiled region makes counts only if it outlives the region.
+"""
+
+import contextlib
+import functools
+import weakref
+from collections import Counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_flatten
+
+GRANULE = 512
+PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
+# Operators that move no data.
+FREE = ("view", "detach", "transpose", "split", "slice", "select", "as_strided", "alias", "empty", "expand", "permute")
+FREE += (".t.", "squeeze", "chunk", "unbind", "is_same_size", "prim.", "profiler")
+_BUFFERS = ("workspace", "batch", "placeholder", "communication")
+
+
+class Watch(TorchDispatchMode):
+    """`now`, `peak`: bytes. `events`: (storage number, ±bytes) in order, and `born`, `died`: by number, (tag, phase)
+    and phase; both from `record()` on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = "build"
+        self.tag = ""
+        self.now = self.peak = 0
+        self.operators = 0
+        self.live: dict[int, tuple[Any, int, int]] = {}  # id of storage → reference, bytes, number
+        self.born: dict[int, tuple[str, str]] = {}
+        self.died: dict[int, str] = {}
+        self.events: list[tuple[int, int]] = []
+        self.kernels: Counter[tuple[Any, ...]] = Counter()
+        self.collectives: Counter[tuple[Any, ...]] = Counter()
+        self.order: list[list[Any]] = []
+        self.names: dict[str, str] = {}  # of process groups
+        self.selected = 1.0  # share of what a mask selects
+        self._fused = 0
+        self._pending: list[tuple[Any, int, str, str]] = []
+        self._number = 0
+        self._recording = False
+
+    def record(self) -> None:
+        """From here on kernels, collectives and events are kept; what is live begins the events."""
+        self._recording = True
+        self.events = [(number, size) for _, size, number in self.live.values() if size]
+
+    def where(self) -> str:
+        """The phase; inside autograd's engine it is the backward pass."""
+        if self.phase == "forward" and torch._C._current_graph_task_id() != -1:
+            return "backward"
+        return self.phase
+
+    def kernel(self, name: str, *shapes: Any) -> None:
+        if self._recording:
+            self.kernels[(name, self.where(), *shapes)] += 1
+            self.order.append([name, self.where(), *shapes])
+
+    @contextlib.contextmanager
+    def tagged(self, name: str) -> Any:
+        before, self.tag = self.tag, name
+        try:
+            yield
+        finally:
+            self.tag = before
+
+    @contextlib.contextmanager
+    def in_phase(self, name: str) -> Any:
+        before, self.phase = self.phase, name
+        yield  # what fails stays in its phase
+        self.phase = before
+
+    def see(self, tensor: torch.Tensor, tag: str) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor's own storage is a fiction of the full size
+            for name in tensor.__tensor_flatten__()[0]:
+                self.see(getattr(tensor, name), tag)
+            return
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self.live and self.live[key][0]() is storage:
+            return
+        size = -(-storage.nbytes() // GRANULE) * GRANULE
+        if self._fused:
+            self._pending.append((weakref.ref(storage), size, tag, self.where()))
+            self.live[key] = (weakref.ref(storage, lambda _: self.live.pop(key, None)), 0, 0)
+        else:
+            self._count(storage, size, tag, self.where())
+
+    def _count(self, storage: Any, size: int, tag: str, phase: str) -> None:
+        key, number = id(storage), self._number + 1
+        self._number = number
+
+        def gone(_: Any) -> None:
+            self.now -= self.live.pop(key, (None, size, 0))[1]
+            self.died[number] = self.where()
+            if self._recording:
+                self.events.append((number, -size))
+
+        self.live[key] = (weakref.ref(storage, gone), size, number)
+        self.born[number] = (tag, phase)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if self._recording:
+            self.events.append((number, size))
+
+    def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:
+        """What a tensor's storage is, known only after it was made."""
+        entry = self.live.get(id(tensor.untyped_storage()))
+        if entry:
+            self.born[entry[2]] = (tag, phase)
+
+    def fused(self, function: Any) -> Any:
+        """torch.compile's stand-in: one kernel; only what outlives the region was ever allocated."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._fused += 1
+            try:
+                with self.tagged(function.__name__):
+                    out = function(*args, **kwargs)
+            finally:
+                self._fused -= 1
+                if not self._fused:
+                    pending, self._pending = self._pending, []
+                    for reference, size, tag, phase in pending:
+                        if (storage := reference()) is not None:
+                            self._count(storage, size, tag, phase)
+            self.kernel(f"fused {function.__name__}", _bytes((args, out)))
+            return out
+
+        return run
+
+    def __torch_dispatch__(self, f: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = str(f), kwargs or {}
+        if "_local_scalar_dense" in name:  # a value that is read: there is none, and what follows takes a usual one
+            value = args[0]
+            return False if value.dtype == torch.bool else 1.0 if value.is_floating_point() else 1
+        self.operators += 1
+        if name.startswith("c10d."):
+            self._collective(name, args)
+            if "coalesced" in name:  # has no fake kernel
+                return torch._C._distributed_c10d.FakeWork().boxed()
+        if name.startswith("aten.masked_select"):
+            out = args[0].new_empty(round(args[1].numel() * self.selected))
+        else:
+            out = f(*args, **kwargs)
+        if name.startswith("prim."):
+            return out
+        if self._recording and not name.startswith("c10d."):
+            self._operator(name, args, out)
+        for tensor in tree_flatten(out)[0]:
+            if isinstance(tensor, torch.Tensor):
+                self.see(tensor, self.tag or name)
+        return out
+
+    def _operator(self, name: str, args: Any, out: Any) -> None:
+        if name.startswith(PRODUCTS):
+            a, b = [tuple(t.shape) for t in args if isinstance(t, torch.Tensor)][-2:]
+            self.kernel("matmul", (*a, b[-1]))
+        elif not self._fused and not any(word in name for word in FREE):
+            self.kernel(name.removeprefix("aten."), _bytes((args, out)))
+
+    def _collective(self, name: str, args: Any) -> None:
+        if not self._recording:
+            return
+        boxed = next((a for a in args if isinstance(a, torch.ScriptObject) and "ProcessGroup" in str(a._type())), None)
+        group = dist.ProcessGroup.unbox(boxed) if boxed is not None else None
+        tensors = [t for t in tree_flatten(args)[0] if isinstance(t, torch.Tensor)]
+        size = max((_bytes(t) for t in tensors), default=0)
+        if "coalesced" in name:
+            size = _bytes(args[0])
+        ranks = group.size() if group is not None else 1
+        named = self.names.get(group.group_name, "world") if group is not None else ""
+        entry = (name.removeprefix("c10d.").removesuffix(".default").rstrip("_"), named, ranks, size)
+        self.collectives[(*entry, self.where())] += 1
+        self.order.append(["collective", self.where(), *entry])
+
+
+def _bytes(values: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tree_flatten(values)[0] if isinstance(t, torch.Tensor))
+
+
+def kind(tag: str, born: str, died: str) -> str:
+    """What a storage is for, by where it was made and where it went: weights, gradients, optimizer, activations,
+    buffers or temporary."""
+    if any(word in tag for word in _BUFFERS):
+        return "buffers"
+    if born in ("weights", "gradients", "optimizer"):
+        return born if born != "optimizer" or not died or died == "after" else "temporary"
+    if born == "build":
+        return "weights"
+    if born == "forward" and died != "forward":
+        return "activations"
+    if born == "step" and not died:
+        return "optimizer"
+    return "temporary"
+
+
+watch = Watch()

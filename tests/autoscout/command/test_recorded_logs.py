@@ -1,0 +1,58 @@
+"""What the presets read in logs that were recorded from real runs; each begins with its versions and its command."""
+
+from pathlib import Path
+
+import pytest
+
+from autoscout.targets.command.preset import names, preset
+from autoscout.targets.command.reading import Numbers, Stream
+from kb.records import MetricSource
+
+LOGS = Path(__file__).parents[3] / "fixtures" / "own" / "logs"
+# What has to be read, a value an iteration; times are those of the test, a second a line.
+READ = {
+    "trl": {
+        "loss": [6.241, 6.253, 6.253, 6.269],
+        "grad_norm": [0.2502, 0.2558, 0.218, 0.2396],
+        "tokens_per_s": [507, 512, 512],
+        "step_time_s": [1, 1, 1],
+    },
+    "hf-trainer-accelerate": {
+        "loss": [6.258, 6.221, 6.261, 6.249],
+        "grad_norm": [1.623, 2.188, 1.577, 1.27],
+        "step_time_s": [1, 1, 1],
+    },
+    "megatron-lm": {
+        "loss": [6.470419, 6.467474, 6.450533, 6.441865, 6.424744, 6.429839],
+        "step_time_ms": [1876.0, 1628.6, 1263.8, 1298.6, 1559.7, 1709.4],
+        "grad_norm": [0.849, 0.853, 0.881, 1.042, 1.081, 0.962],
+        "peak_memory_mib": [0, 0],
+    },
+}
+PRESET = {"hf-trainer-accelerate": "hf-trainer"}
+
+
+def read(name: str, log: bytes) -> dict[str, list[float]]:
+    """Line after line, a second each."""
+    sources = {
+        metric: MetricSource(pattern=source) if isinstance(source, str) else source
+        for metric, source in preset(name).metrics.items()
+    }
+    numbers = {metric: Numbers(source) for metric, source in sources.items()}
+    stream = Stream(list(numbers.values()))
+    for second, line in enumerate(log.split(b"\n")):
+        stream.feed(line + b"\n", float(second))
+    return {metric: found.values for metric, found in numbers.items()}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_recorded_log_is_read(name):
+    log = (LOGS / f"{name}.log").read_bytes()
+    assert log.startswith(b"# ")
+    found = read(PRESET.get(name, name), log)
+    assert {metric: found[metric] for metric in READ[name]} == READ[name]
+
+
+def test_every_preset_that_is_called_proven_has_a_recorded_log():
+    recorded = {PRESET.get(path.stem, path.stem) for path in LOGS.glob("*.log")}
+    assert {name for name in names() if preset(name).proven} <= recorded

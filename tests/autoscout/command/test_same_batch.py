@@ -1,0 +1,121 @@
+"""Configurations of a preset train on the same in a step, or the job is refused: step times of others say nothing."""
+
+import pytest
+
+from autoscout.targets.command.arguments import Place, started
+from autoscout.targets.command.measurement import costs
+from autoscout.targets.command.recognised import job_of
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError, Configuration
+
+JOB = """
+name = "tuned"
+task = "finetune"
+target = "command"
+[traffic]
+global_batch = 32
+[cluster]
+nodes = [{ device = "cpu", count = 2 }]
+[objective]
+minimize = "step_time_s"
+[launch]
+script = "hf-trainer"
+command = "torchrun --nproc-per-node {gpus} run_clm.py --per_device_train_batch_size 2"
+"""
+PLACE = Place(folder="f", port="1", iterations="3")
+
+
+def written(tmp_path, *changes: tuple[str, str]):
+    text = JOB
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def words_of(path, **knobs) -> str:
+    space = JobSpace.load(path)
+    values = {**space.reference.knobs, **knobs}
+    return " ".join(started(space.job, Configuration(values), PLACE).words)
+
+
+def test_accumulation_follows_the_micro_batch(tmp_path):
+    path = written(tmp_path)
+    assert "--gradient_accumulation_steps 8" in words_of(path, mbs=2)
+    assert "--gradient_accumulation_steps 2" in words_of(path, mbs=8)
+
+
+def test_what_the_command_says_of_it_by_an_expression_stays(tmp_path):
+    path = written(tmp_path, ("size 2", "size 2 --gradient_accumulation_steps {64 // (mbs * gpus)}"))
+    assert "--gradient_accumulation_steps 16" in words_of(path, mbs=2)
+
+
+def test_torchtitan_is_told_its_batch_unless_the_command_says_it(tmp_path):
+    titan = [('"hf-trainer"', '"torchtitan"'), ("run_clm.py --per_device_train_batch_size 2", "-m torchtitan.train")]
+    assert "--training.global_batch_size 32" in words_of(written(tmp_path, *titan), mbs=8)
+    own = ("torchtitan.train", "torchtitan.train --training.global_batch_size 64")
+    assert "--training.global_batch_size 64" in words_of(
+        written(tmp_path, *titan, own, ("global_batch = 32", "")), mbs=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([("global_batch = 32", "")], "knob 'mbs' changes how many samples a step has"),
+        (
+            [("global_batch = 32", ""), ("size 2", "size 2 --gradient_accumulation_steps 4")],
+            "knob 'mbs' changes how many samples a step has",
+        ),
+        (
+            [('"hf-trainer"', '"trl"'), ("run_clm.py", "sft.py")],
+            "knob 'packing' changes how many tokens a step has",
+        ),
+    ],
+)
+def test_steps_that_cannot_be_compared_are_refused(tmp_path, changes, says):
+    with pytest.raises(AutoscoutError, match=says) as raised:
+        load_job(written(tmp_path, *changes))
+    assert raised.value.exit_code == 2
+
+
+def test_a_knob_that_is_fixed_changes_nothing(tmp_path):
+    load_job(written(tmp_path, ("global_batch = 32", ""), ("[launch]", "[space]\nfix = { mbs = 2 }\n[launch]")))
+    trl = [('"hf-trainer"', '"trl"'), ("run_clm.py", "sft.py")]
+    load_job(written(tmp_path, *trl, ("[launch]", "[space]\nfix = { packing = false }\n[launch]")))
+    load_job(written(tmp_path, *trl, ('minimize = "step_time_s"', 'maximize = "tokens_per_s"')))
+
+
+def test_packing_of_a_script_that_has_none_is_refused(tmp_path):
+    with pytest.raises(AutoscoutError, match="packing") as raised:
+        JobSpace.load(written(tmp_path, ("[launch]", "[space]\nfix = { packing = true }\n[launch]")))
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "samples"),
+    [
+        ("torchrun --nproc-per-node 4 run_clm.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8", 64),
+        ("torchrun --nproc-per-node 4 run_clm.py", 32),  # the Trainer's own default is 8
+        ("torchrun --nproc-per-node 8 -m torchtitan.train --parallelism.tensor_parallel_degree 2", 32),
+        ("torchrun --nproc-per-node 8 -m torchtitan.train --training.global_batch_size 128", 128),
+        ("python run_clm.py", None),  # on how many devices?
+    ],
+)
+def test_init_says_how_many_samples_a_step_has_today(line, samples):
+    assert job_of(line.split()).get("traffic", {}).get("global_batch") == samples
+
+
+def test_a_rate_that_the_log_says_is_not_made_from_step_times(tmp_path):
+    """Packed steps have other tokens than the job's samples would: what is compared is what the run says of itself."""
+    trl = [
+        ('"hf-trainer"', '"trl"'),
+        ("run_clm.py", "sft.py"),
+        ('minimize = "step_time_s"', 'maximize = "tokens_per_s"'),
+    ]
+    job = load_job(written(tmp_path, *trl, ("global_batch = 32", "global_batch = 32\nseq_len = 10")))
+    values = {"step_time_s": [9.0, 2.0, 2.0], "tokens_per_s": [1.0, 500.0, 500.0]}
+    assert costs(job, values) == [1 / 500, 1 / 500]

@@ -1,0 +1,113 @@
+"""What ending early saves on a person's own scripts, and what it does to the verdict: for docs/your-own-script.md.
+
+    PYTHONPATH=. python tests/tools/ending_early.py JOB.toml … [--most 10] [--orders 500] [--keep build/ending-early]
+
+Of each job up to `--most` configurations are run for real and in full, once each (kept, so that it goes on after a
+stop). Then the very rule of the profiler (running/early.py) is told their iterations one by one, in `--orders` random
+orders in which a search may have tried them, the reference first: a run is cut where the rule ends it. Device time is
+that of the whole run, its start included.
+"""
+
+import argparse
+import random
+import statistics
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.cluster import slots
+from autoscout.job.objective import cost, to_metric
+from autoscout.running import early
+from autoscout.targets.command.profiler import CommandProfiler
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import Job, Measurement
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """One order replayed. `spent`, `full`: seconds of the device; `ended`: runs that were cut; `best`: the cost of what
+    is best among those that were not, as a multiple of the best of all."""
+
+    spent: float
+    full: float
+    ended: int
+    best: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="+", type=Path)
+    parser.add_argument("--most", type=int, default=10)
+    parser.add_argument("--orders", type=int, default=500)
+    parser.add_argument("--keep", type=Path, default=Path("build/ending-early"))
+    given = parser.parse_args()
+    print("| job | runs | start, of a run | ended early | time saved | of measuring | same best | else worse by |")
+
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for path in given.jobs:
+        job = load_job(path)
+        runs = in_full(job, given.most, given.keep / f"{job.name}.jsonl")
+        rng = random.Random(0)
+        sessions = [replayed(job, [runs[0], *rng.sample(runs[1:], len(runs) - 1)]) for _ in range(given.orders)]
+        print(row(job, runs, sessions), flush=True)
+
+
+def in_full(job: Job, most: int, keep: Path) -> list[Measurement]:
+    """Those that worked; the reference is the first."""
+    space = JobSpace.of_job(job)
+    drawn = [space.of_codes(row.tolist()) for row in space.sample_many(20 * most, np.random.default_rng(0))]
+    wanted = list({c.id: c for c in [space.reference, *drawn]}.values())[:most]
+    keep.parent.mkdir(parents=True, exist_ok=True)
+    lines = keep.read_bytes().splitlines() if keep.is_file() else []
+    known = {m.configuration.id: m for m in (msgspec.json.decode(line, type=Measurement) for line in lines)}
+    profiler = CommandProfiler(job)
+    for configuration in wanted:
+        if configuration.id not in known:
+            with slots.machine(lambda: None, lambda: False):
+                found = profiler.run(configuration, space.name(configuration), keep.parent / "experiment")
+            known[configuration.id] = found
+            with open(keep, "ab") as file:
+                file.write(msgspec.json.encode(found) + b"\n")
+    return [m for c in wanted if (m := known[c.id]).status == "ok" and len(m.iterations_s) > 1]
+
+
+def replayed(job: Job, order: list[Measurement]) -> Session:
+    told: list[Measurement] = []
+    spent = full = 0.0
+    ended = 0
+    for run in order:
+        bar = early.bar(job.objective, told)
+        at = next((n for n in range(1, len(run.iterations_s)) if early.hopeless(run.iterations_s[:n], bar)), None)
+        saved = sum(run.iterations_s[at:]) if at else 0.0
+        full, spent, ended = full + run.cost_s, spent + run.cost_s - saved, ended + (at is not None)
+        value = {job.objective.metric: to_metric(job.objective, statistics.median(run.iterations_s[:at]))}
+        told.append(
+            msgspec.structs.replace(run, fidelity="short" if at else "measured", metrics={**run.metrics, **value})
+        )
+    costs = {m.id: cost(job.objective, m) or float("inf") for m in order}
+    chosen = min((m for m in told if m.fidelity == "measured"), key=lambda m: cost(job.objective, m) or float("inf"))
+    true = {m.configuration.id: c for m, c in zip(order, costs.values(), strict=True)}
+    return Session(spent=spent, full=full, ended=ended, best=true[chosen.configuration.id] / min(true.values()))
+
+
+def row(job: Job, runs: list[Measurement], sessions: list[Session]) -> str:
+    saved = [1 - s.spent / s.full for s in sessions]
+    measuring = statistics.fmean(sum(m.iterations_s) for m in runs)
+    start = 1 - measuring / statistics.fmean(m.cost_s for m in runs)
+    of_measuring = [(s.full - s.spent) / (measuring * len(runs)) for s in sessions]
+    wrong = [s.best - 1 for s in sessions if s.best > 1 + 1e-9]
+    cells = [
+        job.name,
+        str(len(runs)),
+        f"{start:.0%}",
+        f"{statistics.fmean(s.ended for s in sessions):.1f}",
+        f"{statistics.fmean(saved):.0%} ({np.quantile(saved, 0.1):.0%} to {np.quantile(saved, 0.9):.0%})",
+        f"{statistics.fmean(of_measuring):.0%}",
+        f"{sum(s.best <= 1 + 1e-9 for s in sessions)} of {len(sessions)}",
+        f"{max(wrong):.1%}" if wrong else "–",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The verb shadow: the framework's own code run for a configuration without a device."""
+
+from pathlib import Path
+
+import click
+
+from tui.options import common, kb_path, load_job
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
+@click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace this rank only (more than once).")
+@click.option(
+    "--timeout", "limit_s", metavar="SECONDS", type=click.FloatRange(min=1), default=300, help="For all ranks; 300."
+)
+@click.option("--fresh", is_flag=True, help="Trace again what is known.")
+@click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
+@common
+def shadow(
+    job_file: Path,
+    assignments: tuple[str, ...],
+    ranks: tuple[int, ...],
+    limit_s: float,
+    fresh: bool,
+    anyway: bool,
+    kb: Path | None,
+    as_json: bool,
+) -> int:
+    """Run the framework's own code for a configuration, without a GPU: does it start, does it fit, what does it send.
+
+    The ranks of the pipeline stages that differ are traced on this CPU, for a job of any size. Knobs not given follow
+    the expert default. Exit code 3: it does not start, or does not fit.
+    """
+    import json
+
+    import msgspec
+
+    from autoscout.space.explain import completed, parse
+    from autoscout.targets.jobs import JobSpace, expert_default
+    from autoscout.targets.target import target_of
+    from kb.records import Configuration
+    from tui.printing import shadows
+
+    job = load_job(job_file)
+    space = JobSpace.of_job(job)
+    given = parse(space, assignments)
+    if anyway:
+        configuration = Configuration({**expert_default(space).knobs, **given})
+    else:
+        configuration = completed(space, given, expert_default(space))
+    name = space.name(configuration)
+    kind = target_of(job)
+    found = kind.shadow(job, configuration, name, None if fresh else kb_path(kb), limit_s, list(ranks) or None)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+    else:
+        shadows.shadow(found)
+    if found.verdict in ("untraceable", "timeout"):
+        return 1
+    return 3 if found.verdict == "refused" or (found.oom_probability or 0.0) > 0.5 else 0
