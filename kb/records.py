@@ -13,8 +13,8 @@ import msgspec
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; sessions of a
-#      traffic; drafts and a folder of the KV cache
+#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; its guard;
+#      sessions of a traffic; drafts and a folder of the KV cache
 RECORDS = 4
 
 Value = bool | int | float | str
@@ -287,6 +287,19 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     end_early: bool = True
 
 
+class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """A person's own check of what may cost quality: where one of `knobs` is not as in the reference, `command` (with
+    placeholders: knobs, {model}, {flags} of the engine) has to say a number, the last group of `pattern`, within its
+    limit. Run once for each combination of their values."""
+
+    command: str = ""
+    pattern: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    knobs: list[str] = msgspec.field(default_factory=lambda: ["kv_cache_dtype", "quantization", "fp8"])
+    timeout_s: float = 3600.0
+
+
 class Job(Strict, frozen=True):
     """What is tuned: the paper's workload 𝒲."""
 
@@ -300,6 +313,7 @@ class Job(Strict, frozen=True):
     budget: Budget = Budget()
     space: SpaceLimits = SpaceLimits()
     launch: Launch = Launch()
+    guard: Guard = Guard()
 
     @property
     def devices(self) -> int:

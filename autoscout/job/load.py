@@ -16,7 +16,7 @@ from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job, MetricSource, Model, Sessions, Traffic
+from kb.records import AutoscoutError, Budget, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
@@ -151,10 +151,25 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "objective needs exactly one of minimize and maximize"
     for name, source in job.launch.metrics.items():
         yield from _metric_problems(f"launch.metrics.{name}", source)
+    yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _guard_problems(guard: Guard) -> typing.Iterator[str]:
+    if not guard.command:
+        if guard != Guard():
+            yield "guard has no command that says a number"
+        return
+    try:
+        if not re.compile(guard.pattern).groups:
+            yield "guard.pattern needs a group for the number, such as 'acc = ([\\d.]+)'"
+    except re.error as error:
+        yield f"guard.pattern: {error}"
+    if guard.at_least is None and guard.at_most is None:
+        yield "guard needs at_least or at_most, the limit of the number that its command says"
 
 
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:

@@ -63,7 +63,8 @@ def configuration(
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in flags)}
+        others = [*flags, mapped(Configuration(wanted))]  # without it, for a knob that is held to one value
+        deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & said.keys(), deciding - said.keys()
         apart = [sum(_apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
         added = [len(unheard & each.keys()) for each in flags]  # a knob further on may be what decides these

@@ -25,7 +25,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import check_of, target_of
 from autoscout.tuning import rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
@@ -77,7 +77,7 @@ class Engine:
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.simulators = simulators
-        self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
+        self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were started
@@ -95,7 +95,8 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark, short=True) if mark else []
+        here = {"job": self.job.id, "context": started.context}
+        known = store.measurements(kb, **here, up_to=mark, short=True, answers=True) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,

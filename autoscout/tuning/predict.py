@@ -130,7 +130,7 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     """Rows of the context that was measured last, and how many there are of others."""
     if kb is None or not kb.exists():
         return [], 0
-    rows = [m for _, m in store.measurements(kb, job=job.id, short=True)]
+    rows = [m for _, m in store.measurements(kb, job=job.id, short=True, answers=True)]
     newest = [m for m in rows if m.context == rows[-1].context]
     return newest, len(rows) - len(newest)
 

@@ -13,7 +13,7 @@ from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node, Status
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,10 @@ def job() -> Job:
 @pytest.fixture(scope="module")
 def space(job) -> JobSpace:
     return JobSpace.of_job(job)
+
+
+def told(configuration: Configuration, status: Status, metrics: dict[str, float]) -> Measurement:
+    return Measurement(configuration=configuration, name="", context="", status=status, metrics=metrics)
 
 
 def test_one_configuration_is_predicted_and_explained_without_a_list(job, space):
@@ -57,6 +61,20 @@ def test_a_study_of_such_a_space_measures_the_recipes_first_and_then_searches(jo
     assert asked[: len(recipes)] == recipes
     best = study.best()
     assert simulators.predict(Configuration(best.configuration))[0] < min(simulators.predict(c)[0] for c in recipes)
+
+
+def test_what_is_predicted_to_run_out_of_memory_is_left_alone_while_something_else_is_promising(job, space):
+    predictors = Simulators(job, space, []).predictors(space)
+    predict = next(iter(predictors.values()))
+    chosen = strategy("autoscout", space, simulators=predictors)
+    failed = 0
+    for _ in range(10):
+        (configuration,) = chosen.ask()
+        value = float(predict(np.array([space.codes_of(configuration.knobs)]))[0])
+        failed += np.isinf(value)
+        ran: dict[str, float] = {} if np.isinf(value) else {"step_time_s": value, "peak_memory_gib": 60.0}
+        chosen.tell([told(configuration, "oom" if np.isinf(value) else "ok", ran)])
+    assert failed <= 1
 
 
 def test_the_simulators_best_of_a_space_is_found_without_asking_for_all_of_it():

@@ -9,7 +9,7 @@ from autoscout.job.presets import models
 from autoscout.job.words import reference_of
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
 
 
 def training(line: str = "", nodes: int = 4) -> Job:
@@ -78,6 +78,13 @@ def test_a_line_that_the_space_cannot_have_is_told():
     (note,) = target_of(job).notes_on_job(job)
     assert note.startswith("launch.current cannot be had as it is")
     assert "--micro-batch-size" in note
+
+
+def test_a_line_that_contradicts_what_is_fixed_is_told():
+    job = training("pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel --micro-batch-size 1")
+    job = msgspec.structs.replace(job, space=SpaceLimits(fix={"tp": 4}))
+    (note,) = target_of(job).notes_on_job(job)
+    assert "--tensor-model-parallel-size 4" in note
 
 
 @pytest.mark.parametrize(

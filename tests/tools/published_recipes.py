@@ -249,7 +249,8 @@ def main() -> None:
     text = PAGE.read_text()
     for name, recipes in (("in sight", SIGHT), ("held out", HELD_OUT), ("fresh", FRESH)):
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = block.sub(lambda found, new=table(recipes): f"{found[1]}{new}\n{found[2]}", text)
+
+        text = block.sub(rf"\g<1>{table(recipes)}\n\g<2>", text)
     PAGE.write_text(text)
 
 

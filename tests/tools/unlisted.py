@@ -1,7 +1,7 @@
 """The search that does not list against the one that lists, on spaces that can be listed: regret after 50, 100 and 200
 experiments.
 
-    PYTHONPATH=. python tests/tools/unlisted.py [--seeds 20] [--jobs NAME …] [--keep FILE]     the table of docs/spaces.md
+    PYTHONPATH=. python tests/tools/unlisted.py [--seeds 20] [--jobs NAME …] [--keep FILE]  the table of docs/spaces.md
 
 Landscapes are those of `autoscout bench` (a job's analytic model with a quirk that no simulator knows), noise is 2 %.
 `none`: cold; `good`: with a simulator whose parts are up to a quarter wrong. Ratio: mean regret of the search that does

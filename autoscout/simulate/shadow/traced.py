@@ -28,9 +28,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`: rows
-    of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation, group,
-    ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
+    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
+    rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
+    group, ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict
@@ -65,7 +65,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """Of a configuration: the ranks that were traced, the one with the highest peak first. `allocated`, `reserved`:
     GiB; `low` to `high`: the 90 % interval of `allocated`; `beside`: what the driver and the communicators hold;
     `device_gib`: of the smallest device; `oom_probability` is of the whole. `imbalanced`: GiB at OUT_OF_BALANCE,
-    where there are experts."""
+    where there are experts. `step_s`: seconds of a step, its traces priced kernel by kernel, by `parts`, where the
+    device is known."""
 
     job: str
     name: str
@@ -82,6 +83,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     beside: float = 0.0
     device_gib: float | None = None
     oom_probability: float | None = None
+    step_s: float | None = None
+    parts: dict[str, float] = {}
     stood_in: list[str] = []
     versions: dict[str, str] = {}
     cached: int = 0  # of the ranks

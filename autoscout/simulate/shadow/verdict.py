@@ -1,4 +1,4 @@
-"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, which rank is fullest."""
+"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, who is fullest."""
 
 import math
 from collections.abc import Sequence

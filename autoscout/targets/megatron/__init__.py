@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
-SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
-
 
 class Megatron(Target):
     name = "megatron"
@@ -125,26 +123,31 @@ class Megatron(Target):
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.running import power
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments, finetuning
+        from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
         finetuning.exportable(job)
-        flags = arguments.flags(job, configuration)
+        flags = {**arguments.flags(job, configuration), **persons.said(job)}
         files = {}
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         devices = [node.count for node in used_nodes(job, configuration)]
+        program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
+        if job.model.lora:
+            program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
+            flags, missing, folder = {}, bridge.MISSING, ""
         return Launch(
             job=job.name,
             name="",
             evidence="",
-            program=[SCRIPT],
+            program=program,
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=[*arguments.MISSING, *power.advice(configuration)],
+            missing=[*missing, *power.advice(configuration)],
+            folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
 

@@ -96,10 +96,11 @@ def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.nd
     if not len(found):
         return np.zeros(0)
     gpus, knobs = total(space, devices), found.columns
+    stages, of = np.unique(knobs["pp"], return_inverse=True)
     of_pp = {name for share in found.shares.values() for name in share}
     columns = {n: v for n, v in space.attributes.items() if n != "degrees"}
     columns |= {n: np.full(len(found), v) for n, v in {**_PREFERRED, **devices}.items() if n in space.knob}
-    columns |= {n: np.array([found.shares[pp].get(n, 1) for pp in knobs["pp"].tolist()]) for n in of_pp}
+    columns |= {n: np.array([found.shares[int(pp)].get(n, 1) for pp in stages])[of] for n in of_pp}
     columns |= knobs | {"gpus": gpus, "dp": gpus // (knobs["tp"] * knobs["pp"] * knobs["cp"])}
     columns["sp"] = (knobs["tp"] > 1) & np.array("sp" in space.knob)
     return Memory().predict(columns).value / _smallest_gib(space, devices)

@@ -2,6 +2,7 @@
 does not fit costs no time of a GPU."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ class Doubts:
         self._job, self._kb = job, kb
         self._asked: set[tuple[tuple[str, Value], ...]] = set()
 
-    def foretold(self, configuration: Configuration, name: str) -> Measurement | None:
+    def foretold(
+        self, configuration: Configuration, name: str, stopping: Callable[[], bool] = lambda: False
+    ) -> Measurement | None:
         """The failure that its shadow foretells, or None: then it is measured."""
         if device_kind(self._job) == "cpu" or not self._doubted(configuration):
             return None
@@ -37,7 +40,7 @@ class Doubts:
         self._asked.add(layout)
         began = time.monotonic()
         try:
-            found = shadow(self._job, configuration, name, self._kb or default_path(), _LIMIT_S)
+            found = shadow(self._job, configuration, name, self._kb or default_path(), _LIMIT_S, None, stopping)
         except AutoscoutError:  # no shadow is no reason not to measure
             return None
         too_large = found.verdict == "starts" and (found.oom_probability or 0.0) > SURE

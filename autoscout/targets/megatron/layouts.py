@@ -40,20 +40,19 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     degrees, experts = np.array(a["degrees"]), int(a["experts"])
     batches = np.array(space.knob["mbs"].values if "mbs" in space.knob else (1,))
     axes = (degrees, degrees, degrees, degrees if experts else [1], range(len(_AGAIN)), batches, [True, False])
-    tp, pp, cp, ep, again, mbs, interleaved = (each.ravel() for each in np.meshgrid(*axes, indexing="ij"))
+    grid = [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
+    tp, pp, cp, ep, _, mbs, _ = grid
     ok = (gpus % (tp * pp * cp) == 0) & (pp <= a["layers"]) & ((cp == 1) | (a["seq_len"] % (2 * cp) == 0))
     if experts:
         ok &= (experts % ep == 0) & (gpus % (ep * pp) == 0)
-    dp = np.maximum(gpus // (tp * pp * cp), 1)
-    ok &= a["global_batch"] % (mbs * dp) == 0
-    micro_batches = np.maximum(a["global_batch"] // (mbs * dp), 1)
-    shares = {int(each): _stages(space, int(each)) for each in np.unique(pp)}
-    chunks = {each: _chunks(space, each, share) for each, share in shares.items()}
-    vpp = np.where(
-        interleaved & (pp > 1) & (micro_batches % pp == 0), np.array([chunks[each] for each in pp.tolist()]), 1
-    )
-    ok &= ~interleaved | (vpp > 1) | (pp == 1)
-    ok &= interleaved | (pp > 1)  # without stages there is nothing to interleave: once is enough
+    ok &= a["global_batch"] % (mbs * np.maximum(gpus // (tp * pp * cp), 1)) == 0
+    tp, pp, cp, ep, again, mbs, interleaved = (each[ok] for each in grid)
+    micro_batches = a["global_batch"] // (mbs * (gpus // (tp * pp * cp)))
+    stages, of = np.unique(pp, return_inverse=True)
+    shares = {int(each): _stages(space, int(each)) for each in stages}
+    chunks = np.array([_chunks(space, each, share) for each, share in shares.items()], dtype=int)[of]
+    vpp = np.where(interleaved & (pp > 1) & (micro_batches % pp == 0), chunks, 1)
+    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # what is not interleaved either way comes once
     columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
     if experts:
         columns["ep"] = ep

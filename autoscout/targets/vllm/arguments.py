@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.cluster import devices
 from autoscout.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
-from autoscout.targets.jobs import catalog_of
+from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -26,7 +26,8 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
         "max_model_len": attributes_of(job)["model_len"],
         "dtype": _DTYPES[job.model.dtype],
     }
-    fields = {knob.name: knob.sets for knob in catalog_of(job).knob}
+    # Whatever is installed here today: the configuration has the knobs of the version that measured it.
+    fields = {knob.name: knob.sets for knob in declared(job).knob}
     for name, value in configuration.knobs.items():
         if name not in fields or _is_default(name, value):
             continue
