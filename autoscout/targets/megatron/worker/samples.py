@@ -91,7 +91,13 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
     params = PackedSeqParams(
         qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, max_seqlen_q=longest, max_seqlen_kv=longest
     )
-    return Samples(*(value.reshape(1, -1) for value in batch[:4]), packed=params)
+    return Samples(
+        batch.tokens.reshape(1, -1),
+        batch.labels.reshape(1, -1),
+        batch.positions.reshape(1, -1),
+        batch.mask.reshape(1, -1),
+        packed=params,
+    )
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
