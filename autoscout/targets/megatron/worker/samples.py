@@ -76,8 +76,8 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
             ends.append((i + 1) * length)
     if not config["packed"]:
         whole = {"tokens": tokens, "labels": labels, "positions": positions, "mask": mask}
-        mine = get_batch_on_this_cp_rank(whole)
-        return Samples(*(mine[name].to(device) for name in ("tokens", "labels", "positions", "mask")))
+        mine = {name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()}
+        return Samples(mine["tokens"], mine["labels"], mine["positions"], mine["mask"])
     batch = Samples(*(value.to(device) for value in (tokens, labels, positions, mask)))
     if config["given"]["transformer_impl"] == "transformer_engine":
         return _in_one_row(batch, ends, device)
