@@ -78,7 +78,7 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
         whole = {"tokens": tokens, "labels": labels, "positions": positions, "mask": mask}
         mine = {name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()}
         return Samples(mine["tokens"], mine["labels"], mine["positions"], mine["mask"])
-    batch = Samples(*(value.to(device) for value in (tokens, labels, positions, mask)))
+    batch = Samples(tokens.to(device), labels.to(device), positions.to(device), mask.to(device))
     if config["given"]["transformer_impl"] == "transformer_engine":
         return _in_one_row(batch, ends, device)
     apart = owner[:, None, :, None] != owner[:, None, None, :]
