@@ -139,7 +139,7 @@ def measurements(
 
     `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early. `answers`:
     only what may stand for a run here: ours, and what those measured successfully whose word answers
-    (sharing/trust.py).
+    (sharing/authors.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -156,6 +156,11 @@ def measurements(
             {"job": job, "context": context, "up_to": up_to, "short": short, "answers": answers},
         )
     return [(row["session"], rows.measurement(row)) for row in found]
+
+
+def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:
+    """What a session need not run again, runs that were ended early among it."""
+    return measurements(kb, job=job, context=context, up_to=up_to, short=True, answers=True)
 
 
 def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:

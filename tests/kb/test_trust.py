@@ -13,7 +13,8 @@ from kb.imports import store_import
 from kb.journal import Confirmed
 from kb.lineage import lineage
 from kb.records import AutoscoutError, Configuration
-from kb.sharing import lake, signatures, trust
+from kb.sharing import authors as trust
+from kb.sharing import lake, signatures
 
 METRIC = ["step_time_s"]
 

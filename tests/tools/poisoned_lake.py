@@ -24,7 +24,8 @@ from autoscout.tuning.loop import Stop
 from kb import journal, store
 from kb.journal import Confirmed, ExperimentEnded, SessionStarted
 from kb.records import Job, Measurement
-from kb.sharing import lake, signatures, trust
+from kb.sharing import authors as trust
+from kb.sharing import lake, signatures
 
 _JOB = Path(__file__).parents[2] / "fixtures" / "jobs" / "smallest-cpu-replay.toml"
 _RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "smallest-cpu.jsonl"

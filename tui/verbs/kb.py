@@ -210,8 +210,8 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
 
     answer: as if measured here; hint (the default): worth trying, answers nothing; ignore: used for nothing.
     """
+    from kb.sharing import authors as trusting
     from kb.sharing import signatures
-    from kb.sharing import trust as trusting
     from tui.printing import kb_report
 
     path = kb_path(kb)
