@@ -38,7 +38,7 @@ def outcomes(
     hints: bool = False,
 ) -> list[Outcome]:
     """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark). `hints`: of
-    those whose word is a hint, instead of ours and of those whose word answers (sharing/authors.py).
+    those whose word is a hint, instead of ours and of those whose word answers (sharing/author_trust.py).
 
     Of more than `most` configurations: half the best by the first of `metrics`, half at random, always the same ones.
     """

@@ -139,7 +139,7 @@ def measurements(
 
     `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early. `answers`:
     only what may stand for a run here: ours, and what those measured successfully whose word answers
-    (sharing/authors.py).
+    (sharing/author_trust.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -345,15 +345,17 @@ def cluster_name(job: Job) -> str:
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
     for seq, event in enumerate(tail.events, tail.line):
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
-            later = isinstance(event, journals.Later)
             if isinstance(event, journals.SessionEnded) and event.problem:
                 event = msgspec.structs.replace(event, problem=door.without_places(event.problem))
+            kind, body = event.__struct_config__.tag, event
+            if isinstance(event, journals.Later):
+                kind, body = event.kind, event.body
             yield {
                 "session": tail.started.session,
                 "seq": seq,
-                "type": event.kind if later else event.__struct_config__.tag,
+                "type": kind,
                 "unix_s": event.at,
-                "body": rows.json(event.body if later else event),
+                "body": rows.json(body),
             }
 
 

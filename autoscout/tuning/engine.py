@@ -152,8 +152,7 @@ class Engine:
         """What came of an experiment; as it counts, held against the reference."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
-        experiment = self._running.pop(number)
-        purpose = experiment.purpose
+        purpose = (experiment := self._running.pop(number)).purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
@@ -418,11 +417,11 @@ class Engine:
         Beside the budget; when the wall-clock limit is over, one round only."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        known = [m for m in self.evaluator.today() if m.fidelity == "measured"]
-        done = [self.reference.rejudge(m) for m in known if self.steering.allowed.is_valid(m.configuration)]
-        allowed, to_beat = self.steering.allowed, self.to_beat
+        allowed, over = self.steering.allowed, self._no_more_rounds
+        known = [m for m in self.evaluator.today() if m.fidelity == "measured" and allowed.is_valid(m.configuration)]
+        done = [self.reference.rejudge(m) for m in known]
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, allowed, done, to_beat, self.anchors, self.on_note, self._no_more_rounds
+            self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 

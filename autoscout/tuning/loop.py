@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import gpus, slots
-from autoscout.running import conditions, early, symptoms
+from autoscout.running import conditions, early, power, symptoms
 from autoscout.running.interfaces import Confirming, Placed, Profiler
 from autoscout.tuning.engine import Engine, Experiment
 from autoscout.tuning.quality import Quality
@@ -97,6 +97,8 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def _run(self) -> None:
+        if power.KNOB in self.engine.space.knob and self.job.launch.launcher != "replay" and (why := power.refused()):
+            raise AutoscoutError(why)
         while not self.engine.over:
             if self.stop.asked and not self.tape.replaying:
                 raise Interrupted
@@ -171,7 +173,8 @@ class Loop:
         if self.job.launch.launcher == "replay":
             return self.profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.Watch(), gpus.health()
-        measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+        with power.capped(experiment.configuration):
+            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
         if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):

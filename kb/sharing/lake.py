@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kb import rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
-from kb.sharing import arrivals, authors, signatures
+from kb.sharing import arrivals, author_trust, signatures
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -80,7 +80,7 @@ def pull(kb: Path, lake: Path) -> Moved:
     files = sorted(lake.glob("family=*/*.parquet"))
     with reader(kb) as con:
         known = _known(con)
-        keys = authors.keys(con)
+        keys = author_trust.keys(con)
         unsigned = "SELECT hash FROM lake_file INNER JOIN author USING (session) WHERE author = 'unsigned'"
         doubtful = {name for (name,) in con.execute(unsigned).fetchall()}
     new = [f for f in files if f.stem not in known or (f.stem in doubtful and signatures.signature_of(f).exists())]
@@ -98,7 +98,7 @@ def _known(con: "DuckDBPyConnection") -> set[str]:
 
 def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None) -> Moved:
     """Takes in files of a lake, each once; `gone`: sessions that are passed over; `signed`: who signed which file, by
-    its hash (sharing/authors.py). None: they are our own."""
+    its hash (sharing/author_trust.py). None: they are our own."""
     with reader(kb) as con:
         known = _known(con)
     new = [path for path in files if path.stem not in known]
@@ -250,7 +250,7 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
         "CREATE OR REPLACE TEMP TABLE seen AS SELECT hash, any_value(session) AS session FROM arrived GROUP BY hash"
     )
     if signed is not None:
-        refused |= authors.admit(con, signed)
+        refused |= author_trust.admit(con, signed)
         for table in ("arrived", "seen"):
             con.execute(f"DELETE FROM {table} WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
     con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")

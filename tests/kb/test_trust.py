@@ -13,8 +13,7 @@ from kb.imports import store_import
 from kb.journal import Confirmed
 from kb.lineage import lineage
 from kb.records import AutoscoutError, Configuration
-from kb.sharing import authors as trust
-from kb.sharing import lake, signatures
+from kb.sharing import author_trust, lake, signatures
 
 METRIC = ["step_time_s"]
 
@@ -30,7 +29,7 @@ class Person:
         store.ingest(self.kb, write(self.kb, session, *(ended(m, i) for i, m in enumerate(rows, 1))))
 
     def trusts(self, other: "Person", level: str) -> None:
-        trust.decide(self.kb, other.name, level, signatures.public_key(other.key.with_suffix(".pub")))
+        author_trust.decide(self.kb, other.name, level, signatures.public_key(other.key.with_suffix(".pub")))
 
     def answers(self) -> list[tuple[str, str]]:
         return [(session, m.name[:3]) for session, m in store.measurements(self.kb, answers=True)]
@@ -59,7 +58,7 @@ def test_three_people_share_a_folder(team):
     ann.trusts(eve, "ignore")
     assert lake.pull(ann.kb, folder)[:2] == (2, 4)
     assert lake.pull(ann.kb, folder) == (0, 0, [])
-    assert [(a.name, a.level, a.sessions, a.measurements) for a in trust.authors(ann.kb)] == [
+    assert [(a.name, a.level, a.sessions, a.measurements) for a in author_trust.authors(ann.kb)] == [
         ("bob", "answer", 1, 2),
         ("eve", "ignore", 1, 2),
     ]
@@ -71,7 +70,7 @@ def test_three_people_share_a_folder(team):
     assert query.run(ann.kb, best).rows == [("tp4", 0.4)]
     # To those who decided nothing everybody's word is a hint.
     lake.pull(bob.kb, folder)
-    assert {a.level for a in trust.authors(bob.kb)} == {"hint"}
+    assert {a.level for a in author_trust.authors(bob.kb)} == {"hint"}
     assert bob.answers() == [("bob-1", "tp4"), ("bob-1", "tp8")]
     assert sorted(bob.hints()) == ["tp1", "tp2", "tp2", "tp3"]
     assert query.run(bob.kb, best).rows == [("tp4", 0.4)]
@@ -87,10 +86,10 @@ def test_whose_key_becomes_known_later_is_believed_from_the_next_pull_on(team):
     ann, bob, _, folder = team
     lake.push(bob.kb, folder, bob.key)
     lake.pull(ann.kb, folder)
-    assert [a.name for a in trust.authors(ann.kb)] == ["unsigned"]
+    assert [a.name for a in author_trust.authors(ann.kb)] == ["unsigned"]
     ann.trusts(bob, "answer")
     lake.pull(ann.kb, folder)
-    assert [(a.name, a.measurements) for a in trust.authors(ann.kb)] == [("bob", 2)]
+    assert [(a.name, a.measurements) for a in author_trust.authors(ann.kb)] == [("bob", 2)]
     assert ("bob-1", "tp4") in ann.answers()
 
 
@@ -129,7 +128,7 @@ def test_a_signature_of_something_else_is_none(team):
     os.replace(file.with_name("x.sig"), signature)
     [said] = lake.pull(ann.kb, folder).passed_over
     assert "its signature is not of this file" in said
-    assert trust.authors(ann.kb)[0].measurements == 0
+    assert author_trust.authors(ann.kb)[0].measurements == 0
 
 
 def test_what_somebody_else_brought_stays_theirs_after_the_trash(team):
@@ -163,7 +162,7 @@ def test_decisions_that_cannot_be_made(team):
         ("unsigned", "answer", "k", "it has no key"),
     ):
         with pytest.raises(AutoscoutError, match=said) as refused:
-            trust.decide(ann.kb, author, level, key)
+            author_trust.decide(ann.kb, author, level, key)
         assert refused.value.exit_code == 2
     with pytest.raises(AutoscoutError, match="is no public ssh key"):
         signatures.public_key(bob.key)

@@ -24,8 +24,7 @@ from autoscout.tuning.loop import Stop
 from kb import journal, store
 from kb.journal import Confirmed, ExperimentEnded, SessionStarted
 from kb.records import Job, Measurement
-from kb.sharing import authors as trust
-from kb.sharing import lake, signatures
+from kb.sharing import author_trust, lake, signatures
 
 _JOB = Path(__file__).parents[2] / "fixtures" / "jobs" / "smallest-cpu-replay.toml"
 _RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "smallest-cpu.jsonl"
@@ -75,7 +74,7 @@ def one(folder: Path, seed: int, word: str) -> dict[str, Any]:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     poison(folder / "eve" / "kb.duckdb", started)
     lake.push(folder / "eve" / "kb.duckdb", folder / "lake", key)
-    trust.decide(ours, "eve", word, signatures.public_key(key.with_suffix(".pub")))
+    author_trust.decide(ours, "eve", word, signatures.public_key(key.with_suffix(".pub")))
     assert lake.pull(ours, folder / "lake").measurements == _WORST
     found, _ = verdict(job, ours, seed)
     value = {name: times[c.winner.id].metrics["step_time_s"] for name, c in (("clean", clean), ("poisoned", found))}

@@ -81,6 +81,7 @@ def test_the_lines_name_a_rank_that_stays_slow_once_and_none_that_was_slow_by_lu
     lines: list[str] = []
     progress = Progress(JOB, "gpt-1", lines.append)
     progress.see(started())
+    said: list[str] = []
     quick = msgspec.structs.replace(placed(), per_rank={"alone_s": [0.01] * 8})
     for number, m in enumerate([placed(), placed(), quick, *[placed()] * 5]):
         for event in experiment(number, m, started().at + 20 * number):

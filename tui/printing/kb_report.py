@@ -11,7 +11,7 @@ from autoscout.tuning.warm_start import Warm
 from kb.care import Finding
 from kb.forget import Forgotten
 from kb.records import Job
-from kb.sharing.authors import Author
+from kb.sharing.author_trust import Author
 from kb.sharing.lake import Moved
 from kb.similar import FAR, Alike, Number
 from tui.text import number, table

@@ -210,7 +210,7 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
 
     answer: as if measured here; hint (the default): worth trying, answers nothing; ignore: used for nothing.
     """
-    from kb.sharing import authors as trusting
+    from kb.sharing import author_trust as trusting
     from kb.sharing import signatures
     from tui.printing import kb_report
 

@@ -12,8 +12,9 @@ from kb.records import Value
 
 GIB = 2.0**30
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced), from docs/shadow.md: dense recipes, and with experts.
-ERROR, EXPERT_ERROR = 0.003, 0.03
+# Standard deviations of log(measured / traced): dense recipes (docs/shadow.md); with experts, and a cautious figure for
+# what nothing was held against (8-bit products, context parallelism).
+ERROR, DOUBTED_ERROR = 0.003, 0.03
 OUT_OF_BALANCE = 1.2  # tokens of the fullest rank's experts over the mean, once routing has settled
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]

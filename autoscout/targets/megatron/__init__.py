@@ -47,14 +47,14 @@ class Megatron(Target):
         return launched(JobSpace.of_job(job), job)[1]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.adapted(catalog, job)
+        return releases.adapted(catalog, job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.notes(catalog, job)
+        return releases.notes(catalog, job)
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
@@ -121,6 +121,7 @@ class Megatron(Target):
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
+        from autoscout.running import power
         from autoscout.targets.launch import Launch
         from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
@@ -145,7 +146,7 @@ class Megatron(Target):
             devices=devices,
             ranks=devices,
             files=files,
-            missing=missing,
+            missing=[*missing, *power.advice(configuration)],
             folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )

@@ -46,6 +46,7 @@ _NOT_MEASURED = re.compile(
 )
 _OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
+_MORE = 10  # iterations beyond those that are asked for, which worker/steady.py may take for warm-up
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -84,7 +85,7 @@ def stand_ins(job: Job, given: Flags) -> Flags:
 
     The vocabulary is not padded, which would depend on the layout."""
     found: Flags = {
-        "--train-iters": job.launch.warmup + job.launch.iterations,
+        "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
         "--log-interval": 1,
         "--eval-iters": 0,

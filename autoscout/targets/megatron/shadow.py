@@ -16,7 +16,7 @@ from autoscout.job.presets import device_memory_gib
 from autoscout.running import interpreter, supervised
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.pricing import priced
-from autoscout.simulate.shadow.traced import Rank, Shadow
+from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
 from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.megatron import arguments
@@ -83,7 +83,7 @@ def shadow(
         cpu_s=sum(r.cpu_s for r in found),
     )
     gib, beside = _device(job, configuration)
-    told = judged(base, found, experts, beside, gib, IMBALANCE)
+    told = judged(base, found, _error(job, configuration), beside, gib, IMBALANCE)
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
     price = known and not ranks and priced(told.ranks, configuration.knobs, known, job.model.dtype)
@@ -115,6 +115,12 @@ def _question(job: Job, configuration: Configuration, versions: Mapping[str, str
         "workspace": workspace if on_gpus else 0,
         "micro_batches": traced,
     }
+
+
+def _error(job: Job, configuration: Configuration) -> float:
+    knobs = configuration.knobs
+    known = not job.model.experts and knobs.get("fp8", "none") == "none" and knobs.get("cp", 1) == 1
+    return ERROR if known and job.launch.transformer_engine else DOUBTED_ERROR
 
 
 def _samples(configuration: Configuration) -> int:

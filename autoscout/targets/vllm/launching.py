@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from autoscout.cluster import devices
+from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments
 from kb.records import Configuration, Job
@@ -25,6 +26,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         missing.append(f"for Kubernetes an image with vLLM for CPUs in place of {NO_IMAGE}")
     if len(used) > 1:
         missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
+    missing += power.advice(configuration)
     return Launch(
         job=job.name,
         name="",

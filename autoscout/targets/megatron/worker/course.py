@@ -1,12 +1,14 @@
 """How far a run has come: warm-up until times do not fall any more, then as many iterations as a decision needs
 (steady.py). All ranks are told the same seconds, so they agree."""
 
+import math
 import resource
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 import ending
+import energy
 import steady
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
@@ -24,10 +26,13 @@ class Course:
         self._own_s: list[float] = []
         self._alone_s: list[float] = []
         self._cpu_s: list[float] = []
+        self._energy_j: list[float] = []
         self._losses: list[float] = []
         self._grad_norms: list[float] = []
         self._hopeless = ""
         self._cpu = 0.0
+        self._gpu: list[str] = []  # this rank's, by its UUID
+        self._taken: float | None = None
 
     def on(self, device: Any, warmup: int = 0) -> None:
         """Before the first iteration. `warmup`: iterations that something else needs."""
@@ -35,6 +40,10 @@ class Course:
 
         self._device, self._by_itself = device, alone.Alone(device)
         self._warmup = max(self._warmup, warmup)
+        if device.type == "cuda":
+            import torch
+
+            self._gpu = [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
 
     @property
     def over(self) -> bool:
@@ -45,7 +54,7 @@ class Course:
         return steady.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"])
 
     def begin(self) -> None:
-        self._cpu = cpu_seconds()
+        self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
     def end(self, seconds: float, own: float, losses: Any, grad_norm: float) -> None:
         """Seconds of the slowest rank, and of this one."""
@@ -60,16 +69,20 @@ class Course:
         self._own_s.append(own)
         self._cpu_s.append(cpu_seconds() - self._cpu)
         self._alone_s.append(self._by_itself.seconds())
+        now = energy.joules(self._gpu)
+        self._energy_j.append(math.nan if now is None or self._taken is None else now - self._taken)
         if steady.still_warm(self._iterations_s, len(self._warmup_s), self._warmup):
             self._warmup_s.append(self._iterations_s.pop(0))
-            for series in (self._own_s, self._cpu_s, self._alone_s):
+            for series in (self._own_s, self._cpu_s, self._alone_s, self._energy_j):
                 del series[0]
             return
         if "best_s" in self._config:
             self._hopeless = ending.hopeless(self._iterations_s, self._config["best_s"], self._config["spread"])
 
     def result(self) -> dict[str, Any]:
+        told = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}
         return {
+            **told,
             "ended": "" if self._enough else self._hopeless,
             "warmup_s": self._warmup_s,
             "iterations_s": self._iterations_s,

@@ -199,11 +199,11 @@ def _group_names() -> dict[str, str]:
         "cp": "get_context_parallel_group",
         "ep": "get_expert_model_parallel_group",
         "etp": "get_expert_tensor_parallel_group",
-        "expert dp": "get_expert_data_parallel_group",
         "tp+ep": "get_expert_tensor_and_model_parallel_group",
         "embedding": "get_embedding_group",
         "model": "get_model_parallel_group",
         "dp+cp": "get_data_parallel_group",
+        "expert dp": "get_expert_data_parallel_group",  # a dense model's is that one
     }
     found: dict[str, str] = {}
     for name, getter in getters.items():
