@@ -158,6 +158,11 @@ def measurements(
     return [(row["session"], rows.measurement(row)) for row in found]
 
 
+def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:
+    """What a session need not run again, runs that were ended early among it."""
+    return measurements(kb, job=job, context=context, up_to=up_to, short=True, answers=True)
+
+
 def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
     """The orderings that won earlier sessions' tournaments, newest session first, each once; None does not filter."""
     with reader(kb) as con:

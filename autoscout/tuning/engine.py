@@ -95,8 +95,7 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        here = {"job": self.job.id, "context": started.context}
-        known = store.measurements(kb, **here, up_to=mark, short=True, answers=True) if mark else []
+        known = store.answering(kb, self.job.id, started.context, mark) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,

@@ -114,8 +114,9 @@ def _toml(chance: random.Random) -> bytes:
     if chance.random() < 0.5:
         return mutated(text.encode(), chance)
     table = odd(tomllib.loads(text), chance)
-    lines = [f"{k} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)] if table else []
-    for name, part in table.items() if isinstance(table, dict) else ():
+    table = table if isinstance(table, dict) else {}
+    lines = [f"{k} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
+    for name, part in table.items():
         if isinstance(part, dict):
             lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in part.items())]
     return "\n".join(lines).replace('{"device": ', "{ device = ").replace(', "count": ', ", count = ").encode(
