@@ -12,7 +12,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check clean
+.PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check bundle clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -47,6 +47,16 @@ format: $(VENV)/dev
 # Worst, default and best of the tiny jobs, measured anew: the table of docs/measured.md.
 table: $(VENV)/megatron
 	PYTHONPATH=. $(BIN)/python tests/tools/measured_table.py
+
+# Everything that a node without a network needs, in build/autoscout-bundle.tar: wheels for this machine's Python, DuckDB's
+# extensions among them, and their checksums. There: tar xf, then sh bundle/install.sh ENVIRONMENT.
+bundle: $(VENV)/base-installed
+	rm -rf build/bundle && mkdir -p build/bundle
+	$(BIN)/python -m pip wheel --quiet --wheel-dir build/bundle . duckdb-extensions \
+		duckdb-extension-ducklake==1.5.5 duckdb-extension-postgres-scanner==1.5.5
+	cp tests/tools/install.sh build/bundle/
+	cd build/bundle && sha256sum -- *.whl > SHA256SUMS
+	tar -C build -cf build/autoscout-bundle.tar bundle
 
 # The pictures of docs/tui.md, from the recorded session.
 screenshots: $(VENV)/dev

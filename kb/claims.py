@@ -88,16 +88,32 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
     return row
 
 
+def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
+    """Takes all that is known of some sessions away, within the caller's transaction: how many measurements went, and
+    how many stay since others have them, too."""
+    s = {"s": sessions}
+    con.execute("CREATE OR REPLACE TEMP TABLE gone AS SELECT key FROM origin WHERE session IN (FROM unnest($s))", s)
+    counts = leave(con)
+    con.execute("DELETE FROM origin WHERE key IN (FROM gone)")
+    con.execute("DELETE FROM configuration WHERE key NOT IN (SELECT configuration FROM measurement)")
+    con.execute("DELETE FROM decision WHERE session IN (FROM unnest($s))", s)
+    con.execute("DELETE FROM session WHERE id IN (FROM unnest($s))", s)
+    con.execute("DELETE FROM journal WHERE session IN (FROM unnest($s))", s)
+    con.execute("DELETE FROM job WHERE id NOT IN (SELECT job_id FROM session UNION SELECT job_id FROM origin)")
+    return counts
+
+
 def settle(con: "DuckDBPyConnection") -> None:
     """The temporary table `claim` has all sources of some measurements: the first of each gets the row, the others are
     further ones. Those that measured or imported come before those that others only speak for (which go as soon as
-    there is another), sessions before imports, then by name."""
+    there is another), ours before those of others, sessions before imports, then by name."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS
-        SELECT *, row_number() OVER (PARTITION BY id ORDER BY hearsay, purpose = 'import', session) AS place
+        SELECT *, row_number() OVER (PARTITION BY id ORDER BY hearsay, theirs, purpose = 'import', session) AS place
         FROM (
-            SELECT c.*, o.session, c.purpose = 'answered' AS hearsay
+            SELECT
+                c.*, o.session, c.purpose = 'answered' AS hearsay, o.session IN (SELECT session FROM author) AS theirs
             FROM claim AS c INNER JOIN origin AS o ON o.key = c.origin
             QUALIFY row_number() OVER (PARTITION BY c.id, o.session ORDER BY hearsay, c.origin) = 1
         ) AS s

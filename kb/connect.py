@@ -23,6 +23,7 @@ _WRITER: dict[str, Any] = {
     "threads": 1,
 }
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
+_USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
 
 
@@ -74,6 +75,21 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
     return stack.enter_context(contextlib.closing(_connect(kb, True, wait_s, {} if files else _READER)))
 
 
+def own_folder(kb: Path, kind: str) -> Path:
+    """Where a knowledge base keeps its `sessions`, `imports` and `trash`: beside it; others in the same folder have
+    theirs. (One of another name than the usual that has its sessions in `sessions`, as all had, keeps them.)"""
+    if kb.name == _USUAL:
+        return kb.parent / kind
+    own = kb.with_name(f"{kb.name.removesuffix('.duckdb')}.{kind}")
+    first = (kb.parent / kind).exists() and not (kb.parent / _USUAL).exists()
+    return kb.parent / kind if first and not _marker(kb).exists() else own
+
+
+def _marker(kb: Path) -> Path:
+    """Of a knowledge base of another name than the usual: made with it, since its sessions are its own."""
+    return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
+
+
 def lock_path(kb: Path) -> Path:
     return kb.with_name(kb.name + ".lock")
 
@@ -122,6 +138,8 @@ def _create(kb: Path) -> None:
     log = kb.with_name(kb.name + ".wal")
     if log.exists():  # of a file that somebody removed; DuckDB would take it for the new one's
         os.replace(log, log.with_name(log.name + ".old"))
+    if kb.name != _USUAL:
+        _marker(kb).mkdir(exist_ok=True)
     os.replace(new, kb)
 
 

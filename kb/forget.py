@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kb import claims, door, store
-from kb.connect import reader, rewrite, writer
+from kb.connect import own_folder, reader, rewrite, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
 from kb.sharing.hosts import hashed_host
@@ -108,7 +108,7 @@ def deleted(kb: Path) -> list[str]:
 
 
 def _trash(kb: Path) -> Path:
-    return kb.parent / "trash"
+    return own_folder(kb, "trash")
 
 
 def _is_session(folder: Path) -> bool:
@@ -151,14 +151,7 @@ def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
     """How many measurements went, and how many stay since others have them, too."""
     s = {"s": sessions}
     con.execute("BEGIN")
-    con.execute("CREATE OR REPLACE TEMP TABLE gone AS SELECT key FROM origin WHERE session IN (FROM unnest($s))", s)
-    counts = claims.leave(con)
-    con.execute("DELETE FROM origin WHERE key IN (FROM gone)")
-    con.execute("DELETE FROM configuration WHERE key NOT IN (SELECT configuration FROM measurement)")
-    con.execute("DELETE FROM decision WHERE session IN (FROM unnest($s))", s)
-    con.execute("DELETE FROM session WHERE id IN (FROM unnest($s))", s)
-    con.execute("DELETE FROM journal WHERE session IN (FROM unnest($s))", s)
-    con.execute("DELETE FROM job WHERE id NOT IN (SELECT job_id FROM session UNION SELECT job_id FROM origin)")
+    counts = claims.remove(con, sessions)
     con.execute("INSERT INTO forgotten SELECT unnest($s), $at ON CONFLICT DO NOTHING", {**s, "at": time.time()})
     con.execute("COMMIT")
     return counts

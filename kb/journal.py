@@ -357,8 +357,7 @@ class Journal:
 
 
 def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[AnyEvent, int]]:
-    """Yields (event, offset after its line) from `offset` on; stops before a torn last line. `plain`: without the
-    control characters that a foreign journal's texts may hold, for terminals."""
+    """Yields (event, offset after its line); stops before a torn last line. `plain`: without control characters."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -368,7 +367,7 @@ def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[Any
                 offset += len(line)
                 try:
                     event = _decode(door.plain_json(line) if plain else line)
-                except msgspec.DecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise _damaged(path, offset, error) from error
                 yield event, offset
     except FileNotFoundError as error:
@@ -412,7 +411,7 @@ def _written_with(path: Path) -> int:
 def _records(line: bytes) -> int:
     try:
         fields = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return 0
     version = fields.get("records", 0) if isinstance(fields, dict) else 0
     return version if isinstance(version, int) else 0

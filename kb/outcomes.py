@@ -35,8 +35,10 @@ def outcomes(
     up_to: int | None = None,
     most: int = 2000,
     maximize: bool = False,
+    hints: bool = False,
 ) -> list[Outcome]:
-    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark).
+    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark). `hints`: of
+    those whose word is a hint, instead of ours and of those whose word answers (sharing/author_trust.py).
 
     Of more than `most` configurations: half the best by the first of `metrics`, half at random, always the same ones.
     """
@@ -48,7 +50,9 @@ def outcomes(
             f"""
             WITH chosen AS (
                 SELECT key, context FROM origin
-                WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                WHERE (session IN (SELECT session FROM authors WHERE level = 'hint')) = $hints
+                AND session NOT IN (SELECT session FROM authors WHERE level = 'ignore')
+                AND job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
                 AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ),
 
@@ -92,7 +96,7 @@ def outcomes(
             INNER JOIN configuration AS c ON c.key = d.configuration
             ORDER BY d.first
             """,
-            {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to, "most": most},
+            {"job": job_id, "contexts": contexts, "sessions": sessions, "up_to": up_to, "most": most, "hints": hints},
         ).fetchall()
     return [_outcome(metrics, row) for row in found]
 
@@ -116,6 +120,7 @@ def columns(
                 m.origin IN (
                     SELECT key FROM origin
                     WHERE job_id = $job AND ($contexts IS NULL OR list_contains($contexts::VARCHAR[], context))
+                    AND session NOT IN (SELECT session FROM authors WHERE level != 'answer')
                 )
                 AND m.status = 'ok' AND m.fidelity = 'measured' AND {value} IS NOT NULL
             """,

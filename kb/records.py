@@ -13,7 +13,8 @@ import msgspec
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
-#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic
+#   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; its guard;
+#      sessions of a traffic; drafts and a folder of the KV cache
 RECORDS = 4
 
 Value = bool | int | float | str
@@ -105,20 +106,34 @@ class Model(Strict, frozen=True):
     frozen_layers: int = 0
 
 
+class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """Requests that go on from each other. A session is `turns` requests (fixed, or quantiles as of lengths), each of
+    whose prompts is all that was said before and `input_len` new tokens; `think_s` seconds lie between an answer and
+    the next turn. `groups`: the shared beginning is one of so many (tenants, system prompts). `sub_calls`: after each
+    answer but the last an agent asks so many things at once, of a quarter of `input_len` on top of what was said, and
+    goes on when all are answered."""
+
+    turns: int | list[int] = 1
+    think_s: float = 0.0
+    groups: int = 1
+    sub_calls: int = 0
+
+
 class Traffic(Strict, frozen=True, omit_defaults=True):
     """Training: tokens per sample and samples per optimizer step. Serving: `rate` requests a second (open loop, Poisson
     arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`; lengths in
     tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
 
     A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
-    `rate` or `concurrency` only its lengths are used. `trace_id` is the hash of its content; reading a job
-    file fills it in.
+    `rate` or `concurrency` only its lengths are used. A trace in JSON lines (timestamp in ms, input_length,
+    output_length, hash_ids: what Mooncake publishes) says which blocks of 512 tokens prompts have in common.
+    `trace_id` is the hash of its content; reading a job file fills it in.
 
     Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of them (which a job that was
     read has as quantiles, too).
     """
 
-    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id")
+    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions")
 
     seq_len: int = 0
     global_batch: int = 0
@@ -131,6 +146,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
     lengths: str | list[int] = []
     trace_id: str = ""
+    sessions: Sessions | None = None
 
 
 class Node(Strict, frozen=True):
@@ -230,6 +246,14 @@ class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
     unit: str = ""
 
 
+class Draft(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """What guesses tokens for a served model: a method of vLLM's speculative decoding, and the folder of its `model`
+    (a draft model, or trained heads; "mtp" has its own in the served one)."""
+
+    method: Literal["eagle", "eagle3", "mtp", "draft_model", "medusa", "mlp_speculator"]
+    model: str = ""
+
+
 class Launch(Strict, frozen=True, omit_defaults=True):
     """How an experiment is started and how long it may measure.
 
@@ -242,6 +266,8 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
+    draft: Draft | None = None  # serving: what may guess tokens
+    kv_folder: str = ""  # serving: where a tier of the KV cache in files may lie
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
     warmup: int = 1
@@ -261,6 +287,19 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     end_early: bool = True
 
 
+class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """A person's own check of what may cost quality: where one of `knobs` is not as in the reference, `command` (with
+    placeholders: knobs, {model}, {flags} of the engine) has to say a number, the last group of `pattern`, within its
+    limit. Run once for each combination of their values."""
+
+    command: str = ""
+    pattern: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    knobs: list[str] = msgspec.field(default_factory=lambda: ["kv_cache_dtype", "quantization", "fp8"])
+    timeout_s: float = 3600.0
+
+
 class Job(Strict, frozen=True):
     """What is tuned: the paper's workload 𝒲."""
 
@@ -274,6 +313,7 @@ class Job(Strict, frozen=True):
     budget: Budget = Budget()
     space: SpaceLimits = SpaceLimits()
     launch: Launch = Launch()
+    guard: Guard = Guard()
 
     @property
     def devices(self) -> int:

@@ -176,6 +176,7 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
                 list(DISTINCT s.id ORDER BY s.id) AS sessions, any_value(s.devices) AS devices
             FROM session AS s
             INNER JOIN origin AS o ON o.session = s.id
+            WHERE s.id NOT IN (SELECT session FROM authors WHERE level = 'ignore')
             GROUP BY s.job_id, s.cluster, o.context
         )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from kb import door, lock, rows
 from kb import journal as journals
-from kb.connect import reader, writer, writer_if
+from kb.connect import own_folder, reader, writer, writer_if
 from kb.records import RECORDS, AutoscoutError, Job, Measurement
 from kb.sharing import lake
 
@@ -33,7 +33,7 @@ def default_path() -> Path:
 
 def sessions_folder(kb: Path) -> Path:
     """Holds `<session id>/journal.jsonl` of every session of this knowledge base."""
-    return kb.parent / "sessions"
+    return own_folder(kb, "sessions")
 
 
 def session_folder(kb: Path, session: str) -> Path:
@@ -43,7 +43,7 @@ def session_folder(kb: Path, session: str) -> Path:
 
 def imports_folder(kb: Path) -> Path:
     """Holds a file for every import (kb/imports.py)."""
-    return kb.parent / "imports"
+    return own_folder(kb, "imports")
 
 
 def is_running(folder: Path) -> bool:
@@ -126,12 +126,20 @@ def mark(kb: Path) -> int:
 
 
 def measurements(
-    kb: Path, *, job: str | None = None, context: str | None = None, up_to: int | None = None, short: bool = False
+    kb: Path,
+    *,
+    job: str | None = None,
+    context: str | None = None,
+    up_to: int | None = None,
+    short: bool = False,
+    answers: bool = False,
 ) -> list[tuple[str, Measurement]]:
     """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
     did to experiments, which is no fact about a configuration (the view `incidents` has it).
 
-    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early.
+    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early. `answers`:
+    only what may stand for a run here: ours, and what those measured successfully whose word answers
+    (sharing/author_trust.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -140,10 +148,19 @@ def measurements(
             (m.fidelity = 'measured' OR ($short AND m.fidelity = 'short')) AND m.status != 'infrastructure'
             AND ($job IS NULL OR o.job_id = $job)
             AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
+            AND (
+                NOT $answers OR o.session NOT IN (SELECT session FROM authors)
+                OR (m.status = 'ok' AND o.session IN (SELECT session FROM authors WHERE level = 'answer'))
+            )
             """,
-            {"job": job, "context": context, "up_to": up_to, "short": short},
+            {"job": job, "context": context, "up_to": up_to, "short": short, "answers": answers},
         )
     return [(row["session"], rows.measurement(row)) for row in found]
+
+
+def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:
+    """What a session need not run again, runs that were ended early among it."""
+    return measurements(kb, job=job, context=context, up_to=up_to, short=True, answers=True)
 
 
 def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = None) -> list[list[str]]:
@@ -152,7 +169,8 @@ def orderings(kb: Path, job_id: str | None = None, sessions: list[str] | None = 
         rows = con.execute(
             """
             SELECT ordering FROM orderings
-            WHERE winner AND ($job IS NULL OR job_id = $job)
+            WHERE winner AND session NOT IN (SELECT session FROM authors WHERE level != 'answer')
+                AND ($job IS NULL OR job_id = $job)
                 AND ($sessions IS NULL OR list_contains($sessions::VARCHAR[], session))
             ORDER BY session_unix_s DESC, session, reward DESC
             """,
@@ -327,15 +345,17 @@ def cluster_name(job: Job) -> str:
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
     for seq, event in enumerate(tail.events, tail.line):
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
-            later = isinstance(event, journals.Later)
             if isinstance(event, journals.SessionEnded) and event.problem:
                 event = msgspec.structs.replace(event, problem=door.without_places(event.problem))
+            kind, body = event.__struct_config__.tag, event
+            if isinstance(event, journals.Later):
+                kind, body = event.kind, event.body
             yield {
                 "session": tail.started.session,
                 "seq": seq,
-                "type": event.kind if later else event.__struct_config__.tag,
+                "type": kind,
                 "unix_s": event.at,
-                "body": rows.json(event.body if later else event),
+                "body": rows.json(body),
             }
 
 

@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from tui.hygiene import PlainStream
 from tui.options import note
-from tui.plain import PlainStream
 from tui.verbs import (
     benching,
     calibrating,

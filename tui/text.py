@@ -1,10 +1,12 @@
 """How values are written for people: plain, aligned, no colour by itself."""
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from kb.records import Job
+from kb.door import LATEST
+from kb.records import Job, Measurement
 
 _UNITS = {
     "step_time_s": "s/iter",
@@ -26,6 +28,13 @@ def number(value: float) -> str:
 def metric(job: Job, value: float) -> str:
     name = job.objective.metric
     return f"{number(value)} {_UNITS.get(name, name)}"
+
+
+def when_and_where(m: Measurement) -> str:
+    """Of a measurement that was known: ", 2026-11-22 on host-1a2b3c4d", as far as it says."""
+    host = m.rank_devices[0].partition(":")[0] if m.rank_devices else ""
+    day = time.strftime(", %Y-%m-%d", time.gmtime(m.at)) if 0 < m.at < LATEST else ""
+    return f"{day}{f' on {host}' if host else ''}"
 
 
 def clock(seconds: float) -> str:

@@ -3,14 +3,21 @@
 Everything may be missing: the program, an answer in time, a number ("[N/A]" in containers and on unified memory).
 """
 
+import contextlib
+import os
+import re
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 
 import msgspec
 
+_PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
+_LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
 _OWN = 0.1  # share of the memory that a driver, a display or an idle context may hold
 
 
@@ -87,16 +94,86 @@ def more_than(before: list[Gpu]) -> float | None:
     return max(more, default=None)
 
 
-def asked(query: str, limit_s: float = _LIMIT_S) -> str:
+def driver() -> str:
+    """Its version; "" where it does not answer."""
+    return asked("--query-gpu=driver_version").partition("\n")[0].strip()
+
+
+def silence() -> str:
+    """ "" or why the driver's program says nothing of any GPU."""
+    if shutil.which(_PROGRAM) is None:
+        return "there is no NVIDIA driver (nvidia-smi not found)"
+    said, in_time = _said(f"--query-gpu={_FIELDS}", _LIMIT_S)
+    if not in_time:
+        return f"nvidia-smi did not answer within {_LIMIT_S:.0f} s"
+    if parsed(said):
+        return ""
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    return f"nvidia-smi is there, but no driver answers it{f' ({first[:160]})' if first else ''}"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`errors`: uncorrected ECC errors of each GPU since the driver was loaded, by uuid; `lost`: what the driver says
+    of those that it lost."""
+
+    errors: dict[str, int] = {}
+    lost: list[str] = []
+
+
+def health() -> Health:
+    """Nothing is known of what no driver tells."""
+    errors, lost = {}, []
+    for line in asked("--query-gpu=uuid,ecc.errors.uncorrected.volatile.total", limit_s=5.0).splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if _LOST.search(line):
+            lost.append(" ".join(line.split()))
+        elif len(cells) == 2 and cells[1].isdigit():
+            errors[cells[0]] = int(cells[1])
+    return Health(errors, lost)
+
+
+def broke(before: Health, now: Health) -> str:
+    """ "" or what happened to the GPUs meanwhile."""
+    said = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
+    said += [
+        f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"
+        for uuid, count in now.errors.items()
+        if count > before.errors.get(uuid, count)
+    ]
+    return "; ".join(said)
+
+
+def asked(query: str, limit_s: float | None = None) -> str:
     """The driver's program's answer as CSV without head and units; "" where there is none in time."""
-    program = shutil.which("nvidia-smi")
+    return _said(query, _LIMIT_S if limit_s is None else limit_s)[0]
+
+
+def _said(query: str, limit_s: float) -> tuple[str, bool]:
+    """(what it said, in time). Whatever it started that hangs in the driver is not waited for."""
+    program = shutil.which(_PROGRAM)
     if program is None:
-        return ""
-    command = [program, query, "--format=csv,noheader,nounits"]
+        return "", True
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                [program, query, "--format=csv,noheader,nounits"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+                return "", False
+            output.seek(0)
+            return output.read().decode(errors="replace"), True
+    except OSError:
+        return "", True
 
 
 def _gib(cell: str) -> float | None:

@@ -26,16 +26,26 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     winner = Configuration(found.best.configuration)
     default = found.default.configuration if found.default else {}
     if not assignments:
-        return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint)
+        return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
     space = JobSpace.of_job(job)
     other = completed(space, parse(space, assignments), winner)
     told = of_checkpoint(job, Configuration(default), other) if default else ""
-    return job, launch(job, other, space.name(other), "not the winner: asked for with --config", told)
+    note = "not the winner: asked for with --config"
+    return job, launch(job, other, space.name(other), note, told, found.environment)
 
 
-def launch(job: Job, configuration: Configuration, name: str, evidence: str, checkpoint: str = "") -> Launch:
-    """Errors: AutoscoutError (exit 2) for a target that has no launch command yet."""
-    found = target_of(job).launch(job, configuration)
+def launch(
+    job: Job,
+    configuration: Configuration,
+    name: str,
+    evidence: str,
+    checkpoint: str = "",
+    environment: dict[str, str] | None = None,
+) -> Launch:
+    """`environment`: what it was measured on. Errors: AutoscoutError (exit 2) for a target that has no launch command
+    yet."""
+    target = target_of(job)
+    found = target.as_measured(target.launch(job, configuration), environment or {})
     return msgspec.structs.replace(found, name=name, evidence=evidence, checkpoint=checkpoint)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import reference_of
 from autoscout.running import equivalence
-from autoscout.targets.jobs import JobSpace, expert_default, meanings
+from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
 from autoscout.targets.target import target_of
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
@@ -68,12 +68,14 @@ def best_of_job(kb: Path, job: Job) -> Best:
     job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
     space = JobSpace.of_job(job)
     default = expert_default(space)
-    known = [(session, m) for session, m in store.measurements(kb, job=job.id) if m.fidelity == "measured"]
+    known = [
+        (session, m) for session, m in store.measurements(kb, job=job.id, answers=True) if m.fidelity == "measured"
+    ]
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
     rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
-    reference = equivalence.Reference(target_of(job).equivalence(job), default.id)
+    reference = equivalence.Reference(check_of(job), default.id)
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)

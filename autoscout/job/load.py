@@ -16,7 +16,7 @@ from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Job, MetricSource, Model, Traffic
+from kb.records import AutoscoutError, Budget, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
@@ -60,6 +60,9 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
     def absolute(name: str) -> str:
         return name if not name or Path(name).is_absolute() else str((folder / name).resolve())
 
+    draft = job.launch.draft
+    if draft and (folder / draft.model).exists():  # else the name of a model that vLLM knows where to find
+        draft = msgspec.structs.replace(draft, model=absolute(draft.model))
     return msgspec.structs.replace(
         job,
         traffic=_with_trace(
@@ -73,6 +76,8 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
             job.launch,
             recorded=absolute(job.launch.recorded),
             model_path=absolute(job.launch.model_path),
+            draft=draft,
+            kv_folder=absolute(job.launch.kv_folder),
             path=absolute(job.launch.path or ("." if job.target == "command" else "")),
         ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
@@ -146,10 +151,25 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "objective needs exactly one of minimize and maximize"
     for name, source in job.launch.metrics.items():
         yield from _metric_problems(f"launch.metrics.{name}", source)
+    yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+
+
+def _guard_problems(guard: Guard) -> typing.Iterator[str]:
+    if not guard.command:
+        if guard != Guard():
+            yield "guard has no command that says a number"
+        return
+    try:
+        if not re.compile(guard.pattern).groups:
+            yield "guard.pattern needs a group for the number, such as 'acc = ([\\d.]+)'"
+    except re.error as error:
+        yield f"guard.pattern: {error}"
+    if guard.at_least is None and guard.at_most is None:
+        yield "guard needs at_least or at_most, the limit of the number that its command says"
 
 
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
@@ -197,6 +217,10 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
         yield from _not_positive("traffic", traffic, ("seq_len", "global_batch"))
         return
     yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))
+    if job.launch.draft and not job.launch.draft.model and job.launch.draft.method != "mtp":
+        yield f"launch.draft.method = '{job.launch.draft.method}' needs launch.draft.model, the folder of what guesses"
+    if traffic.sessions:
+        yield from _session_problems(traffic, traffic.sessions)
     if traffic.rate and traffic.concurrency:
         yield "traffic has both rate (open loop) and concurrency (closed loop); give one"
     if not (traffic.rate or traffic.concurrency or traffic.trace):
@@ -208,6 +232,18 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
             yield f"traffic.{name} = {getattr(traffic, name)} must be more than 0 (or give a trace)"
         if lengths != sorted(lengths):
             yield f"traffic.{name} gives quantiles from the least to the largest: {sorted(lengths)}"
+
+
+def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[str]:
+    yield from _not_positive("traffic.sessions", sessions, ("groups",))
+    yield from _negative("traffic.sessions", sessions, ("think_s", "sub_calls"))
+    turns = sessions.turns if isinstance(sessions.turns, list) else [sessions.turns]
+    if not turns or min(turns) < 1 or turns != sorted(turns):
+        yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles from the least to the largest)"
+    if sessions.groups > 1 and not traffic.shared_prefix:
+        yield "traffic.sessions.groups are of shared beginnings; give traffic.shared_prefix, their length"
+    if traffic.trace:
+        yield "traffic has both sessions and a trace; a trace of block hashes says itself what goes on from what"
 
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:

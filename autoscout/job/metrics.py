@@ -22,8 +22,9 @@ SERVING_METRICS = (
     "kv_needed_tokens",
     "peak_memory_gib",
     "cpu_s",
+    "joules_per_token",
 )
-TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s")
+TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
 _OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # a person's own may go either way
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
@@ -56,6 +57,8 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
             f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each of "
             f"cluster.nodes its price_per_hour"
         )
+    if "joules_per_token" in (*wanted, *limited) and any(node.device == "cpu" for node in job.cluster.nodes):
+        yield "joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes; ask for it on GPUs"
     if objective.metric == "max_rate_rps":
         if job.traffic.concurrency:
             yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"

@@ -38,6 +38,8 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
     if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is list and isinstance(data, list):
         for i, item in enumerate(data):
             _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
+    if isinstance(kind, types.UnionType):  # a struct or nothing
+        kind = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)), kind)
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
         return
     written = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))

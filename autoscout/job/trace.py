@@ -2,21 +2,32 @@
 
 import csv
 import gzip
+import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from autoscout.job.sessions import longest, talks
 from kb.records import AutoscoutError, Job
 
+HASHED = (".jsonl", ".jsonl.gz")  # traces that say which blocks prompts have in common
+BLOCK = 512  # tokens of such a block
+_SAMPLE = 200  # requests of sessions that stand for all
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
 # As the Azure LLM inference traces call them (AzurePublicDataset); their arrivals are times of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
 def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """(arrivals in seconds from the first or None, input tokens, output tokens) of a CSV, gzipped or not, in the order
-    of arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    """(arrivals in seconds from the first or None, input tokens, output tokens) of a CSV or of JSON lines, gzipped or
+    not, in the order of arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    if path.name.endswith(HASHED):
+        rows = _hashed(path)
+        times = np.array([float(row["timestamp"]) / 1000 for row in rows])
+        asked, answered = (np.array([int(row[k]) for row in rows]) for k in ("input_length", "output_length"))
+        return times - times[0], asked, answered
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
             reader = csv.DictReader(file)
@@ -34,6 +45,45 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         return None, table[:, 1].astype(int), table[:, 2].astype(int)
     table = table[np.argsort(table[:, 0], kind="stable")]
     return table[:, 0] - table[0, 0], table[:, 1].astype(int), table[:, 2].astype(int)
+
+
+def read_blocks(path: Path) -> list[list[int]]:
+    """The hashes of each prompt's blocks of `BLOCK` tokens, in the order of arrival; [] for a trace that has none."""
+    return [list(row["hash_ids"]) for row in _hashed(path)] if path.name.endswith(HASHED) else []
+
+
+def _hashed(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    rows.append(_hashed_row(path, number, line))
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise AutoscoutError(f"{path}: cannot read this trace ({error})", 2) from error
+    if not rows:
+        raise AutoscoutError(f"{path}: the trace has no requests", 2)
+    return sorted(rows, key=lambda row: row["timestamp"])
+
+
+def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        numbers = [float(row[k]) for k in ("timestamp", "input_length", "output_length")]
+        blocks = [int(h) for h in row["hash_ids"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AutoscoutError(
+            f"{path}, line {number}: {type(error).__name__} {error}; a line has timestamp (ms), input_length, "
+            f"output_length and hash_ids",
+            2,
+        ) from error
+    if not (numbers[0] >= 0 and all(1 <= n < 1e9 for n in numbers[1:]) and len(blocks) <= -(-numbers[1] // BLOCK)):
+        raise AutoscoutError(
+            f"{path}, line {number}: {numbers[1]:g} in, {numbers[2]:g} out, {len(blocks)} blocks of {BLOCK}; "
+            f"lengths are at least 1, and a prompt has no more blocks than tokens fill",
+            2,
+        )
+    return {**row, "hash_ids": blocks}
 
 
 def _seconds(arrival: str) -> float:
@@ -65,6 +115,9 @@ def lengths(job: Job) -> tuple[list[int], list[int]]:
     Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
     """
     traffic = job.traffic
+    if traffic.sessions:
+        sample = talks(traffic, traffic.sessions, _SAMPLE, np.random.default_rng(0))
+        return [*sample.input_len.tolist(), longest(traffic, traffic.sessions)], _listed(traffic.output_len)
     if not traffic.trace:
         return _listed(traffic.input_len), _listed(traffic.output_len)
     _, inputs, outputs = read_trace(Path(traffic.trace))

@@ -14,6 +14,8 @@ from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
+_SHM = "/dev/shm"
+_MORE_SHM = "make room there; a container gets more by `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 
@@ -33,6 +35,7 @@ def examine(kb: Path, job: Job | None) -> list[Finding]:
         _memory(),
         *_target(job),
         _gpu(),
+        _shared_memory(),
         _knowledge_base(kb),
         _filesystem(kb),
     ]
@@ -76,21 +79,45 @@ def _target(job: Job | None) -> list[Finding]:
 
 def _gpu() -> Finding:
     """What the driver answers, not only that it is there."""
-    if shutil.which("nvidia-smi") is None:
-        return Finding(subject="gpu", ok=False, found="no NVIDIA driver (nvidia-smi not found): CPU jobs only")
     seen = gpus.look()
     if not seen:
+        silence = gpus.silence()
+        if silence.startswith("there is no"):
+            return Finding(subject="gpu", ok=False, found=f"{silence.removeprefix('there is ')}: CPU jobs only")
         return Finding(
             subject="gpu",
             ok=False,
-            found="nvidia-smi is there, but no driver answers it",
-            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted",
+            found=silence,
+            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted, and one "
+            "that "
+            "is only slow is quick in persistence mode (`nvidia-smi -pm 1`)",
+        )
+    if lost := gpus.health().lost:
+        return Finding(
+            subject="gpu",
+            ok=False,
+            found=f"{len(seen)} answer, and the driver lost {len(lost)}: {lost[0]}",
+            remedy="reset or replace it (`nvidia-smi -r`, `dmesg | grep Xid`), or restart the machine",
         )
     counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
     found = ", ".join(f"{count} × {name}" for name, count in counted.items())
     if busy := gpus.held():
         return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end what else runs there, or wait")
     return Finding(subject="gpu", ok=True, found=found)
+
+
+def _shared_memory() -> Finding:
+    """NCCL, vLLM and data loaders exchange data there; containers have 64 MiB by default."""
+    try:
+        free = shutil.disk_usage(_SHM).free / 2**30
+    except OSError as error:
+        return Finding(subject="shared memory", ok=False, found=f"{_SHM}: {error.strerror}", remedy=_MORE_SHM)
+    return Finding(
+        subject="shared memory",
+        ok=free >= 1.0,
+        found=f"{free:.1f} GiB free in {_SHM}",
+        remedy="" if free >= 1.0 else _MORE_SHM,
+    )
 
 
 def _knowledge_base(kb: Path) -> Finding:

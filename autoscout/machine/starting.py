@@ -6,10 +6,10 @@ What they run today is kept as it is (containers and their options too) and beco
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
+from autoscout.cluster import gpus
 from autoscout.job.presets import devices as known_devices
 from autoscout.targets.target import names, target
 from kb.records import AutoscoutError
@@ -79,15 +79,10 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
 
 def here() -> tuple[str, int]:
     """(kind, count) of this machine's devices, as job files name them."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return "cpu", 0
-    gpus = [line.strip().lower() for line in said.splitlines() if line.strip()]
+    names = [gpu.name.lower() for gpu in gpus.look()]
     kinds = sorted(known_devices(), key=len, reverse=True)
-    kind = next((k for k in kinds if gpus and re.search(rf"\b{re.escape(k.split('-')[0])}\b", gpus[0])), "")
-    return (kind or "cpu", len(gpus)) if gpus else ("cpu", 0)
+    kind = next((k for k in kinds if names and re.search(rf"\b{re.escape(k.split('-')[0])}\b", names[0])), "")
+    return kind or "cpu", len(names)
 
 
 def _of_line(

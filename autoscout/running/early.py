@@ -18,6 +18,8 @@ from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
 _SPREAD = 0.03  # between two runs of one configuration, where none was measured twice
+_FEW = 4  # iterations from which on an interval is believed
+_USUAL = 10  # who asks for more than that gets them
 _NARROW = 0.01  # of the width: more iterations would hardly say more
 
 
@@ -43,12 +45,13 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float) -> str:
-    """ "" or why a run may end: as many iterations as wanted with a narrow interval, or the time for it is over."""
+    """ "" or why a run may end: its interval is narrow after as many iterations as wanted (of the usual number fewer
+    will do), or the time for it is over."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
         return f"measured for {spent_s:.1f} s"
-    if len(costs) < wanted:
+    if len(costs) < (wanted if wanted > _USUAL else min(wanted, _FEW)):
         return ""
     half = width(costs)
     return f"known within {half:.1%}" if half <= _NARROW else ""

@@ -33,6 +33,15 @@ class Profiler(Protocol):
 
 
 @runtime_checkable
+class Confirming(Protocol):
+    """A profiler whose last runs are not like those of the search."""
+
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are those of the final confirmation."""
+        ...
+
+
+@runtime_checkable
 class Placed(Protocol):
     """A profiler that can choose among more devices than the job asks for."""
 

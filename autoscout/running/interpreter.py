@@ -1,7 +1,10 @@
 """What an experiment runs on: versions and devices of the target, found without starting an experiment."""
 
+import contextlib
 import hashlib
 import json
+import os
+import pwd
 import subprocess
 import sys
 import tempfile
@@ -43,7 +46,9 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
                 start_new_session=True,
             )
         except OSError as error:
-            raise AutoscoutError(f"{interpreter}: cannot be run ({error.strerror}); check launch.python", 2) from error
+            raise AutoscoutError(
+                f"{interpreter}: cannot be run ({_why(command[0], error)}); check launch.python", 2
+            ) from error
         finished = processes.exited(process, _LIMIT_S)
         processes.end(process, 0.0)
         output.seek(0)
@@ -61,6 +66,16 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
             2,
         )
     return found
+
+
+def _why(program: str, error: OSError) -> str:
+    """Of a program that is closed to this user whose it is."""
+    said = error.strerror or type(error).__name__
+    if not isinstance(error, PermissionError):
+        return said
+    with contextlib.suppress(OSError, KeyError):
+        return f"{said}: it belongs to {pwd.getpwuid(os.stat(program).st_uid).pw_name}"
+    return f"{said}: its folder belongs to another user"
 
 
 def hash_of(files: Iterable[Path]) -> str:

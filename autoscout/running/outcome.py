@@ -114,9 +114,11 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
     if found is None and (_contains(error, _BROKEN_DEVICE) or error.type == "DistBackendError"):
         found = symptoms.find(results.logs(folder).get(error.rank, ""))
     if found is None and error.type in ("OutOfMemoryError", "MemoryError"):
-        found = symptoms.Found(symptoms.SYMPTOMS[0], error.message)
+        found = symptoms.Found(symptoms.OUT_OF_MEMORY, error.message)
     if found is None and error.phase == "import":  # nothing of the configuration has been read yet
         found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
+    if found is None and error.phase == "groups" and not error.in_megatron:  # torch's own start of the ranks
+        found = symptoms.Found(symptoms.STARTING, f"{error.type}: {error.message}")
     if found is not None:
         if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):
             return "oom", _sentence(error, folder)
@@ -150,8 +152,8 @@ def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
     waited = {rank: name for rank, text in logs.items() if rank >= 0 and (name := symptoms.hung(text))}
     for error in errors:
         if error.rank not in waited and _contains(error, _WAITED):
-            names = _COLLECTIVE.findall(error.traceback)
-            waited[error.rank] = names[-1] if names else "a collective"
+            names = [*_COLLECTIVE.findall(error.traceback), symptoms.hung(error.message)]
+            waited[error.rank] = next((name for name in reversed(names) if name), "a collective")
     return waited
 
 

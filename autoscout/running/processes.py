@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,13 @@ _GONE_LIMIT_S = 10.0  # after SIGKILL: freeing what a GPU held takes a while
 def leashed(command: list[str]) -> list[str]:
     """The command, tied to the calling thread: the kernel kills it when that ends, whatever the cause."""
     return [sys.executable, str(WORKER / "leash.py"), str(os.getpid()), *command]
+
+
+def free_port() -> int:
+    """One that nobody listens on now; somebody else may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def exited(process: subprocess.Popen[bytes], within_s: float) -> bool:

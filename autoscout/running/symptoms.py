@@ -5,7 +5,7 @@ Collected from PyTorch, NCCL, Transformer Engine, Triton and their issue tracker
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -22,13 +22,14 @@ class Symptom(msgspec.Struct, frozen=True):
 
 
 _PACKAGES = "reinstall it for this version of torch and this GPU, in the interpreter of launch.python"
-SYMPTOMS = (
-    Symptom(
-        "oom",
-        r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
-        r"|Failed to CUDA (?:host )?[mc]alloc|can't allocate memory|Cannot allocate memory|std::bad_alloc",
-        "out of memory",
-    ),
+OUT_OF_MEMORY = Symptom(
+    "oom",
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
+    r"|Failed to CUDA (?:host )?[mc]alloc|can't allocate memory|Cannot allocate memory|std::bad_alloc",
+    "out of memory",
+)
+# The machine's, in this order: what is said of a device comes before what follows from it.
+MACHINE = (
     Symptom(
         "infrastructure",
         r"Free memory on device \S+ [^.]*? on startup is less than desired",
@@ -37,36 +38,58 @@ SYMPTOMS = (
     ),
     Symptom(
         "infrastructure",
-        r"\bS?Xid\b|ECC error|fallen off the bus|CUDA error: hardware|cudaErrorECC",
-        "a GPU is broken (ECC or Xid error)",
+        r"\bS?Xid\b|ECC error|GPU is lost|fallen off the bus|device handle for GPU|CUDA error: hardware"
+        r"|cudaErrorECC|CUDA_ERROR_(?:ECC|HARDWARE|NVLINK)\w*|(?i:nvlink error|hardware error)|row remap",
+        "a GPU is broken (ECC or Xid error, or lost)",
         "reset or replace the GPU; `dmesg | grep Xid` and `nvidia-smi -q` name it",
     ),
     Symptom(
         "infrastructure",
-        r"shared memory (?:segment|object)|insufficient shared memory|posix_fallocate failed|No space left on device"
-        r"|failed to extend /dev/shm",
+        r"shared memory (?:segment|object|limit)|(?:insufficient|out of) shared memory|posix_fallocate failed"
+        r"|failed to extend /dev/shm|[Bb]us error|SIGBUS|No space left on device|Disk quota exceeded"
+        r"|Read-only file system|Stale file handle|Input/output error|Transport endpoint is not connected",
         "no room in /dev/shm or on a disk",
         "make room there; a container gets more by `--shm-size=16g`",
     ),
     Symptom(
         "infrastructure",
-        r"system not yet initialized",
+        r"Too many open files|can't start new thread|pthread_create failed|Resource temporarily unavailable",
+        "a limit of this user is reached (open files or processes)",
+        "raise it (`ulimit -n`, `ulimit -u`), or the container's `--pids-limit`",
+    ),
+    Symptom(
+        "infrastructure",
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
         "the GPUs' NVSwitch fabric is not up",
         "start the fabric manager of the driver's own version (`systemctl start nvidia-fabricmanager`)",
     ),
     Symptom(
         "infrastructure",
-        r"driver version is insufficient|forward compatibility was attempted|unsupported display driver"
-        r"|driver on your system is too old",
-        "the driver is too old for this build of torch",
-        "update the NVIDIA driver, or install a torch for an older CUDA",
+        r"driver version is insufficient|forward compatibility was attempted|[Uu]nsupported display driver"
+        r"|driver on your system is too old|(?:Driver/library|driver/library|kernel module) version mismatch"
+        r"|CUDA_ERROR_(?:COMPAT|UNSUPPORTED_PTX)\w*|API mismatch",
+        "the driver does not fit this build of torch, or its own libraries",
+        "update the NVIDIA driver (and restart the machine after an update), or install a torch for an older CUDA",
+    ),
+    Symptom(
+        "infrastructure",
+        r"invalid device ordinal",
+        "there are fewer GPUs than ranks",
+        "check CUDA_VISIBLE_DEVICES, that no GPU was lost (`nvidia-smi`), and that the scheduler gave this job as many",
     ),
     Symptom(
         "infrastructure",
         r"No CUDA GPUs are available|no GPUs found|CUDA driver initialization failed|no CUDA-capable device"
-        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999",
+        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999"
+        r"|(?:Cuda failure|CUDA error:) '?initialization error"
+        r"|Error\b[^\n]*libcuda\.so|(?:Failed to|Can't) initialize NVML|NVML: Failed|nvml\w+\(\) failed"
+        r"|(?i:nvidia-smi has failed)|Failed to infer device type"
+        r"|CUDA_ERROR_(?:NO_DEVICE|NOT_INITIALIZED|DEVICE_UNAVAILABLE|STUB)\w*|Failed to initialize CUDA"
+        r"|not compiled with CUDA|doesn't have NCCL built in",
         "torch finds no GPU",
-        "check the driver (`nvidia-smi`), the container's flags (`--gpus all`) and CUDA_VISIBLE_DEVICES",
+        "check the driver (`nvidia-smi`), the container's flags (`--gpus all`) and CUDA_VISIBLE_DEVICES, and that "
+        "torch "
+        "is no build for CPUs",
     ),
     Symptom(
         "infrastructure",
@@ -76,7 +99,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "infrastructure",
-        r"Address already in use|EADDRINUSE",
+        r"(?i:address already in use)|EADDRINUSE",
         "a port is in use",
         "end what else listens there",
     ),
@@ -88,42 +111,72 @@ SYMPTOMS = (
     ),
     Symptom(
         "infrastructure",
-        r"name 'TE\w+' is not defined|transformer_engine\S*: undefined symbol"
+        r"name 'TE\w+' is not defined|transformer_engine\S*: undefined symbol|module 'transformer_engine' has no"
         r"|transformer_engine(?:.*\n){0,3}.*StopIteration",
         "Transformer Engine is missing or was built for another torch",
         _PACKAGES,
     ),
-    Symptom("infrastructure", r"undefined symbol", "a library was built for another torch", _PACKAGES),
+    Symptom(
+        "infrastructure",
+        r"undefined symbol|(?m:^lib\S+|Error\b[^\n]*): cannot open shared object file"
+        r"|SUBLIBRARY_LOADING_FAILED|Could not load library"
+        r"|Unable to load any of|[`'](?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|mismatches the version that was used"
+        r"|(?:compiled|built) (?:using|with|against) (?:NumPy|a different|different|PyTorch|torch|CUDA)"
+        r"|numpy\.dtype size changed|binary incompatibility|invalid ELF header",
+        "a library is missing or was built for another torch",
+        _PACKAGES,
+    ),
     Symptom(
         "infrastructure",
         r"Ninja is required|cannot find -l\w+|CUDA_HOME environment variable is not set|nvcc: not found"
-        r"|Failed to find C compiler",
+        r"|Failed to find C compiler|No such file or directory: '\S*(?:nvcc|ninja|gcc)'|Error building extension"
+        r"|fatal error: [\w/.]+\.h(?:pp)?: No such file|ninja: build stopped",
         "extensions cannot be built here (ninja, a compiler or CUDA's libraries are missing)",
         "install them in the interpreter's environment (`pip install ninja`; gcc; libcuda on the linker's path)",
     ),
     Symptom(
         "infrastructure",
-        r"device kernel image is invalid|no kernel image is available|PTX was compiled with an unsupported",
+        r"device kernel image is invalid|no kernel image is available|PTX was compiled with an unsupported"
+        r"|is not compatible with the current PyTorch installation|Unsupported gpu architecture",
         "a package has no kernels for this GPU",
         _PACKAGES,
     ),
     Symptom(
         "infrastructure",
-        r"NCCL WARN NET/|ibv_\w+ failed|ncclSystemError|unhandled system error|No route to host",
+        r"peer access is not supported|CUDA IPC handle|cudaIpc\w+ failed|peer mapping resources exhausted",
+        "the GPUs cannot reach each other's memory",
+        "check `nvidia-smi topo -m` and the container's isolation (`--ipc=host`); NCCL_P2P_DISABLE=1 goes without",
+    ),
+    Symptom(
+        "infrastructure",
+        r"NCCL WARN NET/|NCCL WARN socket\w*: (?:.*failed|.*error)|ibv_\w+ failed|ncclSystemError"
+        r"|unhandled system error"
+        r"|No route to host|Network is unreachable|client socket has (?:timed out|failed)|workers joined"
+        r"|Rendezvous(?:Timeout|Connection|Closed)Error|Name or service not known|name resolution|getaddrinfo"
+        r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
+        r"|No socket interface found|no interface found|Unable to find interface",
         "the network between the ranks fails",
-        "check links and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; NCCL_DEBUG=WARN "
-        "says more",
+        "check links, names and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; "
+        "NCCL_DEBUG=WARN says more",
     ),
 )
+SYMPTOMS = (OUT_OF_MEMORY, *MACHINE)
 IMPORTS = Symptom(
     "infrastructure",
     "",
     "the packages of the interpreter do not go together",
     "reinstall those that the message names in the interpreter of launch.python",
 )
-SHARED_MEMORY = next(s for s in SYMPTOMS if "/dev/shm" in s.sign)
-BY_OTHERS = next(s for s in SYMPTOMS if s.about.startswith("another process"))
-_ALL = re.compile("|".join(f"(?P<s{i}>{symptom.sign})" for i, symptom in enumerate(SYMPTOMS)))
+STARTING = Symptom(
+    "infrastructure",
+    "",
+    "the ranks do not come together",
+    "check the driver and the network between them; NCCL_DEBUG=WARN and TORCH_DISTRIBUTED_DEBUG=DETAIL say more",
+)
+SHARED_MEMORY = next(s for s in MACHINE if "/dev/shm" in s.sign)
+BROKEN_GPU = next(s for s in MACHINE if "Xid" in s.sign)
+BY_OTHERS = next(s for s in MACHINE if s.about.startswith("another process"))
+_SIGNS = [re.compile(symptom.sign) for symptom in SYMPTOMS]
 _HUNG = re.compile(r"Watchdog caught collective operation timeout[^\n]*?OpType=(\w+)")
 _SIZE = r"([\d.]+) ([KMG]i)B"
 _FULL = re.compile(
@@ -141,12 +194,15 @@ class Found(msgspec.Struct, frozen=True):
     line: str  # that says it
 
 
-def find(text: str) -> Found | None:
-    """The first symptom in a text, the whole of which is read."""
-    match = _ALL.search(text)
-    if match is None:
+def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
+    """The first symptom in a text, the whole of which is read; the stronger of those that begin at one place."""
+    first: tuple[int, Symptom, re.Match[str]] | None = None
+    for symptom, sign in zip(SYMPTOMS, _SIGNS, strict=True):
+        if symptom in among and (match := sign.search(text)) and (first is None or match.start() < first[0]):
+            first = match.start(), symptom, match
+    if first is None:
         return None
-    symptom = SYMPTOMS[int(str(match.lastgroup)[1:])]
+    _, symptom, match = first
     begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
     return Found(symptom, text[begin : end if end >= 0 else None].strip())
 
@@ -182,7 +238,9 @@ def sentence(symptom: Symptom, cause: str) -> str:
 
 def named(evidence: str) -> Symptom | None:
     """The machine's symptom that an experiment's evidence was made from."""
-    return next((s for s in (*SYMPTOMS, IMPORTS) if s.status == "infrastructure" and s.about in evidence), None)
+    return next(
+        (s for s in (*SYMPTOMS, IMPORTS, STARTING) if s.status == "infrastructure" and s.about in evidence), None
+    )
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from autoscout.job import finetune
 from autoscout.job.presets import device_memory_gib
-from autoscout.job.trace import lengths
+from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
 from kb.records import Job, Model, Node, shape
@@ -108,6 +108,9 @@ def _serving(job: Job) -> dict[str, Any]:
         "input_mean": sum(inputs) / len(inputs),
         "output_mean": sum(outputs) / len(outputs),
         "shared_prefix": traffic.shared_prefix,
+        "shares": shares_beginnings(job),
+        "draft": job.launch.draft.method if job.launch.draft else "",
+        "kv_folder": bool(job.launch.kv_folder),
         "concurrency": traffic.concurrency,
         "rate": traffic.rate,
         "capability": _capability(job),
@@ -115,6 +118,11 @@ def _serving(job: Job) -> dict[str, Any]:
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }
+
+
+def shares_beginnings(job: Job) -> bool:
+    """Whether prompts have beginnings in common, which a cache can find again."""
+    return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
 
 
 def _capability(job: Job) -> float:

@@ -82,6 +82,7 @@ def _entry(knob: OwnKnob) -> KnobEntry:
         when=knob.when,
         implied=knob.implied,
         replace=knob.replace,
+        priced=False,
     )
 
 

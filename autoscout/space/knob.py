@@ -30,6 +30,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     implied: str = ""  # the only value that the knobs before it leave
     asks: list[Value] = []  # values that only a job's [space] brings in …
     asks_for: str = ""  # … and why: other numbers, another package, nobody has seen them run
+    priced: bool = True  # whether our simulators know what it does to time and memory
     since: str = ""  # the first version of the target that has it, where older ones are still met
     replace: bool = False  # declares a knob of the same name anew
 
@@ -78,6 +79,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     implied: Expression | None = None
     asks: tuple[Value, ...] = ()  # values that it would have if the job's [space] allowed it …
     asks_for: str = ""  # … and what speaks against them
+    priced: bool = True  # whether our simulators know what it does
 
     @property
     def why_inactive(self) -> str:
@@ -194,6 +196,7 @@ def instantiate(
                 implied=Expression(entry.implied, catalog.derived) if entry.implied else None,
                 asks=asks,
                 asks_for=entry.asks_for,
+                priced=entry.priced,
             )
         )
     rules = [

@@ -9,6 +9,7 @@ import msgspec
 
 from autoscout.job import metrics
 from autoscout.job.load import read_job, refuse
+from autoscout.running.equivalence import Check, Floor
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
@@ -114,6 +115,11 @@ class JobSpace(Space):
 def expert_default(space: JobSpace) -> Configuration:
     """The first of the target's recipes: what others are held against. Errors: AutoscoutError (exit 3)."""
     return space.reference
+
+
+def check_of(job: Job) -> Check:
+    """How it is told whether a run computed what it should."""
+    return Floor(target_of(job).equivalence(job), job.guard)
 
 
 def profiler_of(job: Job) -> Profiler:

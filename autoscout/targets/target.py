@@ -149,6 +149,10 @@ class Target:
         be written down."""
         raise AutoscoutError(f"there is no export for target = '{self.name}' yet; `autoscout best` shows its knobs", 2)
 
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        """The launch with the versions that measured it, as far as it names any."""
+        return launch
+
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         """Formats of an export, by name, beside those that every target has (or in place of one)."""
         return {}

@@ -27,9 +27,10 @@ _ASKED = 0.01  # the gain that it is told what it would take to prove, where non
 
 
 def finalists(
-    job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement]
+    job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement], quiet: bool = False
 ) -> list[Configuration]:
-    """Those that may be the best, by what is believed of them, and the default if it works at all; best first."""
+    """Those that may be the best, by what is believed of them, and the default if it works at all; best first. `quiet`:
+    the reference repeated as on a dedicated system."""
     costs = {m.configuration.id: c for m in measured if (c := cost(job.objective, m)) is not None}
     believed = [b for b in ranking.believed if b.configuration.id in costs]
     if not believed:
@@ -44,15 +45,17 @@ def finalists(
         least, most = min(costs.values()), FINALISTS
         chosen = [b.configuration for b in believed if costs[b.configuration.id] <= _WITHIN * least]
     chosen = [c for c in chosen if c.id != default.id][:most]
-    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, ranking.noise)]
+    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, ranking.noise, quiet)]
     chosen += [c for c in beside if c not in chosen and c.id != default.id]
     return [*chosen, default] if default.id in costs else chosen
 
 
-def _least(costs: dict[str, float], noise: float) -> list[str]:
-    """The least single measurements, as far as noise may have put them in a wrong order. What is believed may be wrong,
-    too: two rounds are cheaper than to have left out the best."""
+def _least(costs: dict[str, float], noise: float, quiet: bool) -> list[str]:
+    """The least single measurements, as far as noise may have put them in a wrong order; where the machine is not known
+    to be quiet, whatever is believed of noise. Two rounds are cheaper than to have left out the best."""
     least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
+    if not quiet:
+        return [name for name in least if costs[name] <= _WITHIN * costs[least[0]]]
     excess = {name: math.log(costs[name] / costs[least[0]]) for name in least}
     return [name for name in least if expected_excess(-excess[name], max(math.sqrt(2) * noise, 1e-9)) >= WORTH]
 

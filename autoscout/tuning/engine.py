@@ -25,7 +25,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.jobs import check_of, target_of
 from autoscout.tuning import rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
@@ -77,7 +77,7 @@ class Engine:
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
         self.simulators = simulators
-        self.reference = equivalence.Reference(check or target_of(self.job).equivalence(self.job), started.default.id)
+        self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were started
@@ -95,7 +95,7 @@ class Engine:
         self.paused = False
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
-        known = store.measurements(kb, job=self.job.id, context=started.context, up_to=mark, short=True) if mark else []
+        known = store.answering(kb, self.job.id, started.context, mark) if mark else []
         self.evaluator = Evaluator(
             self.job,
             space,
@@ -152,8 +152,7 @@ class Engine:
         """What came of an experiment; as it counts, held against the reference."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
-        experiment = self._running.pop(number)
-        purpose = experiment.purpose
+        purpose = (experiment := self._running.pop(number)).purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
         self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
@@ -418,11 +417,11 @@ class Engine:
         Beside the budget; when the wall-clock limit is over, one round only."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
-        known = [m for m in self.evaluator.today() if m.fidelity == "measured"]
-        done = [self.reference.rejudge(m) for m in known if self.steering.allowed.is_valid(m.configuration)]
-        allowed, to_beat = self.steering.allowed, self.to_beat
+        allowed, over = self.steering.allowed, self._no_more_rounds
+        known = [m for m in self.evaluator.today() if m.fidelity == "measured" and allowed.is_valid(m.configuration)]
+        done = [self.reference.rejudge(m) for m in known]
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, allowed, done, to_beat, self.anchors, self.on_note, self._no_more_rounds
+            self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 

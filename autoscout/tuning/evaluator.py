@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from autoscout.job.objective import cost, from_metric
+from autoscout.running.equivalence import SETTINGS
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
@@ -140,7 +141,8 @@ class Evaluator:
 
     def measured(self, measurement: Measurement) -> None:
         """An experiment of this session ended: it tells what the values of earlier ones are worth today."""
-        self._periods.tell(measurement)
+        if SETTINGS not in measurement.environment:
+            self._periods.tell(measurement)
         self._answered.pop(measurement.configuration.id, None)
 
     def as_today(self, measurement: Measurement) -> Measurement:

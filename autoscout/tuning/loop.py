@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import slots
-from autoscout.running import conditions, early, symptoms
-from autoscout.running.interfaces import Placed, Profiler
+from autoscout.cluster import gpus, slots
+from autoscout.running import conditions, early, power, symptoms
+from autoscout.running.interfaces import Confirming, Placed, Profiler
 from autoscout.tuning.engine import Engine, Experiment
+from autoscout.tuning.quality import Quality
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
@@ -65,6 +66,7 @@ class Loop:
         self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
         self.waited = False  # for the devices, with the experiment that comes
         self._told: list[Measurement] = []
+        self._quality = Quality(self.job, engine.started.default, self.folder)
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -95,6 +97,8 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def _run(self) -> None:
+        if power.KNOB in self.engine.space.knob and self.job.launch.launcher != "replay" and (why := power.refused()):
+            raise AutoscoutError(why)
         while not self.engine.over:
             if self.stop.asked and not self.tape.replaying:
                 raise Interrupted
@@ -111,7 +115,7 @@ class Loop:
             return self._told[-1]
         if self.stop.asked:
             raise Interrupted
-        found = self._run_or_adopt(experiment, self.folder / experiment.folder)
+        found = self._of_quality(self._run_or_adopt(experiment, self.folder / experiment.folder))
         told = self.engine.tell(experiment.number, found)
         self._heed(told)
         self._told.append(told)
@@ -143,6 +147,8 @@ class Loop:
                 self.tape.emit(Waiting(over=True), write=True)
             if isinstance(self.profiler, early.Aimed):
                 self.profiler.aim(self._bar(experiment))
+            if isinstance(self.profiler, Confirming) and experiment.purpose != "repeat":  # of the one before
+                self.profiler.confirming(experiment.purpose == "confirm")
             if isinstance(self.profiler, Placed):
                 self.profiler.place(experiment.elsewhere)
             measurement = self._watched(experiment, folder)
@@ -150,19 +156,35 @@ class Loop:
             raise Interrupted
         return measurement
 
+    def _of_quality(self, measurement: Measurement) -> Measurement:
+        """The person's own check may need the devices too."""
+        if not self._quality.wanted(measurement):
+            return measurement
+        with self._machine() as ours:
+            if not ours:
+                raise Interrupted
+            found = self._quality.judged(measurement, lambda: self.stop.asked >= 2)
+        if self.stop.asked >= 2:
+            raise Interrupted
+        return found
+
     def _watched(self, experiment: Experiment, folder: Path) -> Measurement:
         """Runs it, and says what the machine did meanwhile. A recording says so itself."""
         if self.job.launch.launcher == "replay":
             return self.profiler.run(experiment.configuration, experiment.name, folder)
-        watch = conditions.Watch()
-        measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+        watch, before = conditions.Watch(), gpus.health()
+        with power.capped(experiment.configuration):
+            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
+        if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
+            evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
+            measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """What an experiment has to beat; a confirmation is measured in full."""
-        if experiment.purpose != "search":
+        """What an experiment has to beat; a confirmation, and the reference, are measured in full."""
+        if experiment.purpose != "search" or experiment.configuration == self.engine.started.default:
             return None
         known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
         return early.bar(self.job.objective, known.values())

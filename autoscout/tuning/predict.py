@@ -38,7 +38,8 @@ class Memory(msgspec.Struct, frozen=True):
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
     where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
-    configuration's own measurements, where there are some."""
+    configuration's own measurements, where there are some. `unpriced`: knobs that are set to something else than usual
+    and of which the analytic simulators do not know what they do."""
 
     job: str
     name: str
@@ -59,6 +60,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts_of: str
     parts: dict[str, float]
     memory: Memory | None
+    unpriced: list[str] = []
     shadow: Shadow | None = None  # where the configuration was traced before
 
 
@@ -99,6 +101,7 @@ def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
         parts_of=parts_of,
         parts=parts,
         memory=_memory(job, space, rows, columns),
+        unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
 
@@ -127,7 +130,7 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     """Rows of the context that was measured last, and how many there are of others."""
     if kb is None or not kb.exists():
         return [], 0
-    rows = [m for _, m in store.measurements(kb, job=job.id, short=True)]
+    rows = [m for _, m in store.measurements(kb, job=job.id, short=True, answers=True)]
     newest = [m for m in rows if m.context == rows[-1].context]
     return newest, len(rows) - len(newest)
 

@@ -8,6 +8,7 @@ from autoscout.space.graph import Space
 from autoscout.tuning import confirm
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evaluator import Wanted
+from autoscout.tuning.evidence import Noise
 from autoscout.tuning.trial import Trial
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
@@ -28,7 +29,8 @@ def confirmed(
     Errors: AutoscoutError (exit 3) when nothing worked, or could be measured again."""
     rows = [(m.configuration, cost(job.objective, m)) for m in done + anchors.again]
     ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
-    finalists = confirm.finalists(job, ranking, reference, done)
+    quiet = anchors.reference == reference and Noise.of(anchors.costs).quiet
+    finalists = confirm.finalists(job, ranking, reference, done, quiet)
     if not finalists:
         raise AutoscoutError(confirm.nothing_worked(job, done), 3)
     on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")

@@ -258,7 +258,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     with contextlib.closing(profiler_of(job)) as profiler:
         environment, name = profiler.environment(), new_id(job, "profile")
         with begun(name, job, kb, space, options, environment, lambda event: None, on_note) as engine:
-            remembered = store.measurements(kb, job=job.id, context=engine.started.context)
+            remembered = store.measurements(kb, job=job.id, context=engine.started.context, answers=True)
             of_default = [m for _, m in remembered if m.configuration.id == default.id and m.status == "ok"]
             if of_default:
                 engine.reference.judge(of_default[-1])

@@ -112,14 +112,18 @@ def gather(
     notes += [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
     orderings: list[list[str]] = []
     for alike in nearest:
-        found = outcomes.outcomes(
-            kb,
-            alike.job.id,
-            _metrics(job),
-            contexts=[alike.context],
-            sessions=[choice.source] if choice.source != "auto" else alike.sessions,
-            up_to=up_to,
-            maximize=bool(job.objective.maximize),
+        found, hinted = (
+            outcomes.outcomes(
+                kb,
+                alike.job.id,
+                _metrics(job),
+                contexts=[alike.context],
+                sessions=[choice.source] if choice.source != "auto" else alike.sessions,
+                up_to=up_to,
+                maximize=bool(job.objective.maximize),
+                hints=hints,
+            )
+            for hints in (False, True)
         )
         ran = _costs(job, found)
         failed, excused = _failures(job, alike, found)
@@ -132,6 +136,14 @@ def gather(
                         here.id, Favourite(here, space.name(here), alike.job.name, _named(found, there))
                     )
                     rows.append((here, c))
+            suggested = [here for there, _ in _costs(job, hinted)[:_FAVOURITES] if (here := projected(space, there))]
+            for here in suggested:
+                favourites.setdefault(here.id, Favourite(here, space.name(here), alike.job.name, space.name(here)))
+            if suggested:
+                notes.append(
+                    f"{len(suggested)} configurations for {alike.job.name} are hints of others: they are tried, and "
+                    f"answer nothing (`autoscout kb trust` says whose)"
+                )
         if "rows" in choice.parts:
             rows += [(moved, c) for there, c in _spread(ran) if (moved := _moved(space, there, choice.parts))]
         if "failures" in choice.parts:

@@ -71,7 +71,7 @@ def pull(kb: Path, catalog: str) -> Moved:
         with writer(kb) as con:
             con.execute("BEGIN")
             con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")
-            moved = lake.absorb(con, gone)
+            moved = lake.absorb(con, gone, {})
             con.execute("COMMIT")
     return moved
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kb import rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
-from kb.sharing import arrivals
+from kb.sharing import arrivals, author_trust, signatures
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -38,13 +38,16 @@ class Moved(NamedTuple):
     passed_over: list[str]  # a sentence each
 
 
-def push(kb: Path, lake: Path) -> Moved:
-    """Adds to the lake every session and import that it lacks. Errors: AutoscoutError when it cannot be written."""
+def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
+    """Adds to the lake every session and import that it lacks; what is our own is signed with `key`. Errors:
+    AutoscoutError when it cannot be written, or not be signed."""
     _make(lake)
     with reader(kb, files=True) as con:
+        everything = census(con)
+        theirs = {name for (name,) in con.execute("SELECT session FROM author").fetchall()}
         todo = [
             each
-            for each in census(con)
+            for each in everything
             if not any((lake / f"family={each.family}" / f"{h}.parquet").exists() for h in each.files)
         ]
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
@@ -60,6 +63,12 @@ def push(kb: Path, lake: Path) -> Moved:
         with writer(kb) as con:
             for each, name in written:
                 remember(con, name, each)
+    if key is not None:
+        new = {each.session: name for each, name in written}
+        ours = [each for each in everything if each.session not in theirs]
+        names = [(each, name) for each in ours for name in (*each.files, new.get(each.session, "")) if name]
+        paths = [lake / f"family={each.family}" / f"{name}.parquet" for each, name in names]
+        _sign(lake, [path for path in paths if path.exists()], key)
     _mark_forgotten(lake, gone, dict(files))
     return Moved(len(written), sum(each.measurements for each, _ in written), [])
 
@@ -68,13 +77,30 @@ def pull(kb: Path, lake: Path) -> Moved:
     """Takes from the lake what the knowledge base lacks. Errors: AutoscoutError when there is no such folder."""
     if not lake.is_dir():
         raise AutoscoutError(f"{lake} is not a folder; give the one that `autoscout kb push` was given", 2)
-    return take(kb, sorted(lake.glob("family=*/*.parquet")), _forgotten(lake))
-
-
-def take(kb: Path, files: list[Path], gone: set[str] | None = None) -> Moved:
-    """Takes in files of a lake, each once; `gone`: sessions that are passed over."""
+    files = sorted(lake.glob("family=*/*.parquet"))
     with reader(kb) as con:
-        known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+        known = _known(con)
+        keys = author_trust.keys(con)
+        unsigned = "SELECT hash FROM lake_file INNER JOIN author USING (session) WHERE author = 'unsigned'"
+        doubtful = {name for (name,) in con.execute(unsigned).fetchall()}
+    new = [f for f in files if f.stem not in known or (f.stem in doubtful and signatures.signature_of(f).exists())]
+    signed = signatures.signers(new, keys)
+    late = [file for file in new if file.stem in known and signed[file] not in ("", signatures.UNSIGNED)]
+    if late:  # somebody whose key is known now
+        with writer(kb) as con:
+            con.execute("DELETE FROM lake_file WHERE hash IN (FROM unnest($h))", {"h": [file.stem for file in late]})
+    return take(kb, files, _forgotten(lake), {file.stem: author for file, author in signed.items()})
+
+
+def _known(con: "DuckDBPyConnection") -> set[str]:
+    return {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+
+
+def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None) -> Moved:
+    """Takes in files of a lake, each once; `gone`: sessions that are passed over; `signed`: who signed which file, by
+    its hash (sharing/author_trust.py). None: they are our own."""
+    with reader(kb) as con:
+        known = _known(con)
     new = [path for path in files if path.stem not in known]
     whole = [path for path in new if hash_of(path) == path.stem]
     passed_over = [
@@ -83,12 +109,12 @@ def take(kb: Path, files: list[Path], gone: set[str] | None = None) -> Moved:
     sessions = measurements = 0
     for i in range(0, len(whole), _FILES_AT_ONCE):
         with writer(kb) as con:
-            some, many, outside = _take_in(con, whole[i : i + _FILES_AT_ONCE], gone or set())
+            some, many, outside = _take_in(con, whole[i : i + _FILES_AT_ONCE], gone or set(), signed)
         sessions, measurements, passed_over = sessions + some, measurements + many, passed_over + outside
     return Moved(sessions, measurements, passed_over)
 
 
-def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str]) -> Moved:
+def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signed: dict[str, str] | None) -> Moved:
     """All in one transaction; when DuckDB stumbles over one of them, one by one."""
     import duckdb
 
@@ -99,7 +125,7 @@ def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str]) -> Mo
             f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT * EXCLUDE (filename), parse_filename(filename, true) "
             f"AS hash FROM read_parquet([{names}], union_by_name = true, filename = true)"
         )
-        moved = absorb(con, gone)
+        moved = absorb(con, gone, signed)
         con.execute("COMMIT")
         return moved
     except (duckdb.DataError, duckdb.ProgrammingError, duckdb.IntegrityError, duckdb.NotSupportedError) as error:
@@ -107,7 +133,7 @@ def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str]) -> Mo
         if len(paths) == 1:
             said = " ".join(str(error).split())
             return Moved(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
-    each = [_take_in(con, [path], gone) for path in paths]
+    each = [_take_in(con, [path], gone, signed) for path in paths]
     return Moved(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
 
@@ -214,12 +240,19 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
     )
 
 
-def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
+def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | None) -> Moved:
     """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
     transaction; says how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
     arrivals.as_today(con)
     refused = arrivals.refused(con)
     con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
+    con.execute(
+        "CREATE OR REPLACE TEMP TABLE seen AS SELECT hash, any_value(session) AS session FROM arrived GROUP BY hash"
+    )
+    if signed is not None:
+        refused |= author_trust.admit(con, signed)
+        for table in ("arrived", "seen"):
+            con.execute(f"DELETE FROM {table} WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
     con.execute("CREATE OR REPLACE TEMP TABLE unwanted (session VARCHAR)")
     con.execute("INSERT INTO unwanted SELECT session FROM forgotten")
     for name in sorted(gone):
@@ -248,9 +281,9 @@ def absorb(con: "DuckDBPyConnection", gone: set[str]) -> Moved:
         """
         INSERT INTO lake_file
         SELECT
-            hash, any_value(session), count(DISTINCT id) FILTER (WHERE kind = 'measurement'),
-            count(DISTINCT place) FILTER (WHERE kind = 'decision')
-        FROM arrived GROUP BY hash ON CONFLICT DO NOTHING
+            s.hash, any_value(s.session), count(DISTINCT a.id) FILTER (WHERE a.kind = 'measurement'),
+            count(DISTINCT a.place) FILTER (WHERE a.kind = 'decision')
+        FROM seen AS s LEFT JOIN arrived AS a ON a.hash = s.hash GROUP BY s.hash ON CONFLICT DO NOTHING
         """
     )
     said = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
@@ -261,6 +294,11 @@ def _count(con: "DuckDBPyConnection", table: str) -> int:
     row = con.execute(f"SELECT count(*) FROM {table}").fetchone()
     assert row
     return row[0]
+
+
+def _sign(lake: Path, files: list[Path], key: Path) -> None:
+    signatures.sign(files, key)
+    _share(lake, *(signatures.signature_of(file) for file in files))
 
 
 def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) -> None:

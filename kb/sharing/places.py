@@ -7,13 +7,16 @@ from kb.sharing import lake
 from kb.sharing.lake import Moved
 
 
-def push(kb: Path, target: str, data: Path | None = None) -> Moved:
-    """`data`: with Postgres, the shared folder for the data files. Errors: AutoscoutError."""
+def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> Moved:
+    """`data`: with Postgres, the shared folder for the data files; `key`: what signs our files in a folder. Errors:
+    AutoscoutError."""
     if catalog := _catalog(target):
+        if key is not None:
+            raise AutoscoutError("files in a folder are signed; in a catalog its accounts say who wrote what", 2)
         from kb.sharing import ducklake
 
         return ducklake.push(kb, catalog, data)
-    return lake.push(kb, Path(target))
+    return lake.push(kb, Path(target), key)
 
 
 def pull(kb: Path, target: str) -> Moved:

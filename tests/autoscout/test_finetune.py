@@ -13,9 +13,11 @@ from autoscout.job.lengths import packed, packed_share
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of, step_seconds
+from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.profiler import worker_config
+from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration
 from kb.similar import compare, features
 
@@ -143,12 +145,30 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     }
 
 
-def test_adapters_are_not_exported_as_if_all_was_trained(write):
-    from autoscout.targets.target import target_of
-
+def test_adapters_are_exported_to_megatron_bridge_each_configuration_as_itself(write):
     space = JobSpace.load(write())
-    with pytest.raises(AutoscoutError, match="trains with adapters, of which Megatron-LM"):
+    found = {}
+    rng = np.random.default_rng(0)
+    for configuration in (space.sample(rng) for _ in range(200)):
+        launch = target_of(space.job).launch(space.job, configuration)
+        assert launch.program[:3] == ["scripts/training/run_recipe.py", "--recipe", "RECIPE"]
+        assert "peft.target_modules=[linear_qkv,linear_proj]" in launch.program
+        words = (*launch.program, *sorted({**launch.environment, **launch.files}.items()))
+        assert found.setdefault(words, configuration) == configuration
+    assert len(found) > 50
+
+
+def test_frozen_layers_are_not_exported_as_if_all_was_trained(write):
+    space = JobSpace.load(write((LORA, "frozen_layers = 2")))
+    with pytest.raises(AutoscoutError, match="trains with frozen layers"):
         target_of(space.job).launch(space.job, space.reference)
+
+
+def test_what_megatron_lm_fine_tunes_has_one_sequence_a_micro_batch(write):
+    space = JobSpace.load(write((LORA, "")))
+    assert space.reference.knobs["mbs"] == 1
+    told = explain(space, {"mbs": 2}, space.reference)
+    assert "one sequence a micro batch" in str(told)
 
 
 def test_the_identity_of_jobs_that_fine_tune_nothing_stays_and_that_of_others_differs(write):

@@ -39,6 +39,7 @@ def gpt(tmp_path):
         ("", {"recompute": True, "overlap_grad": True}, "loads as it is"),
         ("", {"tp": 2, "sp": False}, "is resharded when it is loaded, its optimizer state too"),
         ("", {"distopt": True}, "its optimizer state has another form"),
+        ("", {"distopt": True, "pp": 2}, "its optimizer state has another form"),
         ("--use-distributed-optimizer", {"mbs": 4}, "loads as it is"),
         ("--use-distributed-optimizer", {"pp": 2}, "only if it was saved with --dist-ckpt-optim-fully-reshardable"),
         ("--use-distributed-optimizer", {"overlap_grad": True}, "if the gradient buckets differ"),

@@ -28,10 +28,15 @@ def test_every_field_is_megatron_lms_but_for_the_intended() -> None:
         "for row in p.answers():\n"
         "    for name, pair in p.differences(row['fields'], p.of_the_worker(row)).items():\n"
         "        found.setdefault(name.split('.')[1], [row['job'], *pair])\n"
-        "print(json.dumps(found))"
+        "import configs\n"
+        "theirs = {'--lr': 3e-4, '--optimizer': 'sgd', '--hidden-dropout': 0.1}\n"
+        "given = configs.arguments({**p.answers()[0]['flags'], **theirs})\n"
+        "own = configs.optimizer(given, 1e-5)\n"
+        "print(json.dumps([found, [own.optimizer, own.lr, configs.transformer(given, True).hidden_dropout]]))"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found, persons = json.loads(done.stdout.splitlines()[-1])
+    assert persons == ["sgd", 3e-4, 0.1], "of the final confirmation"
     assert found.keys() <= parser.INTENDED.keys(), found
     assert len(parser.INTENDED) <= 4
 

@@ -7,6 +7,7 @@ import pytest
 from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
 from autoscout.targets.megatron import arguments, newer
+from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
 
 DENSE = ("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload", "cp_comm")
@@ -96,6 +97,14 @@ def test_a_layout_string_has_every_layer_once(layers, chunks, counted):
     sizes = [part.count("t") for part in parts]
     assert max(sizes) - min(sizes[:-1]) <= 1
     assert sizes[-1] <= max(sizes) - min(counted, max(sizes))
+
+
+def test_a_prediction_says_what_it_does_not_know():
+    job = on_gpus(allow=["moments", "nccl_ctas"])
+    usual = predict(job, {"distopt": True}, None)
+    other = predict(job, {"distopt": True, "moments": "bf16", "nccl_ctas": 8}, None)
+    assert (usual.unpriced, other.unpriced) == ([], ["moments", "nccl_ctas"])
+    assert usual.value == other.value
 
 
 def test_deepseeks_layout_can_be_said():

@@ -308,7 +308,7 @@ def test_arrivals_and_lengths(tmp_path):
     arrivals = load.poisson(5.0, 500, rng)
     assert arrivals[0] == 0
     assert arrivals[-1] == pytest.approx(499 / 5)
-    lengths = load.lengths([10, 20, 100], 4000, rng)
+    lengths = load.drawn([10, 20, 100], 4000, rng)
     assert lengths.min() >= 10
     assert lengths.max() <= 100
     assert np.quantile(lengths, 0.5) == pytest.approx(20, abs=2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from autoscout.tuning.evidence import Noise, fit, plan
 from autoscout.tuning.trial import Trial
 from tests.tools.confirm_rates import REGIMES, confirmation, rates
+from tests.tools.recommend_rates import session
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -60,3 +61,13 @@ def test_who_cannot_win_any_more_is_not_measured_again():
         [("a", 0.95), ("b", 2.1), ("r", 1.0), ("r", 0.98)],
     ]
     assert trial.active(rounds) == ["a", "r"]
+
+
+@pytest.mark.parametrize(
+    ("level", "regime"), [(0.0, "independent"), (0.02, "drifting"), (0.1, "bursty"), (0.4, "independent")]
+)
+def test_more_budget_does_not_make_the_expected_answer_worse(level, regime):
+    """The larger budget measures what the smaller one did, and more; tests/tools/recommend_rates.py --growing has all
+    regimes."""
+    few, many = (np.mean([session(seed, regime, level, budget).answer for seed in range(4)]) for budget in (6, 18))
+    assert many <= 1.01 * few

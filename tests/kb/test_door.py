@@ -9,7 +9,7 @@ import pytest
 from kb_samples import ended, job, measured, started, write
 
 from kb import door, forget, journal, similar, store
-from kb.records import RECORDS, AutoscoutError
+from kb.records import RECORDS, AutoscoutError, Launch, Traffic
 from kb.sharing import lake
 
 HOSTILE = ["", ".", "..", "../..", "/etc", "a/b", "a\nb", "-rf", "~", "a b", "s\x1b]52;c;x\x07", "ä", "x" * 300]
@@ -236,3 +236,36 @@ def test_text_is_made_plain():
     door.check_measurement(clean)
     with pytest.raises(door.Refused):
         door.check_measurement(loud)
+
+
+@pytest.mark.parametrize("odd", [{"at": 1e300}, {"at": -1.0}, {"cost_s": -3.0}, {"metrics": {"x": float("inf")}}])
+def test_a_number_that_cannot_be_stays_outside(kb: Path, tmp_path: Path, odd: dict):
+    """A time that never was would break every view that shows it."""
+    forged = msgspec.structs.replace(measured(1.0, tp=9), **odd)
+    if "x" not in forged.metrics:  # JSON has no infinity
+        with pytest.raises(AutoscoutError, match="cannot be"):
+            store.ingest(kb, write(kb, "odd", ended(forged)))
+    with pytest.raises(door.Refused, match="cannot be"):
+        door.check_measurement(forged)
+    assert [session for session, _ in store.measurements(kb)] == ["s"]
+
+
+def test_no_path_no_key_and_no_variable_is_stored_for_others(tmp_path: Path):
+    kb = tmp_path / "home" / "kb.duckdb"
+    launch = Launch(
+        python="/home/ann/venv/bin/python",
+        model_path="/home/ann/models/secret-model",
+        path="/home/ann/project",
+        command="python /home/ann/project/sub/dir/train.py --hf-token=hf_abcdefghijklmnop --mbs {mbs}",
+        environment={"HF_TOKEN": "hf_qrstuvwxyz123456"},
+    )
+    of = msgspec.structs.replace(job(), launch=launch, traffic=Traffic(seq_len=8, trace="/home/ann/trace.csv"))
+    problem = "no such file /home/ann/project/data/x.bin"
+    end = journal.SessionEnded(reason="failed", experiments=0, engine_ms_mean=0.0, engine_ms_max=0.0, problem=problem)
+    store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1)), end, of=of))
+    lake.push(kb, tmp_path / "lake")
+    with duckdb.connect() as con:
+        said = str(con.execute(f"FROM read_parquet('{tmp_path}/lake/*/*.parquet')").fetchall())
+    assert "{mbs}" in said
+    for private in ("/home/ann", "hf_", "secret-model"):
+        assert private not in said

@@ -110,3 +110,13 @@ def test_the_contract_is_there():
 @pytest.mark.parametrize("path", [*RECORDED, PAST / "records-1.jsonl"], ids=lambda path: path.stem)
 def test_recorded_journals_keep_to_the_contract(path: Path):
     assert unnamed(journal.events(path)) == []
+
+
+@pytest.mark.parametrize("line", [b'{"type":"x\xa0"}\n', b'{"\xa0":1,"type":"later"}\n', b"[" * 100_000 + b"\n"])
+def test_a_line_that_is_no_text_is_named(tmp_path: Path, line: bytes):
+    path = write(tmp_path / "kb.duckdb", "s")
+    with open(path, "ab") as file:
+        file.write(line)
+    with pytest.raises(AutoscoutError, match="is not a journal event") as error:
+        journal.events(path)
+    assert error.value.exit_code == 2

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kb_samples import ended, job, measured, python, write
+from kb_samples import ended, job, measured, python, started, write
 
 from kb import journal, query, store
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
@@ -318,3 +318,27 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 def test_importing_the_store_does_not_import_duckdb():
     child = python("import sys, kb.store, kb.query; print('duckdb' in sys.modules)")
     assert child.communicate()[0] == "False\n"
+
+
+def test_two_knowledge_bases_in_one_folder_keep_their_sessions_apart(tmp_path: Path):
+    usual, other, third = (tmp_path / f"{name}.duckdb" for name in ("kb", "other", "third"))
+    for kb in (usual, other, third):
+        store.mark(kb)
+        path = store.session_folder(kb, f"of-{kb.stem}") / "journal.jsonl"
+        log = journal.Journal(path)
+        log.append(started(f"of-{kb.stem}"), ended(measured(1.0, tp=1, of=kb.stem)))
+        log.close()
+    for kb in (usual, other, third):
+        assert store.ingest_all(kb) == (1, [])
+        assert [session for session, _ in store.measurements(kb)] == [f"of-{kb.stem}"]
+
+
+def test_an_older_knowledge_base_of_another_name_keeps_its_sessions(tmp_path: Path):
+    kb = tmp_path / "mine.duckdb"
+    store.mark(kb)
+    (tmp_path / "mine.sessions").rmdir()  # it was made before sessions had folders of their own
+    path = write(kb, "s", ended(measured(1.0, tp=1)))
+    assert store.session_folder(kb, "s") == path.parent
+    store.mark(tmp_path / "new.duckdb")
+    assert store.ingest_all(tmp_path / "new.duckdb") == (0, [])
+    assert store.ingest_all(kb) == (1, [])

@@ -1,4 +1,4 @@
-"""What ending early saves on a person's own scripts, and what it does to the verdict: for docs/your-own-script.md.
+"""What ending early saves on real jobs, and what it does to the verdict: a table of docs/your-own-script.md.
 
     PYTHONPATH=. python tests/tools/ending_early.py JOB.toml … [--most 10] [--orders 500] [--keep build/ending-early]
 
@@ -9,6 +9,7 @@ that of the whole run, its start included.
 """
 
 import argparse
+import contextlib
 import random
 import statistics
 from pathlib import Path
@@ -19,8 +20,7 @@ import numpy as np
 from autoscout.cluster import slots
 from autoscout.job.objective import cost, to_metric
 from autoscout.running import early
-from autoscout.targets.command.profiler import CommandProfiler
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from kb.records import Job, Measurement
 
 
@@ -60,9 +60,8 @@ def in_full(job: Job, most: int, keep: Path) -> list[Measurement]:
     keep.parent.mkdir(parents=True, exist_ok=True)
     lines = keep.read_bytes().splitlines() if keep.is_file() else []
     known = {m.configuration.id: m for m in (msgspec.json.decode(line, type=Measurement) for line in lines)}
-    profiler = CommandProfiler(job)
-    for configuration in wanted:
-        if configuration.id not in known:
+    with contextlib.closing(profiler_of(job)) as profiler:
+        for configuration in (c for c in wanted if c.id not in known):
             with slots.machine(lambda: None, lambda: False):
                 found = profiler.run(configuration, space.name(configuration), keep.parent / "experiment")
             known[configuration.id] = found

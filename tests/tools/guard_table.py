@@ -1,7 +1,7 @@
 """How far correct layouts deviate from one rank, and how far traps do: what the guard's tolerances rest on.
 
-    python tests/tools/guard_table.py run      trains every row anew (half an hour on two cores) into the fixture
-    python tests/tools/guard_table.py          the table of docs/measured.md, from the fixture
+    python tests/tools/guard_table.py run [DTYPE HIDDEN]     trains what the fixture lacks, of that width only
+    python tests/tools/guard_table.py          the table of docs/gpu-check.md, from the fixture
 
 A trap is a layout that Megatron-core runs to the end without complaint and that computes something else; the rules of
 the catalog exclude them.
@@ -19,7 +19,17 @@ from autoscout.targets.megatron.profiler import profiler
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
-WIDTHS = ((256, 2), (256, 8), (256, 32), (1024, 4), (4096, 1), (1536, 2), (2048, 2))  # hidden, layers
+WIDTHS = (
+    (256, 2),
+    (256, 8),
+    (256, 32),
+    (1024, 4),
+    (4096, 1),
+    (1536, 2),
+    (2048, 2),
+    (3072, 2),
+    (1536, 4),
+)  # hidden, layers
 OVERLAPPED = {"distopt": True, "overlap_grad": True, "overlap_param": True}
 DENSE: list[dict[str, Any]] = [
     {"mbs": 1},
@@ -81,16 +91,18 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
 
 def layouts(hidden: int, layers: int, experts: int) -> list[tuple[str, dict[str, Any]]]:
     """(the rule that a trap breaks or "", knobs); the first is the reference."""
-    some = EXPERTS if experts else DENSE[: {4096: 2, 2048: 4, 1536: 5}.get(hidden, 8)]
+    some = EXPERTS if experts else [knobs for knobs in DENSE if int(knobs.get("pp", 1)) <= layers]
     traps = [("M18", NOT_SUMMED)] if experts else [("P9", MIXED_UP)] if layers >= 4 else []
     return [("", {}), *(("", knobs) for knobs in some), *traps]
 
 
-def run() -> None:
+def run(only: list[str]) -> None:
     known = {(row.dtype, row.hidden, row.layers, row.experts, row.layout) for row in recorded()}
     models = [(256, 4, 4), *((h, n, 0) for h, n in WIDTHS), (512, 2, 4)]
-    for dtype in ("fp32", "bf16"):
+    for dtype in ("bf16", "fp32"):
         for hidden, layers, experts in models:
+            if only and only != [dtype, str(hidden)]:
+                continue
             found = profiler(job(dtype, hidden, layers, experts))
             for trap, knobs in layouts(hidden, layers, experts):
                 configuration = Configuration({"mbs": 4, **knobs})
@@ -184,7 +196,7 @@ def table() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["run"]:
-        run()
+    if sys.argv[1:2] == ["run"]:
+        run(sys.argv[2:])
     else:
         table()

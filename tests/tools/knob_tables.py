@@ -14,7 +14,10 @@ TARGETS = ("megatron", "vllm", "deepspeed")
 
 
 def knobs(catalog: Catalog) -> str:
-    header = "| knob | layer | kind | values | default | acts when | what it does | sets |\n" + "|---" * 8 + "|"
+    header = (
+        "| knob | layer | kind | values | default | acts when | what it does | sets | since | off unless allowed |\n"
+    )
+    header += "|---" * 10 + "|"
     return "\n".join([header, *(_row(knob) for knob in catalog.knob)])
 
 
@@ -40,7 +43,9 @@ def _row(knob: KnobEntry) -> str:
     keeps = f" ({', '.join(knob.keeps)})" if knob.keeps else ""
     default = "" if knob.default is None else _shown(knob.default)
     kind = knob.kind + (", implied" if knob.implied else "")
+    asks = f"{', '.join(map(_shown, knob.asks))}: {knob.asks_for}" if knob.asks else ""
     cells = (knob.name, knob.layer, kind, values + unit, default, when + keeps, knob.meaning, f"`{knob.sets}`")
+    cells += (knob.since, asks)
     return f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |"
 
 

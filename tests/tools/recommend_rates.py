@@ -3,6 +3,7 @@ themselves, beside re-measuring the three best single measurements as often as t
 docs/statistics.md.
 
     python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40
+    python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40 --growing     does more budget ever cost?
 """
 
 import argparse
@@ -31,6 +32,7 @@ class Ended:
     ours_runs: int
     equal: float  # of the three best single measurements, re-measured in as many runs
     ten: float  # the same, ten times each
+    answer: float  # what the recommended configuration truly costs
 
 
 class Machine:
@@ -74,7 +76,13 @@ def session(seed: int, regime: str, level: float, budget: int) -> Ended:
     logs = np.array([[np.log(other.run(c).metrics["step_time_s"]) for c in three] for _ in range(20)])
     times = max(1, round((runs + len(again)) / 3))
     equal, ten = (three[int(logs[:n].mean(axis=0).argmin())].id for n in (times, 10))
-    return Ended(true[winner.id] / best - 1, runs + len(again), true[equal] / best - 1, true[ten] / best - 1)
+    return Ended(
+        true[winner.id] / best - 1, runs + len(again), true[equal] / best - 1, true[ten] / best - 1, true[winner.id]
+    )
+
+
+def _sessions(asked: argparse.Namespace, regime: str, level: float, budget: int) -> list[Ended]:
+    return [session(seed, regime, level, budget) for seed in range(asked.trials)]
 
 
 def main() -> None:
@@ -82,7 +90,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--budgets", type=int, nargs="+", default=[40])
     parser.add_argument("--levels", type=float, nargs="+", default=[0.0, 0.02, 0.1, 0.4])
+    parser.add_argument("--growing", action="store_true", help="what is recommended costs, for each of the budgets")
     asked = parser.parse_args()
+    if asked.growing:
+        print("| noise | regime | " + " | ".join(f"{budget} experiments" for budget in asked.budgets) + " |")
+        print("|---|---|" + "---|" * len(asked.budgets))
+        for level in asked.levels:
+            for regime in REGIMES if level else ["independent"]:
+                answers = [np.mean([e.answer for e in _sessions(asked, regime, level, b)]) for b in asked.budgets]
+                print(f"| {level:.1%} | {regime} | " + " | ".join(f"{x:.4f} s" for x in answers) + " |", flush=True)
+        return
     print(
         "| noise | regime | budget | within 1 % | mean regret | runs | top 3 at equal cost | | top 3 × 10 (30 runs) | |"
     )
@@ -90,7 +107,7 @@ def main() -> None:
     for level in asked.levels:
         for regime in REGIMES if level else ["independent"]:
             for budget in asked.budgets:
-                ended = [session(seed, regime, level, budget) for seed in range(asked.trials)]
+                ended = _sessions(asked, regime, level, budget)
                 shown = [np.array([getattr(e, name) for e in ended]) for name in ("ours", "equal", "ten")]
                 ours, equal, ten = (f"{np.mean(found <= 0.01):.0%} | {found.mean():.2%}" for found in shown)
                 runs = np.mean([e.ours_runs for e in ended])

@@ -155,7 +155,7 @@ def _against_vllm_bench(job: Job, root: Path) -> None:
     configuration = _chosen(job)[0]
     traffic = msgspec.structs.replace(job.traffic, shared_prefix=0)
     job = msgspec.structs.replace(_launched(job, "serve"), traffic=traffic)
-    port = serving_server.free_port()
+    port = processes.free_port()
     arguments, model = vllm.engine_arguments(job, configuration), serving_profiler.random_model(job)
     folder = root / "bench"
     folder.mkdir(parents=True, exist_ok=True)

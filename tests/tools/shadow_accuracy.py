@@ -47,5 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rpartition("/")[0])
     main()

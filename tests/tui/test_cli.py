@@ -235,3 +235,11 @@ def test_ctrl_c(job, tmp_path, presses):
     assert len(store.measurements(kb)) >= 3
     (row,) = store.session_rows(kb)
     assert row["reason"] == "interrupted"
+
+
+def test_best_names_what_it_rests_on(tuned):
+    kb, document = tuned
+    done = autoscout("best", document["session"]["session"], "--evidence", kb=kb)
+    assert done.returncode == 0, done.stderr
+    assert "ours" in done.stdout
+    assert "confirm" in done.stdout

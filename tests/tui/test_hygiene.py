@@ -12,7 +12,7 @@ from autoscout.targets.jobs import load_job as load
 from kb import connect, journal, store
 from kb.records import Configuration, Measurement
 from tui.cli import main
-from tui.plain import plain
+from tui.hygiene import plain
 from tui.session.follow import Follower
 
 CLIPBOARD, LINK, CLEAR, C1 = (

@@ -1,11 +1,13 @@
 """The verbs about the knowledge base, as an operator types them."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -116,15 +118,27 @@ def test_the_console(kb, tmp_path):
         "SELECT count(*) AS n\nFROM runs;\nSELECT oops;\n.format csv\n.columns best\n.nonsense\nSELECT 7 AS seven;\n"
     )
     command = f"{sys.executable} -m tui.cli sql --kb {kb}"
-    done = subprocess.run(
+    console = subprocess.Popen(
         ["script", "-qec", command, "/dev/null"],
-        input=typed + "\x04",
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"},
     )
-    shown = done.stdout
+    assert console.stdin
+    assert console.stdout
+    console.stdin.write(typed)
+    console.stdin.flush()
+    shown = ""
+    while "seven\n7\n" not in shown.replace("\r", ""):
+        shown += (line := console.stdout.readline())
+        assert line
+    with contextlib.suppress(BrokenPipeError):
+        while console.poll() is None:  # between two prompts the terminal itself takes Ctrl-D
+            console.stdin.write("\x04")
+            console.stdin.flush()
+            time.sleep(0.2)
+    shown += console.stdout.read()
     assert "1 row in" in shown
     assert "confirmed,BOOLEAN" in shown
     assert "the query does not work" in shown

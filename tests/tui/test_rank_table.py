@@ -2,12 +2,13 @@
 
 import msgspec
 from test_app import recording, settle, text_of
-from tui_samples import configuration, experiment, measured, session, started
+from tui_samples import JOB, configuration, experiment, measured, session, started
 
 from kb import journal as j
 from kb.sharing import hosts
 from tui.draw.panels import budget
 from tui.draw.rank_table import rank_rows, ranks, recorded
+from tui.printing.plain import Progress
 from tui.session.state import fold
 
 ALONE = [0.010, 0.011, 0.034, 0.010, 0.010, 0.009, 0.010, 0.011]
@@ -74,3 +75,17 @@ async def test_a_recording_shows_the_machine_that_was_recorded_and_not_the_viewe
     assert "by others" in shown
     assert "31%" in shown
     assert "slowest: rank 2" in shown
+
+
+def test_the_lines_name_a_rank_that_stays_slow_once_and_none_that_was_slow_by_luck():
+    lines: list[str] = []
+    progress = Progress(JOB, "gpt-1", lines.append)
+    progress.see(started())
+    said: list[str] = []
+    quick = msgspec.structs.replace(placed(), per_rank={"alone_s": [0.01] * 8})
+    for number, m in enumerate([placed(), placed(), quick, *[placed()] * 5]):
+        for event in experiment(number, m, started().at + 20 * number):
+            progress.see(event)
+        said = [line for line in lines if "slowest: rank 2" in line]
+        assert len(said) == (number >= 5)
+    assert "3 runs in a row" in said[0]

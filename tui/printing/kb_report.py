@@ -11,6 +11,7 @@ from autoscout.tuning.warm_start import Warm
 from kb.care import Finding
 from kb.forget import Forgotten
 from kb.records import Job
+from kb.sharing.author_trust import Author
 from kb.sharing.lake import Moved
 from kb.similar import FAR, Alike, Number
 from tui.text import number, table
@@ -20,6 +21,12 @@ _DECIDED = {True: "accepted", False: "rejected", None: ""}
 
 def say(document: Any, text: str, as_json: bool) -> None:
     click.echo(msgspec.json.encode(document).decode() if as_json else text)
+
+
+def authors(found: list[Author], as_json: bool) -> None:
+    rows = [(a.name, a.level, a.sessions, a.measurements, a.key[-12:] or "–") for a in found]
+    text = table(rows, ("author", "word", "sessions", "measurements", "key ends")) if rows else "all is our own"
+    say({"authors": found}, text, as_json)
 
 
 def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:

@@ -24,9 +24,10 @@ from kb.records import Job, Measurement
 from tui.session.eta import remaining, to_confirm
 from tui.session.standing import REASONS
 from tui.session.state import State
-from tui.text import clock, metric, number
+from tui.text import clock, metric, number, when_and_where
 
 _EVERY = 5  # experiments between two lines about the time that is left
+_IN_A_ROW = 3
 _WORDS = {"anchor": "reference", "repeat": "repeated"}
 
 
@@ -47,7 +48,7 @@ class Progress:
         self.confirmed = 0  # measurements of the finalists
         self.state = State()
         self.outlook: Outlook | None = None
-        self.slowed: set[str] = set()  # ranks that it was said of
+        self.slowed: dict[int, int] = {}  # rank → runs in a row in which it was the one that is slowed
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
 
@@ -72,6 +73,7 @@ class Progress:
                 self._experiment(event)
             case Answered():
                 self._measured(event.measurement, "known")
+                self.write(f"{'':>36}of session {event.measured_by}{when_and_where(event.measurement)}")
             case Simulated():
                 self.simulated += 1
                 if self.simulated % 50 == 1:
@@ -120,12 +122,19 @@ class Progress:
         elif event.purpose == "confirm":
             self.arm = ""
             self.confirmed += 1
-            least = max(self.confirmed, to_confirm(self.state))
-            self._measured(event.measurement, f"again {self.confirmed}/{least}")
+            self._measured(event.measurement, f"again {self.confirmed}/{self._most()}")
             if self.confirmed % _EVERY == 0:
                 self._to_go()
         else:
             self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
+
+    def _most(self) -> int:
+        """Measurements until the first two rounds are over, after them until the last one is, if all are needed."""
+        least = to_confirm(self.state)
+        if self.confirmed <= least:
+            return least
+        names = {run.configuration.id for run in self.state.runs if run.purpose == "confirm"}
+        return max(self.confirmed, least + (2 * self.job.launch.repeats - 2) * len(names))
 
     def _to_go(self) -> None:
         """How far it is, and how long it will still take."""
@@ -157,12 +166,20 @@ class Progress:
         else:
             shown = "over a limit" if m.status == "ok" else m.status
         self._line(f"{fidelity:<14}  {self.arm:<7}  {shown:<14}  {m.name}")
-        if (said := ranks.slowed(m)) and said.split(",")[0] not in self.slowed:
-            self.slowed.add(said.split(",")[0])
-            self._line(said)
+        self._ranks(m)
         problem = m.evidence or (broken(self.job.objective, m) if c is None else "")
         if problem:
             self.write(f"{'':>36}{problem}")
+
+    def _ranks(self, m: Measurement) -> None:
+        """A rank that is slowed in three runs in a row is named, once: in one of them it may be the processes' luck."""
+        found = ranks.slowest(m)
+        if found is None:
+            return
+        slow = found.rank if ranks.slowed(m) else None
+        self.slowed = {} if slow is None else {slow: self.slowed.get(slow, 0) + 1}
+        if slow is not None and self.slowed[slow] == _IN_A_ROW:
+            self._line(f"{found.sentence}, {_IN_A_ROW} runs in a row")
 
     def _line(self, text: str) -> None:
         self.write(f"{clock(max(0.0, self.now - self.began))}  {self._standing():<27}  {text}")

@@ -44,6 +44,8 @@ def predicted(job: Job, found: Predicted) -> None:
             silent.setdefault(s.why, []).append(s.member)
     for why, members in silent.items():
         click.echo(f"{', '.join(members)}: {why}")
+    if found.unpriced:
+        click.echo(f"not in these numbers, for no simulator knows what it does: {', '.join(found.unpriced)}")
     if found.parts:
         click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} s)")
         click.echo(stacked(found.parts, "s"))

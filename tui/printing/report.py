@@ -1,6 +1,7 @@
 """What the verbs print when they are done: text for people, or the same as one JSON document."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import Target
 from autoscout.tuning.loop import Result
+from kb.lineage import Lineage, device_hours
 from kb.records import Job, Measurement, Value
 from tui.text import number, table
 
@@ -65,17 +67,21 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         _json({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})
         return
     click.echo("")
-    best(found, False)
+    best(found, None, False)
     click.echo(
         f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
+    spent, saved = device_hours(kb, result.session)
+    known = f", {saved:.3g} saved by what was known already" if saved else ""
+    click.echo(f"{spent:.3g} device-hours spent{known}")
     click.echo(f"its launch:  autoscout export {result.session}    all about it:  autoscout watch {result.session}")
 
 
-def best(found: Best, as_json: bool) -> None:
+def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
+    """`rests`: what it rests on, where that is wanted."""
     if as_json:
-        _json(found)
+        _json(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
         return
     unit = found.metric
     click.echo(f"{found.job}: best measured configuration")
@@ -97,6 +103,32 @@ def best(found: Best, as_json: bool) -> None:
         factor = worst.value / value if worst.value > value else value / worst.value
         click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
     click.echo("measured on " + ", ".join(f"{k} {v}" for k, v in found.environment.items() if v))
+    if rests is not None:
+        _rests_on(rests)
+
+
+def _rests_on(rests: Lineage) -> None:
+    click.echo("")
+    rows = [
+        (
+            m.configuration[:40],
+            number(m.value) if m.value is not None else m.status,
+            m.purpose,
+            m.session,
+            f"{m.author} ({m.word})" if m.author else "ours",
+            m.host or "–",
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(m.at)) if m.at else "–",
+            m.measurement,
+        )
+        for m in rests.measurements
+    ]
+    click.echo(table(rows, ("configuration", "value", "for", "session", "by", "machine", "ended (UTC)", "measurement")))
+    if not rests.simulators:
+        click.echo("no simulator was held against experiments in these sessions")
+        return
+    click.echo("")
+    told = [(s.name, s.session, s.checks, "–" if s.mape is None else f"{100 * s.mape:.1f} %") for s in rests.simulators]
+    click.echo(table(told, ("simulator", "session", "checks", "error")))
 
 
 def _standings(found: Best, unit: str) -> str:

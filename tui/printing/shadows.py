@@ -24,6 +24,9 @@ def shadow(found: Shadow) -> None:
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)} GiB allocated; reserved {_gib(found)}")
     if found.imbalanced is not None:
         click.echo(f"  with {OUT_OF_BALANCE:g} times the mean of tokens at its experts: {number(found.imbalanced)} GiB")
+    if found.step_s is not None:
+        click.echo(f"\nits kernels and collectives, priced: {number(found.step_s)} s a step")
+        click.echo(stacked(found.parts, "s"))
     fullest = found.ranks[0]
     click.echo("")
     rows = [

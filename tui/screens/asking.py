@@ -6,7 +6,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
 from kb.door import plain_json
-from tui.plain import plain
+from tui.hygiene import plain
 
 
 class Verbs:

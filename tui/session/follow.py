@@ -6,7 +6,7 @@ from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
 from kb.records import AutoscoutError, Job
-from tui.plain import plain
+from tui.hygiene import plain
 
 _AT_ONCE = 2000  # events: the screen stays alive while a long journal is read
 

@@ -33,6 +33,7 @@ from kb.journal import (
     WarmStartWorth,
 )
 from kb.records import Configuration, Job, Measurement
+from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
 BESIDE = ("confirm", "profile", "anchor", "repeat")  # the search: no points of its curve
@@ -184,7 +185,7 @@ class State(msgspec.Struct, kw_only=True):
             case Answered():
                 self.known += 1
                 run = self._run(None, "answered", event.measurement.configuration, event.measurement.name)
-                run.note = f"known from session {event.measured_by}"
+                run.note = f"known from session {event.measured_by}{when_and_where(event.measurement)}"
                 self._measured(run, event.measurement, "known")
             case Simulated():
                 self.predicted += 1

@@ -39,7 +39,7 @@ def sql(
 
     Views: runs, ranks, best, results, failures, incidents, knob_effects, sessions, imports, sources, periods,
     decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters,
-    versions, objectives.
+    versions, objectives, authors, device_hours.
     """
     from kb import query as queries
     from tui.printing import sql_console
@@ -177,13 +177,16 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @click.argument("lake", metavar="FOLDER|postgres://…")
 @click.option("--data", type=click.Path(path_type=Path), help="With postgres: the shared folder for the data files.")
+@click.option(
+    "--sign", "key", type=click.Path(path_type=Path), envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs yours."
+)
 @common
-def push(lake: str, data: Path | None, kb: Path | None, as_json: bool) -> None:
+def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Add to a lake what it lacks. Twice gives the same; nothing in it ever changes."""
     from kb.sharing import places
     from tui.printing import kb_report
 
-    kb_report.moved(places.push(existing_kb(kb), lake, data), "put into", lake, as_json)
+    kb_report.moved(places.push(existing_kb(kb), lake, data, key), "put into", lake, as_json)
 
 
 @kb_.command()
@@ -195,6 +198,28 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
     from tui.printing import kb_report
 
     kb_report.moved(places.pull(kb_path(kb), lake), "taken from", lake, as_json)
+
+
+@kb_.command()
+@click.argument("author", required=False)
+@click.argument("level", required=False, type=click.Choice(["answer", "hint", "ignore"]))
+@click.option("--key", type=click.Path(path_type=Path), help="Their public ssh key: a file that ends with .pub.")
+@common
+def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
+    """Say how much an author's word counts; without a name, list whose word is here. `unsigned` is what nobody signed.
+
+    answer: as if measured here; hint (the default): worth trying, answers nothing; ignore: used for nothing.
+    """
+    from kb.sharing import author_trust as trusting
+    from kb.sharing import signatures
+    from tui.printing import kb_report
+
+    path = kb_path(kb)
+    if author is not None:
+        if level is None:
+            raise click.UsageError(f"how much is {author}'s word worth? answer, hint or ignore")
+        trusting.decide(path, author, level, signatures.public_key(key) if key else "")
+    kb_report.authors(trusting.authors(path), as_json)
 
 
 @kb_.command()

@@ -130,17 +130,26 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 
 @click.command()
 @click.argument("what", metavar="JOB.toml|SESSION")
+@click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
 @common
-def best(what: str, kb: Path | None, as_json: bool) -> None:
+def best(what: str, evidence: bool, kb: Path | None, as_json: bool) -> None:
     """Show the winner beside the reference: knob differences, gain, and how it was measured."""
     from autoscout.deploy import recommendation as bests
+    from kb.lineage import lineage
+    from kb.records import Configuration
     from tui.printing import report
+    from tui.session.follow import job_of
 
     path = existing_kb(kb)
     found = (
         bests.best_of_job(path, load_job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
     )
-    report.best(found, as_json)
+    rests = None
+    if evidence:
+        job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+        compared = [Configuration(m.configuration).id for m in (found.best, found.default) if m is not None]
+        rests = lineage(path, job.id, found.context, found.metric, compared)
+    report.best(found, rests, as_json)
 
 
 @click.command()
@@ -202,7 +211,7 @@ def _after_closing(name: str, kb: Path) -> None:
     if not ended or ended[-1].reason in ("interrupted", "failed"):
         note(f"the session did not end by itself; go on with it: {_resume_line(name, kb)}")
         raise SystemExit(1)
-    report.best(recommendation.best_of_session(kb, name), as_json=False)
+    report.best(recommendation.best_of_session(kb, name), None, as_json=False)
 
 
 def _resume_line(session: str, kb: Path | None) -> str:

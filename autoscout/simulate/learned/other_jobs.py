@@ -71,5 +71,6 @@ def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tup
     near = [a for a in similar(kb, job, device_memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
     return [
-        (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to)]) for a in others
+        (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to, answers=True)])
+        for a in others
     ]

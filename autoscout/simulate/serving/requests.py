@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscout.job.trace import read_trace
+from autoscout.job.sessions import Talks, drawn, talks
+from autoscout.job.trace import read_blocks, read_trace
 from kb.records import AutoscoutError, Traffic
 
 DEFAULT_REQUESTS = 1000
@@ -21,6 +22,8 @@ class Requests:
     output_len: np.ndarray
     shared_prefix: int = 0
     concurrency: int = 0
+    talks: Talks | None = None  # how they go on from each other
+    blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, where a trace has them
 
     def __len__(self) -> int:
         return len(self.input_len)
@@ -38,6 +41,8 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None
+    if traffic.sessions:
+        return _of_sessions(traffic, talks(traffic, traffic.sessions, count or DEFAULT_REQUESTS, rng), rng)
     if traffic.trace:
         arrival, inputs, outputs = read_trace(Path(traffic.trace))
         own_arrivals = not (traffic.rate or traffic.concurrency)
@@ -46,16 +51,30 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
                 f"{traffic.trace} has no column arrival_s; give traffic.rate or traffic.concurrency", 2
             )
         count = min(count or (len(inputs) if own_arrivals else DEFAULT_REQUESTS), len(inputs))
+        blocks = read_blocks(Path(traffic.trace))
         if own_arrivals and arrival is not None:
-            return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix)
-        some = rng.permutation(len(inputs))[:count]
+            first = blocks[:count] or None
+            return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
+        # Blocks are found again by those that come soon after: the order stays.
+        some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
+        hashed = [blocks[i] for i in some] if blocks else None
     else:
+        hashed = None
         count = count or DEFAULT_REQUESTS
-        inputs, outputs = lengths(traffic.input_len, count, rng), lengths(traffic.output_len, count, rng)
+        inputs, outputs = drawn(traffic.input_len, count, rng), drawn(traffic.output_len, count, rng)
     if traffic.concurrency:
-        return Requests(np.zeros(count), inputs, outputs, traffic.shared_prefix, traffic.concurrency)
-    return Requests(poisson(traffic.rate, count, rng), inputs, outputs, traffic.shared_prefix)
+        return Requests(np.zeros(count), inputs, outputs, traffic.shared_prefix, traffic.concurrency, blocks=hashed)
+    return Requests(poisson(traffic.rate, count, rng), inputs, outputs, traffic.shared_prefix, blocks=hashed)
+
+
+def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
+    """Sessions begin so often that requests come at the rate in the mean; `arrival_s`: of each one's session."""
+    begun = np.zeros(int(found.session[-1]) + 1)
+    if traffic.rate:
+        begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)
+    lengths = found.input_len, found.output_len
+    return Requests(begun[found.session], *lengths, traffic.shared_prefix, traffic.concurrency, found)
 
 
 def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -63,11 +82,3 @@ def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     does."""
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, count - 1))])
     return arrivals * ((count - 1) / max(rate, 1e-9) / arrivals[-1] if count > 1 else 1.0)
-
-
-def lengths(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Fixed, or drawn from values at evenly spaced quantiles, straight between them; at least 1 token."""
-    if not isinstance(given, list):
-        return np.full(count, int(given))
-    at = np.linspace(0.0, 1.0, len(given))
-    return np.maximum(1, np.rint(np.interp(rng.random(count), at, given))).astype(int)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
@@ -58,6 +59,10 @@ class ServingSimulator:
             return f"the serving model needs {listed(missing)}"
         if not any(name in columns for name in ("traffic", "batch", "concurrency", "rate")):
             return "the serving model needs a load: traffic, batch, concurrency or rate"
+        if isinstance(traffic := columns.get("traffic"), Traffic) and (
+            traffic.sessions or traffic.trace.endswith(HASHED)
+        ):
+            return "the serving model does not know what sessions find again in the KV cache"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"

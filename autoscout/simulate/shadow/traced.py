@@ -12,8 +12,9 @@ from kb.records import Value
 
 GIB = 2.0**30
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced), from docs/shadow.md: dense recipes, and with experts.
-ERROR, EXPERT_ERROR = 0.003, 0.03
+# Standard deviations of log(measured / traced): dense recipes (docs/shadow.md); with experts, and a cautious figure for
+# what nothing was held against (8-bit products, context parallelism).
+ERROR, DOUBTED_ERROR = 0.003, 0.03
 OUT_OF_BALANCE = 1.2  # tokens of the fullest rank's experts over the mean, once routing has settled
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
@@ -28,9 +29,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`: rows
-    of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation, group,
-    ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
+    """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
+    rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
+    group, ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict
@@ -65,7 +66,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """Of a configuration: the ranks that were traced, the one with the highest peak first. `allocated`, `reserved`:
     GiB; `low` to `high`: the 90 % interval of `allocated`; `beside`: what the driver and the communicators hold;
     `device_gib`: of the smallest device; `oom_probability` is of the whole. `imbalanced`: GiB at OUT_OF_BALANCE,
-    where there are experts."""
+    where there are experts. `step_s`: seconds of a step, its traces priced kernel by kernel, by `parts`, where the
+    device is known."""
 
     job: str
     name: str
@@ -82,6 +84,8 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     beside: float = 0.0
     device_gib: float | None = None
     oom_probability: float | None = None
+    step_s: float | None = None
+    parts: dict[str, float] = {}
     stood_in: list[str] = []
     versions: dict[str, str] = {}
     cached: int = 0  # of the ranks

@@ -1,4 +1,4 @@
-"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, which rank is fullest."""
+"""From the traces of some ranks to what is said of a configuration: does it start, does it fit, who is fullest."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.shadow.traced import ERROR, EXPERT_ERROR, GIB, OUT_OF_BALANCE, Rank, Shadow
+from autoscout.simulate.shadow.traced import ERROR, GIB, OUT_OF_BALANCE, Rank, Shadow
 
 
 def stages(world: int, pp: int) -> list[int]:
@@ -24,9 +24,10 @@ def traced_micro_batches(pp: int, vpp: int) -> int:
 
 
 def judged(
-    found: Shadow, ranks: Sequence[Rank], experts: bool, beside: float, device_gib: float | None, imbalance: float
+    found: Shadow, ranks: Sequence[Rank], error: float, beside: float, device_gib: float | None, imbalance: float
 ) -> Shadow:
-    """`found` with what its ranks say. `ranks`: balanced ones, and with experts one at `imbalance` beside them."""
+    """`found` with what its ranks say. `ranks`: balanced ones, and with experts one at `imbalance` beside them.
+    `error`: standard deviation of log(measured / traced)."""
     broken = next((r for r in ranks if r.verdict != "starts"), None)
     if broken is not None:
         return msgspec.structs.replace(
@@ -35,7 +36,6 @@ def judged(
     plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: -peak(r))
     tilted = [r for r in ranks if r.imbalance != 1.0]
     allocated = peak(plain[0]) / GIB
-    error = EXPERT_ERROR if experts else ERROR
     low, high = allocated * math.exp(-SPAN * error), allocated * math.exp(SPAN * error)
     imbalanced = None
     middle = allocated
@@ -48,7 +48,7 @@ def judged(
     probability = None
     if device_gib:
         room = device_gib - beside
-        needed = max(reserved, 1.0 * middle)
+        needed = max(reserved, middle)
         spread = max(error, 0.01)  # segments: 1 to 5 % above what is allocated
         probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
     return msgspec.structs.replace(

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster.devices import device_kind
+from autoscout.running import processes
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.arguments import (
     EXPORT_FOLDER,
@@ -24,7 +25,7 @@ from autoscout.targets.command.arguments import (
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import with_flag
 from autoscout.targets.command.preset import preset_of
-from autoscout.targets.command.profiler import Reader, free_port, launched, prepare
+from autoscout.targets.command.profiler import Reader, launched, prepare
 from autoscout.targets.command.template import names_in
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job
@@ -99,7 +100,7 @@ class _Until(Reader):
 
 def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     """The exported words as they are started here: its files lie in `folder`."""
-    port = str(free_port()) if "port" in names_in(command_of(job)) else EXPORT_PORT
+    port = str(processes.free_port()) if "port" in names_in(command_of(job)) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
     if words[:2] == ["bash", "-c"] or not job.launch.script:

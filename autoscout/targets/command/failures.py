@@ -3,35 +3,31 @@
 Asked only of runs that failed: a script that prints "out of memory" and trains on is fine.
 """
 
+import itertools
 import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
+from autoscout.running import symptoms
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-_OF_ALL: tuple[tuple[Status, str], ...] = (
-    ("oom", r"(?i)cuda out of memory|torch\.(cuda\.)?OutOfMemoryError|hip out of memory"),
-    (
-        "oom",
-        r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'",
-    ),
-    ("oom", r"std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:"),
-    ("infrastructure", r"No CUDA GPUs are available|CUDA driver initialization failed|Error 802: system not yet"),
-    (
-        "infrastructure",
-        r"Address already in use|EADDRINUSE|No space left on device|fallen off the bus|uncorrectable ECC",
-    ),
-    ("infrastructure", r"ProcessGroupNCCL is only supported with GPUs|nvidia-smi has failed"),
-    ("timeout", r"Watchdog caught collective operation timeout"),
+# Stricter than running/symptoms.py: a script may speak of memory, catch that and fail for another reason.
+_OUT_OF_MEMORY = re.compile(
+    r"(?i:cuda out of memory|hip out of memory)|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
+    re.MULTILINE,
 )
 # What other ranks and launchers say because one rank has died.
 _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
 )
+_OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
@@ -51,14 +47,22 @@ def classify(
         return "error", f"it could not be started: {ended.problem}"
     lines = _lines(log)
     cause = _cause(lines)
+    text = "\n".join(lines)
+    if ended.timed_out and (broken := symptoms.find(text, symptoms.MACHINE)):
+        return "infrastructure", f"{symptoms.sentence(broken.symptom, _trim(broken.line))} {where}"
+    if ended.timed_out and (collective := symptoms.hung(text)):
+        return "timeout", f"{collective} hung {where}"
     if ended.timed_out:
-        last = next((line for line in reversed(lines) if line.strip()), "")
+        before = list(itertools.takewhile(lambda line: not _OUR_SIGNAL.search(line), lines))
+        last = next((line for line in reversed(before) if line.strip()), "")
         hint = f"; it last said: {_trim(last)}" if last else ""
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     failed = ended.code != 0
-    if (failed or cause) and (found := _known(lines, known)):
-        return found[0], f"{how}: {_trim(found[1])} {where}"
+    if (failed or cause) and (found := _Said(text, how, where).cause(known)):
+        return found
+    if ended.code == -signal.SIGBUS:  # memory that was mapped, but could not be had
+        return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
     if ended.code == -signal.SIGKILL:
         if oom_kills:
             return "oom", f"{how}: the kernel ran out of memory {where}"
@@ -67,6 +71,48 @@ def classify(
         said = cause or next((line for line in reversed(lines) if line.strip()), "")
         return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
     return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
+
+
+class _Said(NamedTuple):
+    """What the log of a run that failed tells of the cause; each method None where it tells nothing of that."""
+
+    text: str
+    how: str
+    where: str
+
+    def cause(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
+        return self._of_memory() or self._of_the_machine() or self._of_the_preset(known) or self._of_collectives()
+
+    def _of_memory(self) -> tuple[Status, str] | None:
+        match = _OUT_OF_MEMORY.search(self.text)
+        if match is None:
+            return None
+        line = self._line(match)
+        if others := symptoms.taken_by_others(self.text, {}):
+            cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
+            return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, cause)} {self.where}"
+        return "oom", f"{self.how}: {line} {self.where}"
+
+    def _of_the_machine(self) -> tuple[Status, str] | None:
+        found = symptoms.find(self.text, symptoms.MACHINE)
+        if found is None:
+            return None
+        cause = f"{self.how}: {_trim(found.line)}"
+        return "infrastructure", f"{symptoms.sentence(found.symptom, cause)} {self.where}"
+
+    def _of_the_preset(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
+        for text in known:
+            if (match := re.search(text.says, self.text)) is not None:
+                return text.status, f"{self.how}: {self._line(match)} {self.where}"
+        return None
+
+    def _of_collectives(self) -> tuple[Status, str] | None:
+        collective = symptoms.hung(self.text)
+        return ("timeout", f"{self.how}: {collective} hung {self.where}") if collective else None
+
+    def _line(self, match: re.Match[str]) -> str:
+        end = self.text.find("\n", match.end())
+        return _trim(self.text[self.text.rfind("\n", 0, match.start()) + 1 : end if end >= 0 else None])
 
 
 def died_of(
@@ -80,17 +126,8 @@ def died_of(
     rest = lines[last + 1 :]
     if not (cause := _cause(rest)):
         return None
-    status, line = _known(rest, known) or ("error", cause)
-    return status, f"ended with exit code 0, {after}{_trim(line)} (log: {log})"
-
-
-def _known(lines: list[str], known: Iterable[FailureText]) -> tuple[Status, str] | None:
-    """The first line of a failure that is known of the script, or of all."""
-    for status, pattern in [*((k.status, k.says) for k in known), *_OF_ALL]:
-        found = next((line for line in lines if re.search(pattern, line)), None)
-        if found is not None:
-            return status, found
-    return None
+    how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
+    return _Said("\n".join(rest), how, where).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:

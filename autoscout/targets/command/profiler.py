@@ -1,14 +1,13 @@
 """One experiment on a person's own command: start, read while it runs, end when enough is known, tell or classify."""
 
 import math
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from autoscout.running import early, results, supervised
+from autoscout.running import early, processes, results, supervised
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
@@ -72,7 +71,9 @@ class CommandProfiler:
         job, about = self._job, self.environment()
         prepare(folder)
         place = Place(
-            folder=str(folder), port=str(free_port()), iterations=str(job.launch.warmup + job.launch.iterations)
+            folder=str(folder),
+            port=str(processes.free_port()),
+            iterations=str(job.launch.warmup + job.launch.iterations),
         )
         run = started(job, configuration, place)
         began = time.time()
@@ -258,12 +259,6 @@ def prepare(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("", 0))
-        return listening.getsockname()[1]
-
-
 def _example(job: Job) -> Started:
     """Some configuration's, to see what it runs on."""
     from autoscout.targets.jobs import JobSpace
@@ -273,8 +268,10 @@ def _example(job: Job) -> Started:
 
 
 def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
-    """`start_s`: until the first iteration was said, warm-up included."""
+    """`start_output_s`: until it said anything; `start_s`: until the first iteration was said, warm-up included."""
     found = {}
+    if ended.first_output_s is not None:
+        found["start_output_s"] = ended.first_output_s
     if reader.first_at is not None:
         found["start_s"] = reader.first_at - reader.began
     if ended.peak_rss_gib:

@@ -7,13 +7,13 @@ answers.
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster import gpus
+from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
 from autoscout.targets.command.preset import preset_of
@@ -93,19 +93,16 @@ def _cpu() -> dict[str, str]:
 
 
 def _gpus() -> dict[str, str]:
-    """As nvidia-smi names them; nothing where it cannot be asked: the command itself will say what it lacks."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+    """As the driver names them; nothing where it does not answer: the command itself will say what it lacks."""
+    seen = gpus.look()
+    if not seen:
         return {}
-    rows = [[part.strip() for part in line.split(",")] for line in said.splitlines() if line.strip()]
-    names = [row[0] for row in rows]
+    names = [gpu.name for gpu in seen]
     return {
         "device": " + ".join(sorted(set(names))),
         "devices": str(len(names)),
-        "gpus": ", ".join(names),
-        "driver": rows[0][1] if rows and len(rows[0]) > 1 else "",
+        "gpus": SEPARATOR.join(names),
+        "driver": gpus.driver(),
     }
 
 

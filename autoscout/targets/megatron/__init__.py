@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
-SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
-
 
 class Megatron(Target):
     name = "megatron"
@@ -49,14 +47,14 @@ class Megatron(Target):
         return launched(JobSpace.of_job(job), job)[1]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.adapted(catalog, job)
+        return releases.adapted(catalog, job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
-        from autoscout.targets.megatron import installed
+        from autoscout.targets.megatron import releases
 
-        return installed.notes(catalog, job)
+        return releases.notes(catalog, job)
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
         from autoscout.targets.megatron.arguments import CLASSES
@@ -123,27 +121,33 @@ class Megatron(Target):
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
+        from autoscout.running import power
         from autoscout.targets.launch import Launch
-        from autoscout.targets.megatron import arguments, finetuning
+        from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
         finetuning.exportable(job)
-        flags = arguments.flags(job, configuration)
+        flags = {**arguments.flags(job, configuration), **persons.said(job)}
         files = {}
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         devices = [node.count for node in used_nodes(job, configuration)]
+        program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
+        if job.model.lora:
+            program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
+            flags, missing, folder = {}, bridge.MISSING, ""
         return Launch(
             job=job.name,
             name="",
             evidence="",
-            program=[SCRIPT],
+            program=program,
             arguments=flags,
             environment=arguments.variables(job, configuration),
             devices=devices,
             ranks=devices,
             files=files,
-            missing=arguments.MISSING,
+            missing=[*missing, *power.advice(configuration)],
+            folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
 

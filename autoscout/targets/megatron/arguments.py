@@ -13,6 +13,8 @@ from autoscout.targets.megatron import finetuning, newer
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
 
+SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
+
 _BLACKWELL = re.compile(r"g?b\d{3}\b|rtx-?pro-?\d|rtx-?50\d\d")
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
@@ -36,8 +38,14 @@ _SWITCHES = {
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
 _FROM_ELSEWHERE += ("packing",)
-# What only the person knows.
-MISSING = ["--data-path or --mock-data", "--tokenizer-type and its model", "--train-iters", "--lr", "--save"]
+# What only the person knows, by the flag that says it.
+_MISSING = {
+    "--data-path": "--data-path or --mock-data",
+    "--tokenizer-type": "--tokenizer-type and its model",
+    "--train-iters": "--train-iters",
+    "--lr": "--lr",
+    "--save": "--save",
+}
 USER_BUFFERS = "--tp-comm-overlap-cfg"
 LAYOUT = "--pipeline-model-parallel-layout"
 # Transformer Engine's names for the GEMMs of a layer that communicate.
@@ -78,6 +86,13 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
+
+
+def missing(flags: Flags) -> list[str]:
+    """What a launch with these flags still lacks."""
+    given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
+    given |= {"--train-iters"} if "--train-samples" in flags else set()
+    return [text for flag, text in _MISSING.items() if flag not in given]
 
 
 def world_size(configuration: Configuration) -> int:

@@ -1,16 +1,20 @@
 """What a Megatron job runs on, and how its ranks are started."""
 
+import re
 from pathlib import Path
 
-from autoscout.cluster import devices
+from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter as environment
-from kb.records import AutoscoutError, Job
+from autoscout.targets.megatron import persons
+from autoscout.targets.megatron.arguments import SCRIPT
+from kb.records import AutoscoutError, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
 
 
 def describe(job: Job) -> dict[str, str]:
-    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker and launcher.
+    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker, launcher, and
+    which Megatron-LM of the person's is launched, if one is.
 
     Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
     machine lacks GPUs of the job's cluster.
@@ -19,6 +23,8 @@ def describe(job: Job) -> dict[str, str]:
     python = environment.target_python(job)
     interpreter = " ".join(python)
     found = environment.probe([*python, str(WORKER / "probe.py"), kind], interpreter)
+    if job.launch.path:
+        found |= checkout(Path(job.launch.path))
     for package in ("torch", "megatron-core"):
         if package not in found:
             raise AutoscoutError(
@@ -32,11 +38,38 @@ def describe(job: Job) -> dict[str, str]:
             f"flags, and that torch is not a build for CPUs",
             2,
         )
+    if broken := found.pop("broken", ""):
+        raise AutoscoutError(
+            f"{interpreter}: its Transformer Engine {found['transformer-engine']} cannot be imported beside torch "
+            f"{found['torch']} ({' '.join(broken.split())[:200]}); reinstall it there for this torch "
+            f"(`pip install --no-build-isolation --force-reinstall transformer-engine[pytorch]`)",
+            2,
+        )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
-        raise AutoscoutError(problem, 2)
+        lost = gpus.health().lost
+        raise AutoscoutError(f"{problem}{f'; the driver lost {len(lost)}: {lost[0]}' if lost else ''}", 2)
     if kind == "cuda" and (problem := _unfused(job, "transformer-engine" in found, interpreter)):
         raise AutoscoutError(problem, 2)
+    if theirs := persons.while_searching(job):
+        found["flags"] = content_hash(theirs)
     return {**found, "worker": environment.hash_of(sorted(WORKER.glob("*.py"))), "launcher": launcher(job)}
+
+
+def checkout(path: Path) -> dict[str, str]:
+    """Which Megatron-LM lies there: its version, its commit, and what its script says.
+
+    Errors: AutoscoutError (exit 2) where none does."""
+    told = path / "megatron" / "core" / "package_info.py"
+    try:
+        numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", told.read_text(), re.MULTILINE)
+        script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
+    except OSError as error:
+        raise AutoscoutError(
+            f"launch.path: {path} is no checkout of Megatron-LM that can be read ({error.filename}: "
+            f"{error.strerror}); name the folder of its {SCRIPT}, or leave launch.path out and our own loop trains",
+            2,
+        ) from error
+    return {"megatron-core": ".".join(numbers), "megatron-lm": script}
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
@@ -58,16 +91,18 @@ def _wanted(job: Job) -> str:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "torchrun" or "replay"; "auto" is warm on CPUs with our own interpreter.
+    """ "warm", "torchrun" or "replay"; "auto" is warm on CPUs with our own interpreter and our own loop.
 
-    Errors: AutoscoutError for warm on GPUs, whose state a forked process cannot use.
+    Errors: AutoscoutError for warm on GPUs, whose state a forked process cannot use, or with the person's Megatron-LM.
     """
     cuda = devices.device_kind(job) == "cuda"
+    if job.launch.launcher == "warm" and job.launch.path:
+        raise AutoscoutError('launch.launcher: "warm" has another Megatron-core loaded than launch.path has', 2)
     if job.launch.launcher == "warm" and cuda:
         raise AutoscoutError('launch.launcher: "warm" works on CPUs only; use "torchrun" or "auto" on GPUs', 2)
     if job.launch.launcher in ("serve", "reuse"):
         raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":
         return job.launch.launcher
-    foreign = job.launch.python or job.launch.command_prefix
+    foreign = job.launch.python or job.launch.command_prefix or job.launch.path
     return "torchrun" if foreign or cuda else "warm"

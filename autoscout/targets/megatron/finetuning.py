@@ -1,8 +1,7 @@
 """Fine-tuning with Megatron-core: what its jobs may say, and what script and worker are told of it.
 
 Megatron-LM trains on conversations (`--sft`), and what shares a sequence is settled when its data file is made:
-`packed.jsonl` has several samples a line, `samples.jsonl` one. It has neither adapters nor frozen layers: those are
-Megatron-Bridge's.
+`packed.jsonl` has several samples a line, `samples.jsonl` one. Adapters are Megatron-Bridge's (bridge.py).
 """
 
 import math
@@ -65,13 +64,11 @@ def worker(job: Job) -> dict[str, Any]:
 
 
 def exportable(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for what Megatron-LM's script cannot be told."""
-    what = "adapters" if job.model.lora else "frozen layers" if job.model.frozen_layers else ""
-    if what:
+    """Errors: AutoscoutError (exit 2) for what no script can be told."""
+    if job.model.frozen_layers:
         raise AutoscoutError(
-            f"{job.name} trains with {what}, of which Megatron-LM's pretrain_gpt.py knows nothing; give the values to "
-            f"a recipe of Megatron-Bridge (`autoscout best --json` has them), which can be tuned itself with "
-            f"launch.script = 'megatron-bridge'",
+            f"{job.name} trains with frozen layers, of which Megatron-LM's pretrain_gpt.py knows nothing: set the "
+            f"values (`autoscout best --json` has them) in the script that freezes them",
             2,
         )
 

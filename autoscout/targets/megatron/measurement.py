@@ -51,6 +51,7 @@ def measurement(folder: Path) -> Measurement | None:
             "tokens_per_s": _tokens(experiment) / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
+            **_energy(ranks, _tokens(experiment)),
             **_of_the_start(ranks),
         },
         iterations_s=ranks[0]["iterations_s"],
@@ -68,6 +69,13 @@ def measurement(folder: Path) -> Measurement | None:
         environment=about.environment,
         at=at,
     )
+
+
+def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
+    """`energy_j` and `tokens` are of an iteration; {} where the driver does not tell it of every rank."""
+    if not all("energy_j" in rank for rank in ranks):
+        return {}
+    return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
 
 
 def _tokens(experiment: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # layers that the l
 KNOBS = frozenset(
     (
         *("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload"),
-        *("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer"),
+        *("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer", "power_cap"),
     )
 )
 GRAPH_WARMUP = 1  # steps before graphs are recorded: those that the worker warms up with

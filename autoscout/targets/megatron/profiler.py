@@ -12,16 +12,17 @@ from autoscout.cluster import devices, gpus
 from autoscout.job.objective import from_metric
 from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
+from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
-from autoscout.targets.megatron import arguments, finetuning
+from autoscout.targets.megatron import arguments, finetuning, persons
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
 from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
 RANK = WORKER / "train.py"
 
@@ -41,6 +42,7 @@ class MegatronProfiler:
         self._launcher = launcher
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._final = False
         self._bar: early.Bar | None = None
         self._elsewhere = False
         self._doubts = Doubts(job)
@@ -75,6 +77,10 @@ class MegatronProfiler:
         """Whether the next run is to be on other GPUs than usual, where there are free ones."""
         self._elsewhere = elsewhere
 
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are the final confirmation's, which train as the person does."""
+        self._final = final and bool(persons.in_the_end(self._job))
+
     def interrupt(self) -> None:
         """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
         self._stopping = True
@@ -93,11 +99,12 @@ class MegatronProfiler:
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = arguments.world_size(configuration)
         try:
+            environment = {**self.environment(), **settings(self._job, self._final)}
             about = results.About(
                 configuration=configuration,
                 name=name,
-                context=context_of(self._job, self.environment()),
-                environment=self.environment(),
+                context=context_of(self._job, environment),
+                environment=environment,
                 ranks=ranks,
                 started=time.time(),
             )
@@ -105,7 +112,8 @@ class MegatronProfiler:
             return _failed(configuration, name, "infrastructure", str(error))
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        worker = worker_config(self._job, configuration, seen, memory, self._spare(seen, memory, given))
+        spare = self._spare(seen, memory, given)
+        worker = worker_config(self._job, configuration, seen, memory, spare, self._final)
         worker |= bar_in_seconds(self._job, self._bar)
         chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
         visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
@@ -113,7 +121,7 @@ class MegatronProfiler:
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
-        if failed := self._doubts.foretold(configuration, name):
+        if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
@@ -140,15 +148,22 @@ class MegatronProfiler:
         )
 
 
+def settings(job: Job, final: bool) -> dict[str, str]:
+    """Of the environment: what the person says of training, where that is not what is searched with."""
+    theirs = persons.in_the_end(job) if final else {}
+    return {SETTINGS: content_hash(theirs)} if theirs else {}
+
+
 def worker_config(
     job: Job,
     configuration: Configuration,
     seen: list[str],
     memory: Sequence[float] = (),
     spare: Sequence[int] = (),
+    final: bool = False,
 ) -> dict[str, Any]:
     """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
-    `memory` in GiB; `spare`: indices of those to run on, rather than on the usual ones.
+    `memory` in GiB; `spare`: indices of those to run on, rather than on the usual ones; `final`: in the confirmation.
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say.
     """
@@ -157,10 +172,15 @@ def worker_config(
     if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
         chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory, spare)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
+    theirs = persons.in_the_end(job) if final else persons.while_searching(job)
+    flags = {**arguments.flags(job, configuration), **theirs}
+    if launch.path:
+        flags |= persons.stand_ins(job, flags)
     return {
         "device": devices.device_kind(job),
         "environment": variables,
-        "arguments": arguments.flags(job, configuration),
+        "arguments": flags,
+        "checkout": launch.path,
         **finetuning.worker(job),
         "warmup": launch.warmup,
         "iterations": launch.iterations,

@@ -15,7 +15,8 @@ from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.presets import device_memory_gib
 from autoscout.running import interpreter, supervised
 from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.shadow.traced import Rank, Shadow
+from autoscout.simulate.shadow.pricing import priced
+from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
 from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.megatron import arguments
@@ -66,6 +67,8 @@ def shadow(
             [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, code, kb, limit_s, stopping
         )
         found, cached = [*found, *tilted], cached + again
+    micro = _micro_batches(job, configuration)
+    found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
     base = Shadow(
         job=job.name,
         name=name,
@@ -80,7 +83,13 @@ def shadow(
         cpu_s=sum(r.cpu_s for r in found),
     )
     gib, beside = _device(job, configuration)
-    return judged(base, found, experts, beside, gib, IMBALANCE)
+    told = judged(base, found, _error(job, configuration), beside, gib, IMBALANCE)
+    kinds = {node.device for node in used_nodes(job, configuration)}
+    known = hardware(kinds.pop()) if len(kinds) == 1 else None
+    price = known and not ranks and priced(told.ranks, configuration.knobs, known, job.model.dtype)
+    if not price:
+        return told
+    return msgspec.structs.replace(told, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
 
 
 def _question(job: Job, configuration: Configuration, versions: Mapping[str, str]) -> dict[str, Any]:
@@ -88,6 +97,9 @@ def _question(job: Job, configuration: Configuration, versions: Mapping[str, str
     knobs = configuration.knobs
     on_gpus = device_kind(job) == "cuda"
     flags = arguments.flags(job, configuration)
+    traced = traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1)))
+    if _micro_batches(job, configuration) > traced:  # more of them trace the same
+        flags["--global-batch-size"] = traced * _samples(configuration)
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(CAPABILITY.get(node.device, 0.0) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
@@ -101,8 +113,25 @@ def _question(job: Job, configuration: Configuration, versions: Mapping[str, str
         "te_version": _TE,
         "flash": not hopper,
         "workspace": workspace if on_gpus else 0,
-        "micro_batches": traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))),
+        "micro_batches": traced,
     }
+
+
+def _error(job: Job, configuration: Configuration) -> float:
+    knobs = configuration.knobs
+    known = not job.model.experts and knobs.get("fp8", "none") == "none" and knobs.get("cp", 1) == 1
+    return ERROR if known and job.launch.transformer_engine else DOUBTED_ERROR
+
+
+def _samples(configuration: Configuration) -> int:
+    """That all replicas take in at once."""
+    return int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
+
+
+def _micro_batches(job: Job, configuration: Configuration) -> int:
+    """0 where the replicas cannot share the global batch."""
+    batches, left = divmod(job.traffic.global_batch, _samples(configuration))
+    return 0 if left else batches
 
 
 def _device(job: Job, configuration: Configuration) -> tuple[float | None, float]:

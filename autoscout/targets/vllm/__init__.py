@@ -98,6 +98,11 @@ class Vllm(Target):
 
         return launch(job, configuration)
 
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        from autoscout.targets.vllm.launching import as_measured
+
+        return as_measured(launch, environment)
+
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.vllm import formats
 

@@ -8,7 +8,7 @@ from typing import Any
 from autoscout.cluster import devices
 from autoscout.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
-from autoscout.targets.jobs import catalog_of
+from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -26,9 +26,12 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
         "max_model_len": attributes_of(job)["model_len"],
         "dtype": _DTYPES[job.model.dtype],
     }
-    fields = {knob.name: knob.sets for knob in catalog_of(job).knob}
+    # Whatever is installed here today: the configuration has the knobs of the version that measured it.
+    fields = {knob.name: knob.sets for knob in declared(job).knob}
     for name, value in configuration.knobs.items():
         if name not in fields or _is_default(name, value):
+            continue
+        if name in ("spec_until", "kv_disk") or fields[name].startswith("the "):
             continue
         argument, *inner = fields[name].split(".")
         if inner:
@@ -36,8 +39,33 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
         else:
             arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
     if "speculative_config" in arguments:
-        arguments["speculative_config"]["prompt_lookup_max"] = _LOOKUP
+        arguments["speculative_config"] |= _guessing(job, configuration.knobs)
+    if configuration.knobs.get("kv_disk"):
+        arguments["kv_transfer_config"] = _files(job.launch.kv_folder)
     return arguments | placement(job, configuration)
+
+
+def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
+    """What speculative decoding has to be told beside its method and depth."""
+    found: dict[str, Any] = {}
+    if knobs["spec"] == "ngram":
+        found["prompt_lookup_max"] = _LOOKUP
+    elif job.launch.draft and job.launch.draft.model:
+        found["model"] = job.launch.draft.model
+    if until := int(knobs.get("spec_until", 0)):
+        most = int(knobs["max_num_seqs"])
+        found["num_speculative_tokens_per_batch_size"] = [[1, until, knobs["spec_tokens"]], [until + 1, most, 0]]
+    return found
+
+
+def _files(folder: str) -> dict[str, Any]:
+    """A second tier of the KV cache behind the host's memory, whose size kv_offloading_size says."""
+    tiers = [{"type": "fs", "root_dir": folder}]
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "secondary_tiers": tiers},
+    }
 
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
@@ -143,4 +171,8 @@ def model_config(job: Job) -> dict[str, Any]:
 
 def _is_default(name: str, value: Value) -> bool:
     """What vLLM has no word for: nothing is said."""
-    return (name in ("spec", "quantization") and value == "none") or (name in ("kv_offload",) and not value)
+    return (
+        (name in ("spec", "quantization") and value == "none")
+        or (name == "kv_offload" and not value)
+        or (name == "attention" and value == "auto")
+    )

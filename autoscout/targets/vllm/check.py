@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from autoscout.running import processes
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper, profiler
 from autoscout.targets.vllm import server as serving_server
@@ -36,7 +37,7 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
     """(port, seconds until it was ready) of a server on this machine, started by what is exported: the command that a
     shell, a Slurm script or a container runs, or `vllm serve --config` with the YAML file. A job with random weights
     gets the model that its experiments were served. Nothing of it stays."""
-    port = serving_server.free_port()
+    port = processes.free_port()
     model = job.launch.model_path or profiler.random_model(job)
     python = Path(job.launch.python or sys.executable)
     began = time.monotonic()

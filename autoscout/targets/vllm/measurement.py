@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.running import power
 from autoscout.running.results import About
 from autoscout.targets.vllm import load_plan
 from kb.records import Configuration, Job, Measurement
@@ -67,6 +68,8 @@ def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):
         knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")
+        if knobs is None or knobs.get(power.KNOB) != configuration.knobs.get(power.KNOB):
+            continue
         if knobs != configuration.knobs and "passes" in _json(path.with_name("rank-0.json")):
             found.setdefault(_json(path)["identity"], path.parent.name)
     return found

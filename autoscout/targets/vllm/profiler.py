@@ -140,6 +140,7 @@ class VllmProfiler:
             "plan": self._plan,
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
+            "gpus": _gpus(chosen, ranks) if seen else [],
         }
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()
@@ -183,6 +184,7 @@ class VllmProfiler:
         return {
             **found,
             "model": model_of(job),
+            **({"draft": draft_of(job)} if job.launch.draft else {}),
             "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
             "clock": "wall" if self._kind == "serve" else "processor",
             "worker": environment.hash_of([*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]),
@@ -191,6 +193,13 @@ class VllmProfiler:
 
     def _model_folder(self) -> str:
         return self._job.launch.model_path or random_model(self._job)
+
+
+def _gpus(chosen: dict[str, str], ranks: int) -> list[str]:
+    """The GPUs of the engine, by index or UUID: the first of those that it may see."""
+    visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return (names or [str(i) for i in range(ranks)])[:ranks]
 
 
 def random_model(job: Job) -> str:
@@ -216,6 +225,12 @@ def random_model(job: Job) -> str:
             said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
             raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
     return str(folder)
+
+
+def draft_of(job: Job) -> str:
+    """What guesses, for the identity of measurements."""
+    draft = job.launch.draft
+    return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
 
 
 def model_of(job: Job) -> str:

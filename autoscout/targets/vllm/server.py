@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -52,7 +51,7 @@ class Server:
 
     def _run(self, experiment: Path, deadline: float, stopping: Callable[[], bool]) -> Outcome:
         given = json.loads(experiment.read_bytes())
-        port = free_port()
+        port = processes.free_port()
         command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
@@ -96,12 +95,6 @@ class Server:
             output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
         with output:
             return started([sys.executable, str(_KEEPER), *command], output, None)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:

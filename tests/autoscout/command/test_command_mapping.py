@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -187,3 +189,14 @@ def test_older_jobs_keep_their_form(job):
 
     assert msgspec.json.encode(Launch()) == msgspec.json.encode(SpaceLimits()) == b"{}"
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
+
+
+def test_the_jobs_of_the_page_are_jobs_of_less_than_twenty_lines(tmp_path):
+    page = Path("docs/your-own-script.md").read_text()
+    jobs = [text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if text.startswith("name =")]
+    assert len(jobs) >= 3
+    for text in jobs:
+        (tmp_path / "job.toml").write_text(text)
+        job = load_job(tmp_path / "job.toml")
+        assert JobSpace.of_job(job).reference
+        assert len(text.splitlines()) < 20, job.name

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from autoscout.running import early
+from autoscout.running.supervised import Ended
+from autoscout.targets.command.failures import classify
 from autoscout.targets.command.losses import LossesIfTold
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job
@@ -27,8 +29,9 @@ def test_an_endless_script_is_ended_when_enough_is_known(job, tmp_path):
     assert found.status == "ok"
     assert found.fidelity == "measured"
     assert found.metrics["step_time_s"] > 0.004
-    assert len(found.iterations_s) >= job.launch.iterations
+    assert len(found.iterations_s) >= 4
     assert found.losses[:3] == [6.0, 5.99, 5.98]
+    assert 0 < found.metrics["start_output_s"] <= found.metrics["start_s"] < found.cost_s
     assert CommandProfiler(job).adopt(tmp_path / "experiment") == found
 
 
@@ -50,7 +53,7 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
         ("crash", "error", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
-        ("piped", "error", "exit code 0, but after 2 of 5 iterations it said: ValueError: the data has ended"),
+        ("piped", "error", "exit code 0, but after 2 of 10 iterations it said: ValueError: the data has ended"),
         ("half", "error", "$AUTOSCOUT_RESULT holds half a JSON"),
         ("nan", "wrong", "loss is not a number from iteration 3 on"),
     ],
@@ -68,6 +71,19 @@ def test_silence_until_the_limit_is_a_timeout(ending, tmp_path):
     found = run(ending("mute", timeout_s=1.0), tmp_path)
     assert found.status == "timeout"
     assert "launch.timeout_s is the limit" in found.evidence
+
+
+def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_path):
+    log = tmp_path / "output.log"
+    log.write_text(
+        "loading the data\n"
+        "W1122 15:04:00.1 7 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8 closing signal "
+        "SIGTERM\nTraceback (most recent call last):\nSignalException: Process 7 got signal: 15\n"
+    )
+    ended = Ended(code=None, seconds=120.0, first_output_s=1.0, timed_out=True)
+    status, evidence = classify(ended, log, [], 120.0, 0, "")
+    assert status == "timeout"
+    assert "it last said: loading the data (log" in evidence
 
 
 def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):

@@ -2,12 +2,13 @@
 
 import re
 import time
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscout.targets.command.preset import names, preset
-from autoscout.targets.command.reading import Numbers, Stream, literal, number_of
+from autoscout.targets.command.reading import Numbers, Stream, Tail, literal, number_of
 from kb.records import MetricSource
 
 LINE = b" iteration %d/ 100 | elapsed time per iteration (ms): %d.5 | lm loss: 6.4E+00 |\n"
@@ -132,3 +133,21 @@ def test_every_preset_reads_its_tools_log():
             if source.between:
                 Stream([read[metric]]).feed(log, 1.5)
                 assert read[metric].values == [1.5], name
+
+
+def test_a_file_that_is_one_endless_line_is_read_in_little_memory(tmp_path):
+    """Sparse: its zeros are one line, longer than any that is looked at."""
+    path = tmp_path / "train.log"
+    with open(path, "wb") as file:
+        file.write(LINE % (1, 1))
+        file.truncate(2**27)
+        file.seek(0, 2)
+        file.write(b"\n" + LINE % (2, 2))
+    found = numbers()
+    tail = Tail(path, Stream([found]))
+    tracemalloc.start()
+    tail.close()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.values == [1.5, 2.5]
+    assert peak < 2**24

@@ -29,7 +29,7 @@ READ = {
         "peak_memory_mib": [0, 0],
     },
 }
-PRESET = {"hf-trainer-accelerate": "hf-trainer"}
+PRESET: dict[str, str] = {"hf-trainer-accelerate": "hf-trainer"}
 
 
 def read(name: str, log: bytes) -> dict[str, list[float]]:
@@ -46,7 +46,7 @@ def read(name: str, log: bytes) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_recorded_log_is_read(name):
+def test_a_recorded_log_is_read(name: str):
     log = (LOGS / f"{name}.log").read_bytes()
     assert log.startswith(b"# ")
     found = read(PRESET.get(name, name), log)

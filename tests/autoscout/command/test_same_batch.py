@@ -119,3 +119,10 @@ def test_a_rate_that_the_log_says_is_not_made_from_step_times(tmp_path):
     job = load_job(written(tmp_path, *trl, ("global_batch = 32", "global_batch = 32\nseq_len = 10")))
     values = {"step_time_s": [9.0, 2.0, 2.0], "tokens_per_s": [1.0, 500.0, 500.0]}
     assert costs(job, values) == [1 / 500, 1 / 500]
+
+
+def test_sharding_is_no_knob_on_cpus_where_it_would_change_nothing(tmp_path):
+    path = written(tmp_path)
+    assert "fsdp" not in JobSpace.load(path).reference.knobs
+    path.write_text(path.read_text().replace('device = "cpu", count = 2', 'device = "h100", count = 2'))
+    assert JobSpace.load(path).reference.knobs["fsdp"] is False

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from failure_texts import FURTHER, TABLE, Text
+from failure_texts import FOURTH, FURTHER, TABLE, THIRD, Text
 
 from autoscout.running import symptoms
 from autoscout.running.outcome import Outcome, classify
@@ -24,7 +24,7 @@ def exception(folder: Path, kind: str, message: str, phase: str, rank: int = 1, 
     return classify(Outcome(codes={rank: 1}), folder, 60.0, 0)
 
 
-@pytest.mark.parametrize("text", [*TABLE, *FURTHER], ids=lambda text: text.text[:40])
+@pytest.mark.parametrize("text", [*TABLE, *FURTHER, *THIRD, *FOURTH], ids=lambda text: text.text[:40])
 def test_texts_of_real_failures(tmp_path: Path, text: Text) -> None:
     status, evidence = classified(tmp_path, text)
     assert status == text.should_be, evidence

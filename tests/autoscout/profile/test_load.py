@@ -20,7 +20,7 @@ from serving_bench import PYTHON, needs_vllm, serving_job
 
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm.load_plan import Pass, Request
-from kb.records import AutoscoutError, Objective
+from kb.records import AutoscoutError, Objective, Sessions
 
 WORKER = Path(load_plan.__file__).parent / "worker"
 
@@ -276,6 +276,26 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_users(server: Server, t
     assert found["guard"] == [[0, 1, 2, 3]] * 4
     assert all(body["ignore_eos"] and body["temperature"] == 0.0 for body in server.asked)
     assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 3 * 18  # warm-up, two passes
+
+
+def test_sessions_go_on_from_what_was_answered(server: Server, tmp_path: Path) -> None:
+    sessions = Sessions(turns=3, sub_calls=1)
+    found = drive(
+        server, tmp_path, concurrency=2, input_len=6, output_len=3, requests=10, shared_prefix=5, sessions=sessions
+    )
+    passes = msgspec.convert(found["passes"], list[Pass])
+    assert load_plan.failed(passes) == ""
+    assert server.most == 2  # a call beside a turn has nobody beside it
+    prompts = [body["prompt"] for body in server.asked]
+    first = [p for p in prompts if len(p) == 5 + 6]
+    later = [p for p in prompts if len(p) == 5 + 6 + 3 + 6]
+    assert len(later) == 3 * 2  # warm-up and two passes, of two sessions
+    for prompt in later:  # the server answers 0, 1, 2
+        assert prompt[:11] in first
+        assert prompt[11:14] == [0, 1, 2]
+    assert all(r.count == (3 if r.asked in (11, 20, 29) else 1) for r in passes[0].requests)
+    assert sorted(r.asked for r in passes[0].requests) == [11, 11, 15, 15, 20, 20, 24, 24, 29, 29]
+    assert "tokens" not in found["passes"][0]["requests"][0] or not found["passes"][0]["requests"][0]["tokens"]
 
 
 def test_an_open_loop_sends_when_the_plan_says(server: Server, tmp_path: Path) -> None:

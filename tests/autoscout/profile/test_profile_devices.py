@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -176,7 +177,8 @@ def test_the_doctor_says_what_the_driver_answers(tmp_path: Path, monkeypatch: py
     driver(tmp_path, monkeypatch, f"0, GPU-aa, {A100}, 61440, 81920")
     assert (gpu().ok, "60.0 of 80.0 GiB taken" in gpu().found) == (False, True)
     driver(tmp_path, monkeypatch, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
-    assert (gpu().ok, gpu().found) == (False, "nvidia-smi is there, but no driver answers it")
+    assert not gpu().ok
+    assert gpu().found.startswith("nvidia-smi is there, but no driver answers it (NVIDIA-SMI has failed because")
 
 
 def test_slices_are_listed_in_place_of_the_gpu_that_is_cut_up() -> None:
@@ -261,6 +263,37 @@ def test_unfused_attention_is_not_ranked_on_gpus(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"transformer-engine": "2", ', ""))
     with pytest.raises(AutoscoutError, match="has no Transformer Engine, and what is fastest without"):
         describe(job_on(("a100", 1), python=python))
+
+
+def test_a_transformer_engine_of_another_torch_is_refused(tmp_path: Path) -> None:
+    """Megatron-core would go on without it, silently."""
+    package = tmp_path / "transformer_engine"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('transformer_engine_torch.so: undefined symbol: _ZN3c10')")
+    code = "import probe; print(probe.broken('transformer_engine.pytorch')); print(probe.broken('json'))"
+    environment = {**os.environ, "PYTHONPATH": f"{WORKER}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "ImportError: transformer_engine_torch.so: undefined symbol: _ZN3c10\n\n"
+    python = Path(target_with(tmp_path, [A100]))
+    python.write_text(python.read_text().replace('"devices"', '"broken": "ImportError: undefined symbol", "devices"'))
+    with pytest.raises(AutoscoutError, match=r"its Transformer Engine 2 cannot be imported beside torch 2 \(ImportErr"):
+        describe(job_on(("a100", 1), python=str(python)))
+
+
+def test_an_interpreter_that_is_closed_to_us_says_whose_it_is(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o644)
+    owner = pwd.getpwuid(python.stat().st_uid).pw_name
+    with pytest.raises(AutoscoutError, match=rf"cannot be run \(Permission denied: it belongs to {owner}\)"):
+        describe(job_on(("a100", 1), python=str(python)))
+
+
+def test_gpus_that_the_driver_lost_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."
+    driver(tmp_path, monkeypatch, f"GPU-aa, 0\n{said}")
+    with pytest.raises(AutoscoutError, match=r"needs 2 GPUs but this machine shows 1 .*; the driver lost 1: Unable to"):
+        describe(job_on(("a100", 2), python=target_with(tmp_path, [A100])))
 
 
 def test_a_machine_without_gpus_is_refused(tmp_path: Path) -> None:

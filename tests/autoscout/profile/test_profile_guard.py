@@ -84,7 +84,7 @@ def test_a_shorter_series_is_wrong(length: int) -> None:
 
 
 def test_recorded_runs_are_told_apart_by_a_factor_of_three() -> None:
-    """Of tests/tools/guard_table.py: correct layouts, fp32 up to 4096 wide and bf16 to 1536, and traps of the rules."""
+    """Of tests/tools/guard_table.py: correct layouts up to 4096 wide, and traps of the rules."""
     correct, traps = [], []
     for reference, *others in guard_table.groups().values():
         for row in others:
@@ -92,7 +92,7 @@ def test_recorded_runs_are_told_apart_by_a_factor_of_three() -> None:
             (traps if row.trap else correct).append((share, row))
     assert len(correct) >= 60
     assert {row.hidden for _, row in correct if row.dtype == "fp32"} >= {256, 1024, 1536, 2048, 4096}
-    assert {row.hidden for _, row in correct if row.dtype == "bf16"} >= {256, 1024, 1536}
+    assert {row.hidden for _, row in correct if row.dtype == "bf16"} >= {256, 1024, 1536, 2048}
     assert max(correct)[0] < 1 / 3, max(correct)
     assert {(row.dtype, row.trap) for _, row in traps} == {(d, t) for d in ("fp32", "bf16") for t in ("P9", "M18")}
     assert min(traps)[0] > 3, min(traps)

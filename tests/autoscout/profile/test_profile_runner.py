@@ -55,7 +55,7 @@ def test_an_experiment_measures(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("best_s", "fidelity"), [(1e-4, "short"), (1e3, "measured")])
 def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float, fidelity: str) -> None:
-    job = tiny_job(iterations=6)
+    job = tiny_job(iterations=5, measure_s=1000.0)
     profiler = bench.profiler(job)
     assert isinstance(profiler, early.Aimed)
     profiler.aim(early.Bar(best_s))

@@ -2,10 +2,15 @@
 
 `before_megatron` replaces parts of torch and must run before the first import of megatron.core;
 `after_megatron` replaces parts of Megatron; `without_transformer_engine` repairs its local layers
-and is also right on GPUs. What each piece prevents is said beside it.
+and is also right on GPUs; `for_a_script` does all of it, and what Megatron-LM's own scripts need beside. What each
+piece prevents is said beside it.
 """
 
 import contextlib
+import glob
+import os
+import sys
+import types
 from typing import Any
 
 import torch
@@ -51,6 +56,9 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
+    # The gradient of a linear layer's input in bf16: torch takes a plain loop for a matrix that is not transposed,
+    # twenty times slower at 4096 × 4096.
+    tensor.matmul = _matmul(tensor.matmul)
     # The optimizers accept parameters by type name only: "torch.cuda.FloatTensor".
     plain_type = tensor.type
 
@@ -64,6 +72,15 @@ def before_megatron() -> None:
     # `device="cuda"` and `pin_memory=True` are written out in schedules, optimizers and masks.
     for name in ("tensor", "zeros", "ones", "empty", "full", "arange"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _matmul(plain: Any) -> Any:
+    def matmul(self: Any, other: Any) -> Any:
+        if self.dtype is torch.bfloat16 and other.dtype is torch.bfloat16 and other.dim() == 2:
+            return torch.nn.functional.linear(self, other.t().contiguous())
+        return plain(self, other)
+
+    return matmul
 
 
 def _once_for_each_set(new_group: Any) -> Any:
@@ -133,3 +150,46 @@ def without_transformer_engine() -> None:
         return module
 
     torch_norm.WrappedTorchNorm.__new__ = norm
+
+
+def for_a_script() -> None:
+    """Before a script of Megatron-LM runs, with its folder first on sys.path."""
+    # Needs Triton, for kernels that nobody asks for here.
+    kernels: Any = types.ModuleType("megatron.core.transformer.custom_layers.batch_invariant_kernels")
+    kernels.enable_batch_invariant_mode = lambda: None
+    kernels.is_batch_invariant_mode_enabled = lambda: False
+    sys.modules[kernels.__name__] = kernels
+
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # the parser insists on it, as on a GPU
+    cuda: Any = torch.cuda
+    before_megatron()
+    cuda.is_available = lambda: True
+    cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cuda.set_device = lambda device: None
+    cuda.get_device_capability = lambda device=None: (9, 0)
+    cuda.reset_peak_memory_stats = cuda.empty_cache = lambda *args, **kwargs: None
+    cuda.memory_allocated = cuda.max_memory_allocated = cuda.memory_reserved = lambda *args, **kwargs: 0
+    cuda.max_memory_reserved = cuda.device_memory_used = lambda *args, **kwargs: 0
+    cuda.memory_stats = lambda *args, **kwargs: {}
+    cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=2**34, name="CPU", major=9)
+    cuda._lazy_init = lambda: None
+    cuda.cudart = lambda: None
+    for name in ("rand", "randn", "randint"):
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    for name in ("Float", "Int", "Long", "Double", "Half", "BFloat16", "Byte"):
+        setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+
+    import megatron.core  # noqa: F401
+
+    after_megatron()
+    without_transformer_engine()
+    from megatron.core import datasets
+    from megatron.core.datasets import utils
+    from megatron.legacy import fused_kernels
+
+    fused_kernels.load = lambda args: None
+    # Its Makefile asks the system's Python; the wheel of megatron-core has them compiled.
+    utils.compile_helpers = lambda: None
+    for folder in sys.path:
+        if glob.glob(f"{folder}/megatron/core/datasets/helpers_cpp*.so"):
+            datasets.__path__.append(f"{folder}/megatron/core/datasets")

@@ -3,6 +3,7 @@
 probe.py cpu|cuda      (without importing torch on CPUs, where that is not needed)
 """
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -52,8 +53,19 @@ def cuda() -> dict[str, str]:
     return found
 
 
+def broken(module: str) -> str:
+    """ "" or why a module that is installed cannot be imported. Megatron-core takes that for its absence, silently."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever its libraries raise
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 if __name__ == "__main__":
     found = versions()
     if "torch" in found:
         found |= cpu() if sys.argv[1] == "cpu" else cuda()
+    if sys.argv[1] == "cuda" and "transformer-engine" in found:
+        found["broken"] = broken("transformer_engine.pytorch")
     print(json.dumps(found))

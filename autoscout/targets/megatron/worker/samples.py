@@ -76,8 +76,9 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
             ends.append((i + 1) * length)
     if not config["packed"]:
         whole = {"tokens": tokens, "labels": labels, "positions": positions, "mask": mask}
-        return Samples(**{name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()})
-    batch = Samples(*(value.to(device) for value in (tokens, labels, positions, mask)))
+        mine = {name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()}
+        return Samples(mine["tokens"], mine["labels"], mine["positions"], mine["mask"])
+    batch = Samples(tokens.to(device), labels.to(device), positions.to(device), mask.to(device))
     if config["given"]["transformer_impl"] == "transformer_engine":
         return _in_one_row(batch, ends, device)
     apart = owner[:, None, :, None] != owner[:, None, None, :]
@@ -91,7 +92,13 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
     params = PackedSeqParams(
         qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, max_seqlen_q=longest, max_seqlen_kv=longest
     )
-    return Samples(*(value.reshape(1, -1) for value in batch[:4]), packed=params)
+    return Samples(
+        batch.tokens.reshape(1, -1),
+        batch.labels.reshape(1, -1),
+        batch.positions.reshape(1, -1),
+        batch.mask.reshape(1, -1),
+        packed=params,
+    )
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
     train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
 
+The loop is ours, or that of the person's own Megatron-LM where the experiment names one (megatron_lm.py).
 Beside EXPERIMENT.json it leaves rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why not).
 Runs under the target's interpreter: needs torch and megatron-core and nothing else. With `--leash` it
 ends when its stdin closes.
@@ -15,7 +16,6 @@ import json
 import os
 import platform
 import resource
-import statistics
 import sys
 import time
 import traceback
@@ -25,13 +25,12 @@ from typing import Any
 # The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
-import ending
 import leash
+from course import Course
 
-_COMPARED = 3  # iterations whose losses and gradient norms are kept
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_steps = 0
+_courses: list[Course] = []  # the one that runs
 _entered: dict[str, float] = {}  # monotonic: when each phase began
 _before: dict[str, float] = {}  # GiB of this rank's device before it took any
 
@@ -77,10 +76,35 @@ def load(device: str) -> None:
 
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
-    load(config["device"])
+    course = Course(config, _global_mean)
+    _courses.append(course)
+    if config.get("checkout"):
+        import megatron_lm
+
+        device, built = megatron_lm.trained(config, course, _enter, _look_at_memory, _forget_peak_memory)
+    else:
+        load(config["device"])
+        device, built = _trained(config, course)
+    import torch
+
+    return {
+        **course.result(),
+        **_peak_memory(device),
+        **_of_the_start(),
+        "threads": len(os.listdir("/proc/self/task")),
+        **built,
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "host": platform.node(),
+        "index": _index(device),
+        "versions": _versions(),
+        "time": time.time(),
+    }
+
+
+def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
+    """Our own loop; its device, and how much was built."""
     import building
     import configs
-    import torch
 
     _enter("groups")
     config = configs.read(config)
@@ -97,74 +121,16 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     graphs = building.recorder(config, shape, chunks, optimizer)
     sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
     buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
-    return {
-        **_train(config, chunks, optimizer, device, graphs),
-        **_peak_memory(device),
-        **_of_the_start(),
-        "threads": len(os.listdir("/proc/self/task")),
+    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
+    course.on(device, recorded_at + 1)
+    while not course.over:
+        if course.steps == recorded_at:
+            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
+        course.begin()
+        course.end(*_iteration(config, chunks, optimizer, device, course.steps, course.of_experts))
+    return device, {
         "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
         "buckets": sum(len(buffer.buckets) for buffer in buffers),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "host": platform.node(),
-        "index": _index(device),
-        "versions": _versions(),
-        "time": time.time(),
-    }
-
-
-def _train(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, graphs: Any) -> dict[str, Any]:
-    """Warm-up until times do not fall any more, then as many iterations as a decision needs (steady.py). `graphs`:
-    recorded after the warm-up that they need, and then warmed up too; None without."""
-    global _steps
-    import alone
-    import steady
-
-    warmup_s: list[float] = []
-    iterations_s: list[float] = []
-    own_s: list[float] = []
-    alone_s: list[float] = []
-    losses: list[float] = []
-    grad_norms: list[float] = []
-    of_experts: list[float] = []
-    cpu_s: list[float] = []
-    by_itself = alone.Alone(device)
-    recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
-    warmup = max(config["warmup"], recorded_at + 1)
-    hopeless = ""
-    while not (hopeless or steady.enough(iterations_s, config["iterations"], config["measure_s"])):
-        if _steps == recorded_at:
-            import building
-
-            building.record(graphs, chunks, bool(config["given"].get("overlap_param_gather")))
-        cpu = _cpu_seconds()
-        seconds, own, loss, grad_norm = _iteration(config, chunks, optimizer, device, _steps, of_experts)
-        _steps += 1
-        if len(losses) < _COMPARED:
-            losses.append(_global_mean(loss, device))
-            grad_norms.append(float(grad_norm))
-        if len(warmup_s) < warmup:
-            warmup_s.append(seconds)
-            continue
-        iterations_s.append(seconds)
-        own_s.append(own)
-        cpu_s.append(_cpu_seconds() - cpu)
-        alone_s.append(by_itself.seconds())
-        if steady.still_warm(iterations_s, len(warmup_s), warmup):
-            warmup_s.append(iterations_s.pop(0))
-            for series in (own_s, cpu_s, alone_s):
-                del series[0]
-            continue
-        if "best_s" in config:  # all ranks know the same seconds, so they agree
-            hopeless = ending.hopeless(iterations_s, config["best_s"], config["spread"])
-    return {
-        "ended": "" if steady.enough(iterations_s, config["iterations"], config["measure_s"]) else hopeless,
-        "warmup_s": warmup_s,
-        "iterations_s": iterations_s,
-        "step_time_s": statistics.median(own_s),
-        "alone_s": statistics.fmean(alone_s),
-        "cpu_s": statistics.fmean(cpu_s),
-        "losses": losses,
-        "grad_norms": grad_norms + of_experts,
     }
 
 
@@ -266,11 +232,6 @@ def _finish(device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def _forget_peak_memory(device: Any) -> None:
     """Building draws whole tensors for a moment; that is not what training needs."""
     if device.type == "cuda":
@@ -352,7 +313,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error))[-4000:],
         "in_megatron": any("/megatron/core/" in frame.filename for frame in frames),
         "phase": _phase,
-        "steps": _steps,
+        "steps": _courses[-1].steps if _courses else 0,
         "time": time.time(),
         "memory": _memory_at_failure(),
     }

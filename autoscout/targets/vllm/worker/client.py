@@ -11,9 +11,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+# The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
+sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
+
 import aiohttp
 import driving
 import effective
+import energy
 import prompts
 
 _LONGEST_S = 6 * 3600.0
@@ -53,7 +57,7 @@ async def _drive(experiment: Path, url: str) -> dict[str, Any]:
 
         if same := await _same_as(session, url, experiment, given["known"]):
             return {"same_as": same, "time": time.time()}
-        return await driving.drive(given["plan"], answer)
+        return await driving.drive(given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])))
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, known: dict[str, str]) -> str:
@@ -74,29 +78,53 @@ async def _answer(
     session: aiohttp.ClientSession, url: str, body: dict[str, Any], requests: list[prompts.Request], concurrency: int
 ) -> tuple[float, list[driving.Record]]:
     """Bodies are written before the first is sent, and answers read after the last has come: client and server share
-    the machine's processors, and what we compute meanwhile the server's users would wait for."""
-    bodies = [_body(body, request) for request in requests]
-    turns = asyncio.Semaphore(concurrency or len(requests))
+    the machine's processors, and what we compute meanwhile the server's users would wait for. Only what goes on from an
+    answer is written when that is there."""
+    quoted = prompts.continued(requests)
+    bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
+    said: dict[int, list[int]] = {}
+    records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
+    received: list[Received] = [[] for _ in requests]
+    sessions = prompts.stages(requests)
+    turns = asyncio.Semaphore(concurrency or len(sessions))
     start = time.perf_counter()
 
-    async def one(request: prompts.Request, content: bytes) -> tuple[driving.Record, Received]:
+    async def talk(stages: list[list[int]]) -> None:
         if not concurrency:
-            await asyncio.sleep(max(0.0, start + request.arrival_s - time.perf_counter()))
+            await asyncio.sleep(max(0.0, start + requests[stages[0][0]].arrival_s - time.perf_counter()))
         async with turns:
-            record = driving.record(time.perf_counter() - start, request)
-            return record, await _ask(session, url, content, record)
+            for stage in stages:
+                await asyncio.gather(*(one(i) for i in stage))
 
-    said = await asyncio.gather(*(one(request, content) for request, content in zip(requests, bodies, strict=True)))
+    async def one(i: int) -> None:
+        request, prompt, content = requests[i], requests[i].prompt, bodies[i]
+        if request.on >= 0:
+            prompt = said[request.on] + prompt
+            content = _body(body, prompt, request.output_len, i in quoted)
+        if request.think_s:
+            await asyncio.sleep(request.think_s)
+        records[i] |= {"sent": time.perf_counter() - start, "asked": len(prompt)}
+        received[i] = await _ask(session, url, content, records[i])
+        if i in quoted:
+            _read(records[i], received[i], start)
+            said[i] = prompt + records[i]["tokens"]
+
+    await asyncio.gather(*(talk(stages) for stages in sessions))
     duration = time.perf_counter() - start
-    for record, received in said:
-        _read(record, received, start)
-    return duration, [record for record, _ in said]
+    for i, record in enumerate(records):
+        if i not in quoted:
+            _read(record, received[i], start)
+        elif not body["return_token_ids"]:
+            record["tokens"] = []
+    return duration, records
 
 
-def _body(body: dict[str, Any], request: prompts.Request) -> bytes:
+def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
+    """`quoted`: the tokens of the answer are wanted too."""
     asked = {
-        "prompt": request.prompt,
-        "max_tokens": request.output_len,
+        **({"return_token_ids": True} if quoted else {}),
+        "prompt": prompt,
+        "max_tokens": output_len,
         "temperature": 0.0,
         "ignore_eos": True,
         "stream": True,

@@ -1,6 +1,7 @@
 """What is done to an engine, whatever it is reached by: guard, warm-up, measured passes; and what is left of it."""
 
 import contextlib
+import heapq
 import json
 import os
 import time
@@ -23,13 +24,15 @@ class State:
     passes = 0
 
 
-async def drive(plan: dict[str, Any], answer: Answer, alone: bool = False) -> dict[str, Any]:
+async def drive(
+    plan: dict[str, Any], answer: Answer, alone: bool = False, joules: Callable[[], float | None] = lambda: None
+) -> dict[str, Any]:
     """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one), or those of the
     search for the highest rate.
 
     `answer(requests, concurrency, ids)` returns how long it took and a record a request, in order: {"sent", "chunks":
     times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock. `alone`: the
-    engine computes in this process, whose processor time is then known.
+    engine computes in this process, whose processor time is then known. `joules`: that its GPUs have taken so far.
     """
     State.phase, State.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
@@ -37,11 +40,16 @@ async def drive(plan: dict[str, Any], answer: Answer, alone: bool = False) -> di
         await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
 
     async def measure(requests: list[prompts.Request]) -> dict[str, Any]:
-        cpu, wall = time.process_time(), time.perf_counter()
+        before, cpu, wall = joules(), time.process_time(), time.perf_counter()
         duration, records = await answer(requests, plan["concurrency"], False)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        after = joules()
         State.passes += 1
-        return {"duration_s": duration, "wall_s": wall, "cpu_s": cpu if alone else 0.0, "requests": records}
+        taken = None if before is None or after is None else after - before
+        return {
+            **{"duration_s": duration, "wall_s": wall, "cpu_s": cpu if alone else 0.0, "requests": records},
+            "energy_j": taken,
+        }
 
     found: dict[str, Any] = {}
     if "search" in plan:
@@ -55,6 +63,57 @@ async def drive(plan: dict[str, Any], answer: Answer, alone: bool = False) -> di
             found["passes"].append(await measure(prompts.of_pass(plan, State.passes)))
     guard = [record["tokens"] for record in checked]
     return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}
+
+
+class Order:
+    """Which request is to be sent when, for who sends them one by one: sessions begin when they arrive or, of a closed
+    loop, when one of `concurrency` users is free; the next stage of a session when the one before has ended."""
+
+    def __init__(self, requests: list[prompts.Request], concurrency: int) -> None:
+        self._requests, self._free = requests, concurrency
+        self._closed = concurrency > 0
+        self._waiting = prompts.stages(requests)[::-1]  # sessions that have not begun
+        self._sessions: dict[int, list[list[int]]] = {}  # of the requests that are to come or run
+        self._open: dict[int, int] = {}  # requests of the present stage that have not ended, by session
+        self._ready: list[tuple[float, int]] = []
+        self.left = len(requests)  # that have not been sent
+
+    def due(self, now: float) -> tuple[int, float] | None:
+        """The next request that is to be sent by now, and since when."""
+        while self._waiting and (self._free > 0 if self._closed else self._arrival() <= now):
+            stages = self._waiting.pop()
+            self._free -= 1
+            self._begin(stages, now if self._closed else self._requests[stages[0][0]].arrival_s)
+        if not self._ready or self._ready[0][0] > now:
+            return None
+        came, i = heapq.heappop(self._ready)
+        self.left -= 1
+        return i, came
+
+    def ended(self, i: int, now: float) -> None:
+        stages = self._sessions.pop(i)
+        self._open[id(stages)] -= 1
+        if self._open[id(stages)]:
+            return
+        del stages[0]
+        if stages:
+            self._begin(stages, now + self._requests[stages[0][0]].think_s)
+        else:
+            self._free += 1
+
+    def next_at(self) -> float:
+        """When the next one comes, while nothing runs."""
+        times = [self._ready[0][0]] if self._ready else []
+        return min([*times, self._arrival()] if self._waiting and not self._closed else times)
+
+    def _arrival(self) -> float:
+        return self._requests[self._waiting[-1][0][0]].arrival_s
+
+    def _begin(self, stages: list[list[int]], at: float) -> None:
+        self._open[id(stages)] = len(stages[0])
+        for i in stages[0]:
+            self._sessions[i] = stages
+            heapq.heappush(self._ready, (at, i))
 
 
 class Busy:

@@ -21,10 +21,13 @@ PARTS = {
     "model": ("dtype", "max_model_len", "enforce_eager", "quantization", "seed"),
     "parallel": (
         *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
-        *("distributed_executor_backend", "decode_context_parallel_size"),
+        *("distributed_executor_backend", "decode_context_parallel_size", "all2all_backend", "enable_dbo"),
     ),
     "compilation": ("mode", "cudagraph_mode", "max_cudagraph_capture_size"),
-    "speculative": ("method", "num_speculative_tokens", "prompt_lookup_max"),
+    "speculative": (
+        *("method", "model", "num_speculative_tokens", "prompt_lookup_max", "num_speculative_tokens_per_batch_size"),
+    ),
+    "kv_transfer": ("kv_connector", "kv_connector_extra_config"),
     "attention": ("backend",),
 }
 

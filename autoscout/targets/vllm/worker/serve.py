@@ -163,14 +163,18 @@ def _answer(
     from vllm.sampling_params import RequestOutputKind
 
     records = [driving.record(0.0, request) for request in requests]
-    waiting = list(range(len(requests)))[::-1]
+    order = driving.Order(requests, concurrency)
+    quoted = prompts.continued(requests)
+    said: dict[int, list[int]] = {}
     running: set[int] = set()
     clock = driving.Busy()
-    while waiting or running:
+    while order.left or running:
         now = clock.now()
-        while waiting and (len(running) < concurrency if concurrency else requests[waiting[-1]].arrival_s <= now):
-            i = waiting.pop()
-            records[i]["sent"] = now if concurrency else requests[i].arrival_s
+        while (due := order.due(now)) is not None:
+            i, came = due
+            prompt = said[requests[i].on] + requests[i].prompt if requests[i].on >= 0 else requests[i].prompt
+            said |= {i: prompt} if i in quoted else {}
+            records[i] |= {"sent": came, "asked": len(prompt)}
             params = SamplingParams(
                 temperature=0.0,
                 max_tokens=requests[i].output_len,
@@ -178,20 +182,23 @@ def _answer(
                 detokenize=False,
                 output_kind=RequestOutputKind.DELTA,
             )
-            engine.add_request(str(i), TokensPrompt(prompt_token_ids=requests[i].prompt), params)
+            engine.add_request(str(i), TokensPrompt(prompt_token_ids=prompt), params)
             running.add(i)
         if not running:
-            clock.skip(requests[waiting[-1]].arrival_s - now)
+            clock.skip(order.next_at() - now)
             continue
         outputs = engine.step()
         now = clock.now()
         for output in outputs:
             i = int(output.request_id)
-            tokens = output.outputs[0].token_ids
+            tokens = list(output.outputs[0].token_ids)
             if tokens:
                 records[i]["chunks"].append(now)
                 records[i]["tokens"] += tokens if ids else []
                 records[i]["count"] += len(tokens)
+                if i in quoted:
+                    said[i] = said[i] + tokens
             if output.finished:
                 running.discard(i)
+                order.ended(i, now)
     return clock.now(), records

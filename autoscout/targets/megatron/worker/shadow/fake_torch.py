@@ -4,7 +4,6 @@ megatron.core, `after_megatron` after it; what each piece prevents is said besid
 Tensors are fake and on the CPU: fake CUDA tensors abort in autograd's C++ on builds for CPUs.
 """
 
-import contextlib
 from typing import Any
 
 import cpu_shim
@@ -59,8 +58,3 @@ def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) 
     """One kernel over all gradients, which makes a number."""
     watch.kernel("norm of gradients", sum(t.numel() * t.element_size() for group in tensors for t in group))
     return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)
-
-
-@contextlib.contextmanager
-def no_rng(name: str = "") -> Any:
-    yield

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from watch import watch
 
+Function: Any = torch.autograd.Function  # whose backward() is declared for one gradient
 _PLACEHOLDERS: dict[Any, torch.Tensor] = {}
 
 
@@ -97,7 +98,7 @@ def _back_through_columns(d: Any, m: Any, gathers: bool) -> Any:
     return d
 
 
-class LayerNormLinearFunction(torch.autograd.Function):
+class LayerNormLinearFunction(Function):
     @staticmethod
     def forward(ctx: Any, inp: Any, norm_w: Any, norm_b: Any, weight: Any, bias: Any, m: Any) -> Any:
         x = inp.reshape(-1, inp.shape[-1])
@@ -133,7 +134,7 @@ class LayerNormLinearFunction(torch.autograd.Function):
         return dx.view(ctx.shape), dg, dbeta, dw, db, None
 
 
-class LinearFunction(torch.autograd.Function):
+class LinearFunction(Function):
     @staticmethod
     def forward(ctx: Any, inp: Any, weight: Any, bias: Any, m: Any) -> Any:
         x = inp.reshape(-1, inp.shape[-1])
@@ -170,7 +171,7 @@ class LinearFunction(torch.autograd.Function):
         return d.view(ctx.shape), weight_gradient(weight, grad, total, m.fuse), _bias_gradient(bias), None
 
 
-class GroupedFunction(torch.autograd.Function):
+class GroupedFunction(Function):
     """All experts of this rank: one GEMM each, one output."""
 
     @staticmethod
@@ -200,7 +201,7 @@ class GroupedFunction(torch.autograd.Function):
         return d, None, None, *grads
 
 
-class NormFunction(torch.autograd.Function):
+class NormFunction(Function):
     @staticmethod
     def forward(ctx: Any, inp: Any, weight: Any, bias: Any, m: Any) -> Any:
         x = inp.reshape(-1, inp.shape[-1])
@@ -214,7 +215,7 @@ class NormFunction(torch.autograd.Function):
         return *_norm_backward(grad, weight, bias), None
 
 
-class AttentionFunction(torch.autograd.Function):
+class AttentionFunction(Function):
     """flash-attn 2 on (batch, sequence, heads, size), or cuDNN's fused attention on (sequence, batch, heads, size).
     With `group`, context parallelism: keys and values of all its ranks pass by in a ring ("p2p"), are gathered
     ("all_gather"), or heads are exchanged for tokens ("a2a")."""
@@ -289,7 +290,7 @@ def _pass_on(passing: list[Any], group: Any, times: int) -> None:
         dist.recv(passing[1], ranks[mine - 1], group=group)
 
 
-class RotaryFunction(torch.autograd.Function):
+class RotaryFunction(Function):
     @staticmethod
     def forward(ctx: Any, t: Any, freqs: Any) -> Any:
         ctx.save_for_backward(freqs)
@@ -302,7 +303,7 @@ class RotaryFunction(torch.autograd.Function):
         return torch.empty_like(grad, memory_format=torch.contiguous_format), None
 
 
-class MovedFunction(torch.autograd.Function):
+class MovedFunction(Function):
     """Rows sorted, repeated or merged by one kernel, which keeps a map of their places."""
 
     @staticmethod
@@ -317,7 +318,7 @@ class MovedFunction(torch.autograd.Function):
         return torch.empty(ctx.shape, dtype=grad.dtype), None
 
 
-class CrossEntropyFunction(torch.autograd.Function):
+class CrossEntropyFunction(Function):
     """The gradient is written over the logits; what is reduced over the ranks are three numbers a token."""
 
     @staticmethod

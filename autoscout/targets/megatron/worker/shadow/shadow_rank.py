@@ -14,12 +14,13 @@ import os
 import sys
 import time
 import traceback
-import types
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[3] / "running" / "worker")]
+# As train.py, whose modules it uses; this script runs under the target's interpreter, without our packages.
+sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import leash
 
@@ -29,6 +30,7 @@ UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode",
 
 def load(stand_ins: bool, version: str) -> None:
     """What every rank needs, before the first fork: two thirds of a shadow's time would be imports."""
+    import cpu_shim
     import fake_torch
 
     fake_torch.before_megatron()
@@ -36,8 +38,6 @@ def load(stand_ins: bool, version: str) -> None:
         import stand_in_package
 
         stand_in_package.install(version)
-    else:
-        import cpu_shim
     import building  # noqa: F401
     import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401
 
@@ -62,9 +62,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
-    chain, at = [error], error
-    while at := at.__cause__ or at.__context__:  # type: ignore[assignment]
-        chain.append(at)
+    chain: list[BaseException] = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
     untraceable = next((e for e in chain if type(e).__name__ in UNTRACEABLE), None)
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames
@@ -123,7 +123,7 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     steps = [_step(config, script, chunks, optimizer, min(micro, shortest))]
     watch.record()
     steps.append(_step(config, script, chunks, optimizer, min(micro, most)))
-    import summary
+    import trace_summary
 
     del workspace
     return {
@@ -133,7 +133,7 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
         "micro_batches": micro,
         "micro_batches_traced": min(micro, most),
         "replicas": replicas,
-        **summary.of(watch),
+        **trace_summary.of(watch),
     }
 
 
@@ -199,11 +199,11 @@ def _group_names() -> dict[str, str]:
         "cp": "get_context_parallel_group",
         "ep": "get_expert_model_parallel_group",
         "etp": "get_expert_tensor_parallel_group",
-        "expert dp": "get_expert_data_parallel_group",
         "tp+ep": "get_expert_tensor_and_model_parallel_group",
         "embedding": "get_embedding_group",
         "model": "get_model_parallel_group",
         "dp+cp": "get_data_parallel_group",
+        "expert dp": "get_expert_data_parallel_group",  # a dense model's is that one
     }
     found: dict[str, str] = {}
     for name, getter in getters.items():

@@ -112,6 +112,8 @@ class LayerNormLinear(Linear):
 
 
 class GroupedLinear(Linear):
+    num_gemms: Any
+
     def __init__(self, num_gemms: int, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "num_gemms", num_gemms)
         super().__init__(*args, **kwargs)
@@ -120,7 +122,7 @@ class GroupedLinear(Linear):
         for number in range(self.num_gemms):
             self.place(self.make(f"weight{number}", o, i), 0)
 
-    def forward(self, x: Any, m_splits: Any, is_first_microbatch: Any = None) -> Any:
+    def forward(self, x: Any, m_splits: Any, is_first_microbatch: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         weights = [getattr(self, f"weight{number}") for number in range(self.num_gemms)]
         with watch.tagged("GroupedLinear"):
             out = GroupedFunction.apply(x, self, list(m_splits), *weights)

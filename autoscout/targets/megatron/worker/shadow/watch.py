@@ -176,11 +176,11 @@ class Watch(TorchDispatchMode):
         group = dist.ProcessGroup.unbox(boxed) if boxed is not None else None
         tensors = [t for t in tree_flatten(args)[0] if isinstance(t, torch.Tensor)]
         size = max((_bytes(t) for t in tensors), default=0)
-        if "coalesced" in name:
-            size = _bytes(args[0])
+        if "coalesced" in name:  # lists of what goes in and of what comes out
+            size = max(_bytes(args[0]), _bytes(args[1]) if len(args) > 1 else 0)
         ranks = group.size() if group is not None else 1
         named = self.names.get(group.group_name, "world") if group is not None else ""
-        entry = (name.removeprefix("c10d.").removesuffix(".default").rstrip("_"), named, ranks, size)
+        entry = (name.removeprefix("c10d.").removesuffix(".default").strip("_"), named, ranks, size)
         self.collectives[(*entry, self.where())] += 1
         self.order.append(["collective", self.where(), *entry])
 

@@ -37,7 +37,7 @@ def of(watch: Watch) -> dict[str, Any]:
 def _over_time(watch: Watch, kinds: dict[int, str]) -> tuple[list[list[int]], dict[str, int], list[list[Any]]]:
     """(rows of [event, bytes by kind …], the fullest of every stretch; bytes by kind at the peak; the largest then as
     [tag, kind, bytes])."""
-    now = dict.fromkeys(KINDS, 0)
+    now: dict[str, int] = dict.fromkeys(KINDS, 0)
     total, highest, peak_at = 0, -1, 0
     stretch = max(1, len(watch.events) // POINTS)
     rows: list[list[int]] = []

@@ -1,0 +1,66 @@
+"""Requests that go on from each other: conversations, and agents with calls beside them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kb.records import Sessions, Traffic
+
+_PART = 4  # of what a turn adds, an agent's call adds the fourth part
+
+
+@dataclass(frozen=True)
+class Talks:
+    """(n,) each, in the order of sessions and, within one, of stages. Requests of a stage are sent when all of the
+    stage before have been answered: turns have even stages, the calls beside them odd ones. `on`: the request whose
+    prompt and answer the prompt goes on from, -1 for none. `own`: tokens that a prompt adds (a first turn's: behind the
+    shared beginning of its `group`); `input_len`: of the whole prompt."""
+
+    session: np.ndarray
+    stage: np.ndarray
+    on: np.ndarray
+    group: np.ndarray
+    own: np.ndarray
+    input_len: np.ndarray
+    output_len: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+
+def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Generator) -> Talks:
+    """Whole sessions, so many that they are at least `count` requests; lengths are drawn as without sessions."""
+    rows: list[tuple[int, int, int, int, int, int, int]] = []
+    number = 0
+    while len(rows) < count:
+        turns = int(drawn(sessions.turns, 1, rng)[0])
+        group = int(rng.integers(sessions.groups))
+        inputs, outputs = drawn(traffic.input_len, turns, rng), drawn(traffic.output_len, turns, rng)
+        before, said = -1, traffic.shared_prefix
+        for turn in range(turns):
+            asked, answered = int(inputs[turn]), int(outputs[turn])
+            rows.append((number, 2 * turn, before, group, asked, said + asked, answered))
+            before, said = len(rows) - 1, said + asked + answered
+            if turn + 1 < turns:
+                part = max(1, asked // _PART)
+                beside = (number, 2 * turn + 1, before, group, part, said + part, max(1, answered // _PART))
+                rows += [beside] * sessions.sub_calls
+        number += 1
+    return Talks(*np.array(rows, dtype=int).T)
+
+
+def longest(traffic: Traffic, sessions: Sessions) -> int:
+    """Tokens of the longest prompt that there may be."""
+    turns, asked, answered = (
+        max(given) if isinstance(given, list) else given
+        for given in (sessions.turns, traffic.input_len, traffic.output_len)
+    )
+    return traffic.shared_prefix + turns * asked + (turns - 1) * answered
+
+
+def drawn(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Fixed, or drawn from values at evenly spaced quantiles, straight between them; at least 1."""
+    if not isinstance(given, list):
+        return np.full(count, int(given))
+    at = np.linspace(0, 1, len(given))
+    return np.maximum(np.rint(np.interp(rng.random(count), at, given)), 1).astype(int)

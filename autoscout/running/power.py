@@ -1,0 +1,119 @@
+"""A power limit for the GPUs of an experiment, by the driver's own program; taken back afterwards.
+
+What the limits were is written down before one is changed. Whoever measures next on the machine, which one does at a
+time (cluster/slots.py), finds what a killed holder left and takes it back first.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from autoscout.cluster import gpus
+from autoscout.running import results
+from kb.records import AutoscoutError, Configuration
+
+KNOB = "power_cap"  # % of the default limit
+_FIELDS = "index,uuid,power.limit,power.default_limit,power.min_limit"
+_LIMIT_S = 30.0
+
+
+def left_path() -> Path:
+    """For all users of the machine, as the lock of its devices."""
+    return Path(tempfile.gettempdir()) / "autoscout-power.json"
+
+
+@contextlib.contextmanager
+def capped(configuration: Configuration) -> Iterator[None]:
+    """While the experiment runs, on the GPUs that CUDA_VISIBLE_DEVICES names (all without it); the caller holds the
+    machine. Errors: AutoscoutError where the driver refuses."""
+    restore()
+    share = float(configuration.knobs.get(KNOB, 100)) / 100
+    if share == 1.0:
+        yield
+        return
+    known = _limits()
+    with results.writing(left_path()):
+        part = left_path().with_suffix(".part")
+        part.write_text(json.dumps({index: now for index, (now, _, _) in known.items()}))
+        os.replace(part, left_path())
+    try:
+        for index, (_, usual, least) in known.items():
+            _set(index, max(least, share * usual))
+        yield
+    finally:
+        restore()
+
+
+def restore() -> None:
+    """Takes back what a killed holder, or we, have left. Errors: AutoscoutError where the driver refuses."""
+    try:
+        before = json.loads(left_path().read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):  # cut short before anything was changed
+        before = {}
+    for index, watts in before.items():
+        _set(index, watts)
+    left_path().unlink(missing_ok=True)
+
+
+def refused() -> str:
+    """ "" or why no limit can be set here: tried with the limits that there are."""
+    try:
+        for index, (now, _, _) in _limits().items():
+            _set(index, now)
+    except AutoscoutError as error:
+        return str(error)
+    return ""
+
+
+def advice(configuration: Configuration) -> list[str]:
+    """What a person has to do beside running an exported launch."""
+    percent = configuration.knobs.get(KNOB, 100)
+    if percent == 100:
+        return []
+    return [
+        f"a power limit of {percent} % of the default on every GPU (nvidia-smi -pl WATTS), which it was measured with"
+    ]
+
+
+def _limits() -> dict[str, tuple[float, float, float]]:
+    """Watts by index: now, by default, at least."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    found = {}
+    for line in gpus.asked(f"--query-gpu={_FIELDS}").splitlines():
+        index, uuid, *watts = [cell.strip() for cell in line.split(",")]
+        if visible and not any(name == index or uuid.startswith(name) for name in visible):
+            continue
+        try:
+            now, usual, least = map(float, watts)
+        except ValueError:
+            raise AutoscoutError(
+                f"GPU {index}: the driver tells no power limit, so {KNOB} cannot act; take it out of [space]"
+            ) from None
+        found[index] = (now, usual, least)
+    if not found:
+        raise AutoscoutError(f"{KNOB} needs nvidia-smi, which shows no GPU here; take it out of [space]")
+    return found
+
+
+def _set(index: str, watts: float) -> None:
+    program = shutil.which("nvidia-smi") or "nvidia-smi"
+    try:
+        command = [program, "-i", index, "-pl", f"{watts:.2f}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise AutoscoutError(
+            f"GPU {index}: nvidia-smi cannot set its power limit to {watts:.0f} W ({error})"
+        ) from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())[:200]
+        raise AutoscoutError(
+            f"GPU {index}: its power limit cannot be set to {watts:.0f} W ({said}); run as root, or take {KNOB} out of "
+            f"[space]"
+        )

@@ -1,0 +1,111 @@
+"""What a person's present command says of training that no knob decides: their optimizer, dropout, router, data.
+
+While layouts are searched their losses must be comparable, so that dropout is 0, the router is not balanced and steps
+are small. The final confirmation, and what is exported, are as the person trains: balance alone can double the speed of
+a mixture of experts.
+"""
+
+import re
+
+from autoscout.cluster import devices
+from autoscout.targets.current_launch import said_of
+from autoscout.targets.megatron.arguments import SCRIPT
+from autoscout.targets.megatron.newer import Flags
+from kb.records import Job, Value
+
+# Of the optimizer, whose state takes memory and whose step takes time: layouts agree under any of them.
+_ALWAYS = (
+    *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
+    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function"),
+)
+# What makes losses depend on how the batch is cut, or grow apart.
+_AT_THE_END = (
+    *("--hidden-dropout", "--attention-dropout", "--lr", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff"),
+    *("--moe-z-loss-coeff", "--moe-input-jitter-eps", "--moe-expert-capacity-factor", "--moe-token-drop-policy"),
+    *("--moe-pad-expert-input-to-capacity", "--moe-router-force-load-balancing", "--moe-router-dtype"),
+)
+# Decided by the job or a knob, whatever the present command says.
+_DECIDED = re.compile(
+    r"--(no-)?(num-layers|hidden-size|num-attention-heads|kv-channels|ffn-hidden-size|vocab-size|position-embedding-type"
+    r"|normalization|group-query-attention|num-query-groups|swiglu|disable-bias-linear|untie-embeddings-.*|bf16|fp16"
+    r"|fp8-.*|num-experts|moe-router-topk|moe-ffn-hidden-size|moe-router-pre-softmax|transformer-impl|moe-grouped-gemm"
+    r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
+    r"|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
+    r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
+    r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
+    r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
+    r"|moe-token-dispatcher-type|cp-comm-type|moe-flex-dispatcher-backend|hierarchical-context-parallel-sizes|cuda-graph-.*|enable-cuda-graph"
+    r"|te-rng-tracker|use-megatron-fsdp|data-parallel-sharding-strategy|ckpt-format|use-precision-aware-optimizer"
+    r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
+    r"|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
+)
+# Of what a measurement must not do: touch the person's checkpoints and logs, run for as long, or stop by itself.
+_NOT_MEASURED = re.compile(
+    r"--(save|load|async-save|ckpt|use-checkpoint|exit|eval|train-(iters|samples)|lr-|min-lr|log-|tensorboard|wandb|profile"
+    r"|finetune|pretrained|one-logger|enable-one-logger|non-persistent|dist-ckpt|use-dist-ckpt)"
+)
+_OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
+_DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
+_MORE = 10  # iterations beyond those that are asked for, which worker/steady.py may take for warm-up
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def said(job: Job) -> Flags:
+    """The flags of `launch.current` that neither the job nor a knob decides; {} without one. Errors: AutoscoutError
+    (exit 2) for a command that cannot be read."""
+    found = said_of(job.launch.current.partition(SCRIPT)[2])
+    return {flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)}
+
+
+def while_searching(job: Job) -> Flags:
+    """Of these, with what layouts are compared: of their Megatron-LM all that keeps losses comparable."""
+    if not job.launch.path:
+        return {flag: value for flag, value in said(job).items() if flag in _ALWAYS}
+    return {
+        flag: value
+        for flag, value in _measured(job).items()
+        if flag not in _AT_THE_END and not _OF_DATA.match(flag) and flag not in _DATA
+    }
+
+
+def in_the_end(job: Job) -> Flags:
+    """What the final confirmation trains with; {} where that is what was searched with."""
+    found = _measured(job)
+    if not job.launch.path:
+        found = {flag: value for flag, value in found.items() if flag in (*_ALWAYS, *_AT_THE_END)}
+    return found if found != while_searching(job) else {}
+
+
+def _measured(job: Job) -> Flags:
+    return {flag: value for flag, value in said(job).items() if not _NOT_MEASURED.match(flag)}
+
+
+def stand_ins(job: Job, given: Flags) -> Flags:
+    """What their script needs and `given` does not say: synthetic data, small steps, how often it speaks.
+
+    The vocabulary is not padded, which would depend on the layout."""
+    found: Flags = {
+        "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
+        "--lr-decay-style": "constant",
+        "--log-interval": 1,
+        "--eval-iters": 0,
+        "--eval-interval": 10**6,
+    }
+    if devices.device_kind(job) == "cpu":
+        found["--distributed-backend"] = "gloo"
+    if "--lr" not in given:
+        found["--lr"] = 1e-5
+    if not any(flag in given for flag in _DATA):
+        found |= {"--mock-data": True, "--tokenizer-type": "NullTokenizer", "--make-vocab-size-divisible-by": 1}
+        found["--vocab-size"] = job.model.vocab - 1  # the tokenizer adds one
+    return found
+
+
+def _value(text: str) -> Value:
+    if not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _plain(words: list[str]) -> Value | list[str]:
+    return True if not words else _value(words[0]) if len(words) == 1 else words

@@ -1,0 +1,99 @@
+"""How far a run has come: warm-up until times do not fall any more, then as many iterations as a decision needs
+(steady.py). All ranks are told the same seconds, so they agree."""
+
+import math
+import resource
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import ending
+import energy
+import steady
+
+_COMPARED = 3  # iterations whose losses and gradient norms are kept
+
+
+class Course:
+    def __init__(self, config: dict[str, Any], mean: Callable[[Any, Any], float]) -> None:
+        """`mean`: of what an iteration says of its losses, and the device, the global mean; all ranks meet for it."""
+        self._config, self.mean = config, mean
+        self._warmup = config["warmup"]
+        self.steps = 0
+        self.of_experts: list[float] = []
+        self._warmup_s: list[float] = []
+        self._iterations_s: list[float] = []
+        self._own_s: list[float] = []
+        self._alone_s: list[float] = []
+        self._cpu_s: list[float] = []
+        self._energy_j: list[float] = []
+        self._losses: list[float] = []
+        self._grad_norms: list[float] = []
+        self._hopeless = ""
+        self._cpu = 0.0
+        self._gpu: list[str] = []  # this rank's, by its UUID
+        self._taken: float | None = None
+
+    def on(self, device: Any, warmup: int = 0) -> None:
+        """Before the first iteration. `warmup`: iterations that something else needs."""
+        import alone
+
+        self._device, self._by_itself = device, alone.Alone(device)
+        self._warmup = max(self._warmup, warmup)
+        if device.type == "cuda":
+            import torch
+
+            self._gpu = [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
+
+    @property
+    def over(self) -> bool:
+        return bool(self._hopeless) or self._enough
+
+    @property
+    def _enough(self) -> bool:
+        return steady.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"])
+
+    def begin(self) -> None:
+        self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
+
+    def end(self, seconds: float, own: float, losses: Any, grad_norm: float) -> None:
+        """Seconds of the slowest rank, and of this one."""
+        self.steps += 1
+        if len(self._losses) < _COMPARED:
+            self._losses.append(self.mean(losses, self._device))
+            self._grad_norms.append(float(grad_norm))
+        if len(self._warmup_s) < self._warmup:
+            self._warmup_s.append(seconds)
+            return
+        self._iterations_s.append(seconds)
+        self._own_s.append(own)
+        self._cpu_s.append(cpu_seconds() - self._cpu)
+        self._alone_s.append(self._by_itself.seconds())
+        now = energy.joules(self._gpu)
+        self._energy_j.append(math.nan if now is None or self._taken is None else now - self._taken)
+        if steady.still_warm(self._iterations_s, len(self._warmup_s), self._warmup):
+            self._warmup_s.append(self._iterations_s.pop(0))
+            for series in (self._own_s, self._cpu_s, self._alone_s, self._energy_j):
+                del series[0]
+            return
+        if "best_s" in self._config:
+            self._hopeless = ending.hopeless(self._iterations_s, self._config["best_s"], self._config["spread"])
+
+    def result(self) -> dict[str, Any]:
+        told = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}
+        return {
+            **told,
+            "ended": "" if self._enough else self._hopeless,
+            "warmup_s": self._warmup_s,
+            "iterations_s": self._iterations_s,
+            "step_time_s": statistics.median(self._own_s),
+            "alone_s": statistics.fmean(self._alone_s),
+            "cpu_s": statistics.fmean(self._cpu_s),
+            "losses": self._losses,
+            "grad_norms": self._grad_norms + self.of_experts,
+        }
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,158 @@
+"""Trains with the person's own Megatron-LM: its script, arguments, data, loop and optimizer, under the exported flags.
+
+Ours are the weights (weights.py: all layouts start from the same model), the clock around every step, and the end once
+enough is measured.
+"""
+
+import importlib
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = "pretrain_gpt.py"
+
+
+class _Enough(BaseException):
+    """Leaves the script's loop: its own `except Exception` must not hold it."""
+
+
+def trained(
+    config: dict[str, Any],
+    course: Any,
+    enter: Callable[[str], None],
+    look_at_memory: Callable[[Any], None],
+    forget_peak_memory: Callable[[Any], None],
+) -> tuple[Any, dict[str, int]]:
+    """(this rank's device, how much was built). `course`: train.Course; `enter`: is told of the phases. Errors:
+    whatever the script raises; ValueError for arguments that it refuses, RuntimeError where it ends too early."""
+    script = Path(config["checkout"]) / _SCRIPT
+    sys.path.insert(0, str(script.parent))
+    if config["device"] == "cpu":
+        import cpu_shim
+
+        cpu_shim.for_a_script()
+    import torch
+
+    device = torch.device("cpu")
+    if config["device"] == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    look_at_memory(device)
+    training = importlib.import_module("megatron.training.training")
+    built: dict[str, int] = {}
+    _fill_weights(training, config, enter, built)
+    course.mean = of_the_last_stage
+    _clock_steps(training, course, enter, device, forget_peak_memory)
+    sys.argv = [str(script), *_words(config["arguments"])]
+    enter("config")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except _Enough:
+        return device, built
+    except SystemExit as error:  # of argparse, which has said on stderr what it does not take
+        raise ValueError(
+            f"{_SCRIPT} refused its arguments; the end of the log says which (exit code {error.code})"
+        ) from error
+    raise RuntimeError(f"{_SCRIPT} ended before enough iterations were trained")
+
+
+def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], None], built: dict[str, int]) -> None:
+    """Every part of the model is given our weights when it is made. `built` gets its size."""
+    import weights
+
+    plain = training.get_model
+
+    def get_model(provider: Any, *arguments: Any, **more: Any) -> Any:
+        enter("build")
+
+        def provide(*given: Any, **named: Any) -> Any:
+            chunk = provider(*given, **named)
+            shape = chunk.config
+            weights.fill(chunk, shape.num_layers, shape.gated_linear_unit, chunk.share_embeddings_and_output_weights)
+            return chunk
+
+        chunks = plain(provide, *arguments, **more)
+        buffers = [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
+        built["parameters"] = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+        built["buckets"] = sum(len(buffer.buckets) for buffer in buffers)
+        return chunks
+
+    training.get_model = get_model
+
+
+def _clock_steps(
+    training: Any, course: Any, enter: Callable[[str], None], device: Any, forget_peak_memory: Callable[[Any], None]
+) -> None:
+    import torch
+
+    plain = training.train_step
+    norms: list[float] = []
+
+    def train_step(*given: Any, **named: Any) -> Any:
+        if not norms:
+            enter("train")
+            forget_peak_memory(device)
+            course.on(device)
+            _watch(named.get("optimizer") or given[3], norms, course.of_experts, named.get("model") or given[2])
+        course.begin()
+        torch.distributed.barrier()
+        _finish(device)
+        start = time.perf_counter()
+        found = plain(*given, **named)
+        _finish(device)
+        own = time.perf_counter() - start
+        seconds = torch.tensor([own], device=device, dtype=torch.float64)
+        torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
+        course.end(seconds.item(), own, found[0], norms[-1])
+        if course.over:
+            raise _Enough
+        return found
+
+    training.train_step = train_step
+
+
+def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: list[Any]) -> None:
+    """Takes down the norm of the gradients at every step, and at the first that of the experts' alone."""
+    import experts
+
+    plain = optimizer.step
+    has_experts = any(".experts." in name for chunk in chunks for name, _ in chunk.named_parameters())
+
+    def step(*given: Any, **named: Any) -> Any:
+        if has_experts and not norms:
+            sharded = bool(chunks[0].ddp_config.use_distributed_optimizer)
+            of_experts.append(experts.gradient_norm(chunks, sharded))
+        found = plain(*given, **named)
+        norms.append(float(found[1]))
+        return found
+
+    optimizer.step = step
+
+
+def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
+    """The loss, which other pipeline stages do not have."""
+    import torch
+
+    loss = losses.get("lm loss", float("-inf"))
+    found = torch.tensor([float(loss)], device=device, dtype=torch.float64)
+    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+    return found.item()
+
+
+def _finish(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def _words(flags: dict[str, Any]) -> list[str]:
+    found: list[str] = []
+    for flag, value in flags.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        found += [flag, *map(str, values)]
+    return found

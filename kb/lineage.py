@@ -1,0 +1,87 @@
+"""What a recommendation rests on: which measurements, by whom, on which machine, when; which simulators had a say."""
+
+from pathlib import Path
+
+import msgspec
+
+from kb import rows
+from kb.connect import reader
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement of a configuration that the recommendation compares, as one session or import has it."""
+
+    configuration: str
+    measurement: str  # its id
+    value: float | None  # of the metric
+    status: str
+    purpose: str
+    session: str
+    author: str  # "" ours
+    word: str  # answer, hint, ignore; "" ours
+    host: str
+    devices: str
+    at: float
+
+
+class Simulator(msgspec.Struct, frozen=True, kw_only=True):
+    """One that predicted in a session which the recommendation rests on, and how far off it was there."""
+
+    name: str
+    session: str
+    checks: int
+    mape: float | None
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    measurements: list[Source]
+    simulators: list[Simulator]
+
+
+def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
+    """Of the `configurations` (ids), in the order of time; sources that are ignored are not among them."""
+    value = f"m.{metric}" if metric in rows.METRICS else "try_cast(m.other_metrics ->> $metric AS DOUBLE)"
+    parameters = {"job": job_id, "context": context, "configurations": configurations}
+    with reader(kb) as con:
+        found = con.execute(
+            f"""
+            WITH held AS (
+                SELECT id, origin, purpose FROM measurement
+                UNION ALL
+                SELECT id, origin, purpose FROM further_source
+            )
+
+            SELECT
+                c.name, format('{{:016x}}', m.id), {value}, m.status, h.purpose, o.session, coalesce(a.author, ''),
+                coalesce(a.level, ''), coalesce(s.host, ''), coalesce(s.cluster, ''), m.unix_s
+            FROM measurement AS m
+            INNER JOIN configuration AS c ON c.key = m.configuration
+            INNER JOIN held AS h ON h.id = m.id
+            INNER JOIN origin AS o ON o.key = h.origin
+            LEFT JOIN session AS s ON s.id = o.session
+            LEFT JOIN authors AS a ON a.session = o.session
+            WHERE
+                o.job_id = $job AND o.context = $context AND c.id IN (FROM unnest($configurations))
+                AND m.fidelity = 'measured' AND m.status != 'infrastructure' AND coalesce(a.level, '') != 'ignore'
+            ORDER BY c.name, m.unix_s, o.session
+            """,
+            parameters if metric in rows.METRICS else {**parameters, "metric": metric},
+        ).fetchall()
+        names = tuple(field.name for field in msgspec.structs.fields(Source))
+        measurements = [Source(**dict(zip(names, row, strict=True))) for row in found]
+        simulators = con.execute(
+            "SELECT simulator, session, checks, mape FROM simulator_accuracy "
+            "WHERE session IN (FROM unnest($s)) ORDER BY session, simulator",
+            {"s": sorted({m.session for m in measurements})},
+        ).fetchall()
+    return Lineage(
+        measurements=measurements,
+        simulators=[Simulator(name=n, session=s, checks=c, mape=e) for n, s, c, e in simulators],
+    )
+
+
+def device_hours(kb: Path, session: str) -> tuple[float, float]:
+    """What a session's experiments took, and what those took that it did not have to run again."""
+    with reader(kb) as con:
+        row = con.execute("SELECT spent, saved FROM device_hours WHERE session = ?", [session]).fetchone()
+    return row or (0.0, 0.0)

@@ -1,0 +1,105 @@
+"""Whose word counts for how much: what a lake brought is its author's word.
+
+    answer   as if it had been measured here; but what failed there is measured here before it counts
+    hint     its best configurations are worth trying; it answers, closes and trains nothing
+    ignore   it is kept, and used for nothing
+
+Who nobody decided about is a hint. Trust is looked up whenever a row is used, so revoking it takes effect at once.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
+
+from kb import claims, door
+from kb.connect import reader, writer
+from kb.records import AutoscoutError
+from kb.sharing.signatures import UNSIGNED
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Level = Literal["answer", "hint", "ignore"]
+
+
+class Author(msgspec.Struct, frozen=True):
+    name: str
+    level: Level
+    key: str
+    sessions: int
+    measurements: int
+
+
+def decide(kb: Path, author: str, level: str, key: str = "") -> None:
+    """Trusts an author from now on; `key`: their public one, which the first decision needs. Errors: AutoscoutError
+    (exit 2)."""
+    door.name(author, "author")
+    if level not in get_args(Level):
+        raise AutoscoutError(f"'{level}' is no level of trust: {', '.join(get_args(Level))}", 2)
+    with writer(kb) as con:
+        known = keys(con)
+        if author == UNSIGNED and key:
+            raise AutoscoutError(f"{UNSIGNED} stands for what nobody signed: it has no key", 2)
+        if author != UNSIGNED and not (key or known.get(author)):
+            raise AutoscoutError(f"{author} has no key yet: give their public ssh key with --key FILE.pub", 2)
+        con.execute(
+            "INSERT INTO trust VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET level = excluded.level, "
+            "key = excluded.key, unix_s = excluded.unix_s",
+            [author, level, key or known.get(author, ""), time.time()],
+        )
+
+
+def authors(kb: Path) -> list[Author]:
+    with reader(kb) as con:
+        found = con.execute(
+            """
+            WITH brought AS (
+                SELECT a.author, count(DISTINCT a.session) AS sessions, count(m.id) AS measurements
+                FROM author AS a
+                LEFT JOIN origin AS o ON o.session = a.session
+                LEFT JOIN measurement AS m ON m.origin = o.key
+                GROUP BY a.author
+            )
+
+            SELECT
+                coalesce(t.author, b.author), coalesce(t.level, 'hint'), coalesce(t.key, ''),
+                coalesce(b.sessions, 0), coalesce(b.measurements, 0)
+            FROM trust AS t FULL JOIN brought AS b ON b.author = t.author ORDER BY 1
+            """
+        ).fetchall()
+    return [Author(*row) for row in found]
+
+
+def keys(con: "DuckDBPyConnection") -> dict[str, str]:
+    return dict(con.execute("SELECT author, key FROM trust").fetchall())
+
+
+def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.Refused]:
+    """Decides about the files of the temporary table `arrived` by who signed them (`signed`: hash → author), and
+    remembers whose sessions they are; returns those that stay outside.
+
+    Of our own sessions our journals tell, nobody else. Whoever signed a session is its author for good; what nobody
+    signed makes way for what its author did.
+    """
+    ours = "SELECT id FROM session WHERE id NOT IN (SELECT session FROM author) UNION SELECT session FROM journal"
+    con.execute(f"DELETE FROM arrived WHERE session IN ({ours})")
+    known = dict(con.execute("SELECT session, author FROM author").fetchall())
+    pairs = con.execute("SELECT DISTINCT hash, session FROM arrived ORDER BY ALL").fetchall()
+    refused: dict[str, door.Refused] = {}
+    for file, session in sorted(pairs, key=lambda pair: signed.get(pair[0], UNSIGNED) == UNSIGNED):
+        author = signed.get(file, UNSIGNED)
+        before = known.get(session, author)
+        if not author:
+            refused[file] = door.Refused("its signature is not of this file")
+        elif before == UNSIGNED != author:
+            claims.remove(con, [session])
+            con.execute("UPDATE author SET author = ? WHERE session = ?", [author, session])
+        elif before != author:
+            refused[file] = door.Refused(f"its session {session} is {before}'s, who did not sign this")
+        else:
+            con.execute("INSERT INTO author VALUES (?, ?) ON CONFLICT DO NOTHING", [session, author])
+        if file not in refused:
+            known[session] = author
+    return refused

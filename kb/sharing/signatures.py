@@ -1,0 +1,86 @@
+"""Who answers for a file: signatures by ssh keys (`ssh-keygen -Y`), which people have and know how to keep."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kb.records import AutoscoutError
+
+UNSIGNED = "unsigned"
+_NAMESPACE = "autoscout"  # a signature for something else is none of a lake's
+_SUFFIX = ".sig"  # as ssh-keygen calls it
+_KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
+_LONGEST_S = 60.0
+
+
+def signature_of(file: Path) -> Path:
+    return file.with_name(file.name + _SUFFIX)
+
+
+def sign(files: Iterable[Path], key: Path) -> int:
+    """Signs those that have no signature; returns how many that were. `key`: a private key, or the public one of a key
+    that ssh-agent holds. Errors: AutoscoutError (exit 2) when it cannot sign."""
+    todo = [file for file in files if not signature_of(file).exists()]
+    for file in todo:
+        done = _run("sign", "-n", _NAMESPACE, "-f", str(key.expanduser()), str(file))
+        if done.returncode:
+            raise AutoscoutError(f"{key} cannot sign ({_said(done)}); give an ssh key of yours with --sign", 2)
+    return len(todo)
+
+
+def public_key(file: Path) -> str:
+    """Kind and key. Errors: AutoscoutError (exit 2) for what is no public ssh key."""
+    try:
+        found = _KEY.fullmatch(file.expanduser().read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    if found is None:
+        raise AutoscoutError(f"{file} is no public ssh key; it is the file that ends with .pub", 2)
+    return found[1]
+
+
+def signers(files: Iterable[Path], keys: Mapping[str, str]) -> dict[Path, str]:
+    """The author of each file, of those whose `keys` are known; "" where a signature is not of this file."""
+    keys = {author: key for author, key in keys.items() if key}
+    if not keys or shutil.which("ssh-keygen") is None:
+        return dict.fromkeys(files, UNSIGNED)
+    with tempfile.TemporaryDirectory() as folder:
+        allowed = Path(folder) / "allowed_signers"
+        allowed.write_text(
+            "".join(f'{author} namespaces="{_NAMESPACE}" {key}\n' for author, key in sorted(keys.items()))
+        )
+        return {file: _signer(file, allowed) for file in files}
+
+
+def _signer(file: Path, allowed: Path) -> str:
+    signature = signature_of(file)
+    if not signature.is_file():
+        return UNSIGNED
+    found = _run("find-principals", "-s", str(signature), "-f", str(allowed))
+    if found.returncode or not found.stdout.strip():
+        return UNSIGNED  # by a key that nobody here knows
+    author = found.stdout.decode().split()[0]
+    with open(file, "rb") as content:
+        about = ("-f", str(allowed), "-I", author, "-n", _NAMESPACE, "-s", str(signature))
+        return "" if _run("verify", *about, stdin=content).returncode else author
+
+
+def _run(*arguments: str, stdin: object = subprocess.DEVNULL) -> "subprocess.CompletedProcess[bytes]":
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-Y", *arguments],
+            stdin=stdin,  # type: ignore[arg-type]
+            capture_output=True,
+            timeout=_LONGEST_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AutoscoutError(f"ssh-keygen does not run ({error}); install OpenSSH's client to sign") from error
+
+
+def _said(done: "subprocess.CompletedProcess[bytes]") -> str:
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"

@@ -1,0 +1,67 @@
+"""Real ranks beside each other: one that is slowed is named, though all of them wait for it."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from profile_bench import Bench, tiny_job
+
+from autoscout.running import ranks
+
+pytestmark = pytest.mark.engine
+
+
+@contextlib.contextmanager
+def slowed(folder: Path, rank: int) -> Iterator[None]:
+    """Stops that rank's process for 30 of every 40 ms, once it runs, as a processor that others use would."""
+    over = threading.Event()
+
+    def slow() -> None:
+        while not over.wait(0.05):
+            for pid in writers(folder, f"rank-{rank}.log"):
+                with contextlib.suppress(ProcessLookupError):
+                    while not over.is_set():
+                        os.kill(pid, signal.SIGSTOP)
+                        time.sleep(0.03)
+                        os.kill(pid, signal.SIGCONT)
+                        time.sleep(0.01)
+                    os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=slow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def writers(folder: Path, name: str) -> list[int]:
+    """Processes whose output goes to that file of an experiment below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            log = Path(os.readlink(process / "fd" / "1"))
+            if log.name == name and folder in log.parents:
+                found.append(int(process.name))
+    return found
+
+
+def test_every_rank_says_what_it_did_and_the_one_that_is_slowed_is_named(bench: Bench) -> None:
+    with slowed(bench.root, 1):
+        measured = bench.run(tiny_job(iterations=12, timeout_s=300), dp=4)
+    assert measured.status == "ok", measured.evidence
+    assert {len(values) for values in measured.per_rank.values()} == {4}
+    assert {"step_time_s", "alone_s", "cpu_s", "peak_memory_gib"} <= set(measured.per_rank)
+    assert [device.split(":")[1:] for device in measured.rank_devices] == [["cpu", str(rank)] for rank in range(4)]
+    found = ranks.slowest(measured)
+    assert found is not None
+    assert found.rank == 1
+    assert found.times > 1.3
+    steps = measured.per_rank["step_time_s"]
+    assert max(steps) < 1.3 * min(steps)  # by their steps nobody would know

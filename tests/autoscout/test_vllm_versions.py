@@ -1,0 +1,91 @@
+"""Arguments that the installed vLLM has, from 0.11 to the newest, by their own source's list; and what is exported."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from autoscout.deploy.export import launch
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.vllm import arguments as vllm
+from kb.records import Cluster, Configuration, Job, Node
+from tests.tools import vllm_arguments
+
+VERSIONS = vllm_arguments.answers()
+
+
+def job_with(version: str, folder: Path, name: str = "llama-3-8b-serve") -> Job:
+    """Whose interpreter has a package named vllm with the arguments of that version."""
+    engine = folder / "packages" / "vllm" / "engine"
+    engine.mkdir(parents=True)
+    (engine.parent / "__init__.py").touch()
+    (engine / "__init__.py").touch()
+    fields = "\n".join(f"    {argument}: object = {value!r}" for argument, value in VERSIONS[version].items())
+    (engine / "arg_utils.py").write_text(
+        f"from dataclasses import dataclass\n@dataclass\nclass EngineArgs:\n{fields}\n"
+    )
+    info = folder / "packages" / f"vllm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder / "packages"} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    found = load_job(f"fixtures/jobs/{name}.toml")
+    return msgspec.structs.replace(found, launch=msgspec.structs.replace(found.launch, python=str(python)))
+
+
+@pytest.mark.parametrize("version", sorted(VERSIONS))
+def test_no_argument_that_a_version_lacks_is_ever_given(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    job = job_with(version, tmp_path)
+    wide = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=4)] * 2))
+    for one in (job, wide):
+        space = JobSpace.of_job(one)
+        for seed in range(25):
+            given = vllm.engine_arguments(one, space.sample(np.random.default_rng(seed)))
+            assert given.keys() <= VERSIONS[version].keys(), version
+
+
+def test_the_versions_reach_from_011_to_the_newest() -> None:
+    known = [tuple(int(part) for part in version.split(".")) for version in VERSIONS]
+    assert min(known) == (0, 11, 0)
+    assert max(known) >= (0, 33, 0)
+
+
+def exported(environment: dict[str, str]) -> Any:
+    job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    return launch(job, Configuration({"tp": 2, "max_num_seqs": 64}), "x", "", environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("version", "image"),
+    [
+        ("0.11.0", "vllm/vllm-openai:v0.11.0"),
+        ("0.33.0+cu129", "vllm/vllm-openai:v0.33.0"),
+        ("0.10.1.1", "IMAGE"),
+        ("0.33.1.dev4+gabc", "IMAGE"),
+    ],
+)
+def test_the_image_is_that_of_the_version_that_was_measured(version: str, image: str) -> None:
+    found = exported({"vllm": version})
+    assert found.image == image
+    assert any(f"vLLM {version}, which it was measured with" in text for text in found.missing)
+
+
+def test_flags_of_what_was_measured_stay_whatever_is_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.11 has no flag for offloading the KV cache: an export of a run on 0.33 there must not drop it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lacking = [a for a in json.loads(vllm_arguments.RECORDED.read_text())["0.33.0"] if a not in VERSIONS["0.11.0"]]
+    assert "kv_offloading_size" in lacking
+    older = job_with("0.11.0", tmp_path)
+    assert "kv_offload" not in JobSpace.of_job(older).knob
+    measured = Configuration({"tp": 1, "kv_offload": 8})
+    assert vllm.engine_arguments(older, measured)["kv_offloading_size"] == 8

@@ -1,0 +1,62 @@
+"""The first megatron-core that has each field which a knob of the catalog sets, asked of Megatron-LM's tags; writes the
+table of docs/knobs.md, and says where a catalog's `since` is earlier than that.
+
+    PYTHONPATH=. python tests/tools/knob_versions.py CHECKOUT-OF-MEGATRON-LM
+"""
+
+import re
+import subprocess
+import sys
+
+from autoscout.targets.target import shipped
+from tests.tools.knob_tables import PAGE, _between
+
+RELEASES = [f"0.{minor}.0" for minor in range(6, 20)]
+FILES = (
+    *("megatron/core/transformer/transformer_config.py", "megatron/core/model_parallel_config.py"),
+    *("megatron/core/distributed/distributed_data_parallel_config.py", "megatron/core/optimizer/optimizer_config.py"),
+    "megatron/training/arguments.py",
+)
+
+
+def texts(checkout: str) -> dict[str, str]:
+    """Where fields and flags are declared, by release."""
+    found = {}
+    for release in RELEASES:
+        parts = [
+            subprocess.run(
+                ["git", "-C", checkout, "show", f"core_v{release}:{file}"], capture_output=True, text=True
+            ).stdout
+            for file in FILES
+        ]
+        found[release] = "".join(parts).replace("-", "_")
+    return found
+
+
+def first(field: str, known: dict[str, str]) -> str:
+    """ "0.14", or "older" than the first that is asked."""
+    release = next((r for r in known if re.search(rf"\b_*{field}\b", known[r])), "")
+    return "older" if release == RELEASES[0] else release.rpartition(".")[0] or "none"
+
+
+def main(checkout: str) -> None:
+    known = texts(checkout)
+    rows = [
+        "| knob | fields, and the first megatron-core of each | offered from | off unless allowed |",
+        "|---" * 4 + "|",
+    ]
+    for knob in shipped("megatron").knob:
+        fields = [f for f in re.split(r",\s*", knob.sets) if re.fullmatch(r"[a-z0-9_]+", f)]
+        versions = {f: first(f, known) for f in fields}
+        asked = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in knob.asks)
+        newest = max((v for v in versions.values() if v[0] == "0"), key=lambda v: int(v[2:]), default="")
+        if knob.since and newest and int(knob.since[2:]) < int(newest[2:]):
+            print(f"{knob.name}: since {knob.since}, but {versions}")
+        if knob.since or asked:
+            said = ", ".join(f"`{f}` {v}" for f, v in versions.items()) or f"`{knob.sets}`"
+            rows.append(f"| `{knob.name}` | {said} | {knob.since} | {asked + ': ' + knob.asks_for if asked else ''} |")
+    PAGE.write_text(_between(PAGE.read_text(), "megatron versions", "\n".join(rows)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
