@@ -141,7 +141,8 @@ def test_periods_conditions_and_values_per_rank_come_back(tmp_path: Path):
 def test_text_of_a_machine_is_checked_at_the_door(tmp_path: Path):
     from kb import door
 
-    door.check_measurement(RICH)
+    told = msgspec.structs.replace(RICH, conditions={"steal_share": 0.25})
+    door.check_measurement(told)
     for said in (
         {"period": "a\nb"},
         {"rank_devices": ["\x1b[2J"]},

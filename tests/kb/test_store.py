@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_samples import ended, job, measured, python, started, write
 
-from kb import journal, query, store
+from kb import door, journal, query, store
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 finite = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)  # −0.0 is 0.0 in a column
@@ -32,10 +32,10 @@ any_measurement = st.builds(
     grad_norms=st.lists(st.floats(), max_size=3),
     rank_memory_gib=st.lists(finite, max_size=3),
     evidence=words,
-    cost_s=finite,
-    device_s=finite,
+    cost_s=finite.map(abs),
+    device_s=finite.map(abs),
     environment=st.dictionaries(words, words, max_size=3),
-    at=finite,
+    at=st.floats(0, door.LATEST),
     period=words,
     per_rank=st.dictionaries(words, st.lists(st.floats(), max_size=3), max_size=2),
     rank_devices=st.lists(words, max_size=3),
