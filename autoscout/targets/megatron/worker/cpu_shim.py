@@ -86,8 +86,12 @@ def _matmul(plain: Any) -> Any:
 def _once_for_each_set(new_group: Any) -> Any:
     """All ranks ask for the same groups in the same order, so all of them find the same one again."""
     made: dict[Any, Any] = {}
+    world: list[Any] = []
 
     def group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if world != [torch.distributed.group.WORLD]:  # begun anew: groups of before are gone
+            made.clear()
+            world[:] = [torch.distributed.group.WORLD]
         key = None if ranks is None else tuple(ranks), kwargs.get("backend")
         if key not in made:
             made[key] = new_group(ranks, *args, **kwargs)
