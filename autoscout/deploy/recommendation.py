@@ -10,6 +10,7 @@ from autoscout.job.words import reference_of
 from autoscout.running import equivalence
 from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
 from autoscout.targets.target import target_of
+from autoscout.tuning.confirm import differing
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
@@ -220,11 +221,6 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
         "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
         f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
     )
-
-
-def differing(one: Configuration, other: Configuration) -> int:
-    """Knobs whose values differ."""
-    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:

@@ -89,8 +89,7 @@ def _gpu() -> Finding:
             ok=False,
             found=silence,
             remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted, and one "
-            "that "
-            "is only slow is quick in persistence mode (`nvidia-smi -pm 1`)",
+            "that is only slow is quick in persistence mode (`nvidia-smi -pm 1`)",
         )
     if lost := gpus.health().lost:
         return Finding(

@@ -18,9 +18,6 @@ from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
 _SPREAD = 0.03  # between two runs of one configuration, where none was measured twice
-_FEW = 4  # iterations from which on an interval is believed
-_USUAL = 10  # who asks for more than that gets them
-_NARROW = 0.01  # of the width: more iterations would hardly say more
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -51,22 +48,17 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
         return ""
     if spent_s >= measure_s:
         return f"measured for {spent_s:.1f} s"
-    if len(costs) < (wanted if wanted > _USUAL else min(wanted, _FEW)):
+    if len(costs) < (wanted if wanted > ending.USUAL else min(wanted, ending.FEW)):
         return ""
-    half = width(costs)
-    return f"known within {half:.1%}" if half <= _NARROW else ""
-
-
-def width(costs: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean, as a share of it; of two iterations at least."""
-    return 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
+    half = ending.width(costs)
+    return f"known within {half:.1%}" if half <= ending.NARROW else ""
 
 
 def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
     """How well its own iterations say it (`width`); of a run that was ended early the search doubts it as much."""
     if len(costs) < 2:
         return {}
-    half = width(costs)
+    half = ending.width(costs)
     return {"width": half, "doubt": half / 2} if ended else {"width": half}
 
 

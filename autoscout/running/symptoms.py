@@ -88,8 +88,7 @@ MACHINE = (
         r"|not compiled with CUDA|doesn't have NCCL built in",
         "torch finds no GPU",
         "check the driver (`nvidia-smi`), the container's flags (`--gpus all`) and CUDA_VISIBLE_DEVICES, and that "
-        "torch "
-        "is no build for CPUs",
+        "torch is no build for CPUs",
     ),
     Symptom(
         "infrastructure",

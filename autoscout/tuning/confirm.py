@@ -138,14 +138,12 @@ def _chosen(names: Sequence[str], fit: Fit, configurations: dict[str, Configurat
         if against.low <= 0 and (against.p_better <= 0.5 or _kind(against, True) == "equal"):
             return default.id
     alike = [name for name in names if fit.level[name] - fit.level[best] <= _ALIKE]
-    return min(alike, key=lambda name: (_steps(configurations[name], default), fit.level[name]))
+    return min(alike, key=lambda name: (differing(configurations[name], default), fit.level[name]))
 
 
-def _steps(configuration: Configuration, default: Configuration) -> int:
-    """Knobs that differ from the default's."""
-    return sum(
-        configuration.knobs.get(knob) != default.knobs.get(knob) for knob in {**configuration.knobs, **default.knobs}
-    )
+def differing(one: Configuration, other: Configuration) -> int:
+    """Knobs whose values differ."""
+    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
 
 
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:

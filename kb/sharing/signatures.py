@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
 from kb.records import AutoscoutError
 
@@ -68,11 +69,11 @@ def _signer(file: Path, allowed: Path) -> str:
         return "" if _run("verify", *about, stdin=content).returncode else author
 
 
-def _run(*arguments: str, stdin: object = subprocess.DEVNULL) -> "subprocess.CompletedProcess[bytes]":
+def _run(*arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL) -> "subprocess.CompletedProcess[bytes]":
     try:
         return subprocess.run(
             ["ssh-keygen", "-Y", *arguments],
-            stdin=stdin,  # type: ignore[arg-type]
+            stdin=stdin,
             capture_output=True,
             timeout=_LONGEST_S,
             check=False,

@@ -1,6 +1,7 @@
 """Ranks beside each other: warm-up, how long to measure, and which one is slow."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import measured, space_of
 
-from autoscout.running import ranks
+from autoscout.running import processes, ranks
 from autoscout.targets.jobs import expert_default
 
 SPACE = space_of("tiny-gpt-cpu")
@@ -18,7 +19,8 @@ WORKER = Path(__file__).parents[2] / "autoscout" / "targets" / "megatron" / "wor
 
 
 def _loaded():
-    """As the target's interpreter loads it, which has none of our packages."""
+    """As the target's interpreter loads it, which has none of our packages, but the files that all workers share."""
+    sys.path.append(str(processes.WORKER))
     spec = importlib.util.spec_from_file_location("steady", WORKER / "steady.py")
     assert spec is not None
     assert spec.loader is not None

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from autoscout.running.ranks import kind, slowest
+from autoscout.running.ranks import kind, slowed, slowest
 from kb.records import Measurement
 from tui.draw.plot import sparkline
 from tui.session.state import Run, State
@@ -58,7 +58,7 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
     names = names[: max(1, (width - wide - 8) // _WIDE)]
     text = Text(no_wrap=True, overflow="ellipsis")
     if found is not None:
-        text.append(f"{found.sentence}\n", style="bold" if found.times > 1.3 and found.alike else "")
+        text.append(f"{found.sentence}\n", style="bold" if slowed(m) else "")
     text.append(f"  rank {'device':<{wide}} " + "".join(f"{_COLUMNS[n]:>{_WIDE}}" for n in names) + "\n", style="dim")
     room = max(1, height - 2)
     chosen = list(range(count)) if count <= room else list(range(max(0, room - 2)))

@@ -1,4 +1,5 @@
-"""When a run cannot win any more: the rule by itself, for processes without our packages too (running/early.py)."""
+"""When a run cannot win any more, and how well it is known: the rules by themselves, for processes without our packages
+too (running/early.py)."""
 
 import math
 import statistics
@@ -7,6 +8,14 @@ from collections.abc import Sequence
 Z = 3.0
 LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
 NEEDED = 3  # iterations before a run is given up
+FEW = 4  # iterations from which on an interval is believed
+USUAL = 10  # who asks for more than that gets them
+NARROW = 0.01  # of the width: more iterations would hardly say more
+
+
+def width(costs: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean, as a share of it; of two iterations at least."""
+    return 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
 
 
 def hopeless(costs: Sequence[float], best: float, spread: float) -> str:

@@ -1,5 +1,7 @@
 """Configurations of a preset train on the same in a step, or the job is refused: step times of others say nothing."""
 
+import functools
+
 import pytest
 
 from autoscout.targets.command.arguments import Place, started
@@ -25,14 +27,9 @@ command = "torchrun --nproc-per-node {gpus} run_clm.py --per_device_train_batch_
 PLACE = Place(folder="f", port="1", iterations="3")
 
 
-def written(tmp_path, *changes: tuple[str, str]):
-    text = JOB
-    for old, new in changes:
-        assert old in text, old
-        text = text.replace(old, new)
-    path = tmp_path / "job.toml"
-    path.write_text(text)
-    return path
+@pytest.fixture
+def written(write):
+    return functools.partial(write, text=JOB)
 
 
 def words_of(path, **knobs) -> str:
@@ -41,24 +38,22 @@ def words_of(path, **knobs) -> str:
     return " ".join(started(space.job, Configuration(values), PLACE).words)
 
 
-def test_accumulation_follows_the_micro_batch(tmp_path):
-    path = written(tmp_path)
+def test_accumulation_follows_the_micro_batch(written):
+    path = written()
     assert "--gradient_accumulation_steps 8" in words_of(path, mbs=2)
     assert "--gradient_accumulation_steps 2" in words_of(path, mbs=8)
 
 
-def test_what_the_command_says_of_it_by_an_expression_stays(tmp_path):
-    path = written(tmp_path, ("size 2", "size 2 --gradient_accumulation_steps {64 // (mbs * gpus)}"))
+def test_what_the_command_says_of_it_by_an_expression_stays(written):
+    path = written(("size 2", "size 2 --gradient_accumulation_steps {64 // (mbs * gpus)}"))
     assert "--gradient_accumulation_steps 16" in words_of(path, mbs=2)
 
 
-def test_torchtitan_is_told_its_batch_unless_the_command_says_it(tmp_path):
+def test_torchtitan_is_told_its_batch_unless_the_command_says_it(written):
     titan = [('"hf-trainer"', '"torchtitan"'), ("run_clm.py --per_device_train_batch_size 2", "-m torchtitan.train")]
-    assert "--training.global_batch_size 32" in words_of(written(tmp_path, *titan), mbs=8)
+    assert "--training.global_batch_size 32" in words_of(written(*titan), mbs=8)
     own = ("torchtitan.train", "torchtitan.train --training.global_batch_size 64")
-    assert "--training.global_batch_size 64" in words_of(
-        written(tmp_path, *titan, own, ("global_batch = 32", "")), mbs=8
-    )
+    assert "--training.global_batch_size 64" in words_of(written(*titan, own, ("global_batch = 32", "")), mbs=8)
 
 
 @pytest.mark.parametrize(
@@ -75,22 +70,22 @@ def test_torchtitan_is_told_its_batch_unless_the_command_says_it(tmp_path):
         ),
     ],
 )
-def test_steps_that_cannot_be_compared_are_refused(tmp_path, changes, says):
+def test_steps_that_cannot_be_compared_are_refused(written, changes, says):
     with pytest.raises(AutoscoutError, match=says) as raised:
-        load_job(written(tmp_path, *changes))
+        load_job(written(*changes))
     assert raised.value.exit_code == 2
 
 
-def test_a_knob_that_is_fixed_changes_nothing(tmp_path):
-    load_job(written(tmp_path, ("global_batch = 32", ""), ("[launch]", "[space]\nfix = { mbs = 2 }\n[launch]")))
+def test_a_knob_that_is_fixed_changes_nothing(written):
+    load_job(written(("global_batch = 32", ""), ("[launch]", "[space]\nfix = { mbs = 2 }\n[launch]")))
     trl = [('"hf-trainer"', '"trl"'), ("run_clm.py", "sft.py")]
-    load_job(written(tmp_path, *trl, ("[launch]", "[space]\nfix = { packing = false }\n[launch]")))
-    load_job(written(tmp_path, *trl, ('minimize = "step_time_s"', 'maximize = "tokens_per_s"')))
+    load_job(written(*trl, ("[launch]", "[space]\nfix = { packing = false }\n[launch]")))
+    load_job(written(*trl, ('minimize = "step_time_s"', 'maximize = "tokens_per_s"')))
 
 
-def test_packing_of_a_script_that_has_none_is_refused(tmp_path):
+def test_packing_of_a_script_that_has_none_is_refused(written):
     with pytest.raises(AutoscoutError, match="packing") as raised:
-        JobSpace.load(written(tmp_path, ("[launch]", "[space]\nfix = { packing = true }\n[launch]")))
+        JobSpace.load(written(("[launch]", "[space]\nfix = { packing = true }\n[launch]")))
     assert raised.value.exit_code == 2
     assert "\n" not in str(raised.value)
 
@@ -109,20 +104,20 @@ def test_init_says_how_many_samples_a_step_has_today(line, samples):
     assert job_of(line.split()).get("traffic", {}).get("global_batch") == samples
 
 
-def test_a_rate_that_the_log_says_is_not_made_from_step_times(tmp_path):
+def test_a_rate_that_the_log_says_is_not_made_from_step_times(written):
     """Packed steps have other tokens than the job's samples would: what is compared is what the run says of itself."""
     trl = [
         ('"hf-trainer"', '"trl"'),
         ("run_clm.py", "sft.py"),
         ('minimize = "step_time_s"', 'maximize = "tokens_per_s"'),
     ]
-    job = load_job(written(tmp_path, *trl, ("global_batch = 32", "global_batch = 32\nseq_len = 10")))
+    job = load_job(written(*trl, ("global_batch = 32", "global_batch = 32\nseq_len = 10")))
     values = {"step_time_s": [9.0, 2.0, 2.0], "tokens_per_s": [1.0, 500.0, 500.0]}
     assert costs(job, values) == [1 / 500, 1 / 500]
 
 
-def test_sharding_is_no_knob_on_cpus_where_it_would_change_nothing(tmp_path):
-    path = written(tmp_path)
+def test_sharding_is_no_knob_on_cpus_where_it_would_change_nothing(written):
+    path = written()
     assert "fsdp" not in JobSpace.load(path).reference.knobs
     path.write_text(path.read_text().replace('device = "cpu", count = 2', 'device = "h100", count = 2'))
     assert JobSpace.load(path).reference.knobs["fsdp"] is False

@@ -1,16 +1,13 @@
 """When warm-up is over, and when enough was measured: by what the iterations took. Every rank decides alike, since all
 of them know the time of the slowest. Plain Python, for the target's interpreter."""
 
-import math
-import statistics
 from collections.abc import Sequence
+
+import ending
 
 _FALLING = 0.1  # of its time: an iteration was warm-up if the one after it is faster by more than this
 _MOST_WARM = 5  # iterations beyond those that are asked for
 _LEAST = 2  # measured iterations
-_FEW = 4  # from which on an interval is believed
-_USUAL = 10  # who asks for more than that gets them
-_NARROW = 0.01  # half of the 95 % interval of the mean, as a share: as of running/early.py
 
 
 def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
@@ -26,6 +23,6 @@ def enough(seconds: Sequence[float], iterations: int, measure_s: float) -> bool:
         return False
     if n >= iterations or sum(seconds) + min(seconds) > measure_s:
         return True
-    if n < _FEW or iterations > _USUAL:
+    if n < ending.FEW or iterations > ending.USUAL:
         return False
-    return 2 * statistics.stdev(seconds) / math.sqrt(n) <= _NARROW * statistics.fmean(seconds)
+    return ending.width(seconds) <= ending.NARROW
