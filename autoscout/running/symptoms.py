@@ -80,7 +80,7 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"No CUDA GPUs are available|no GPUs found|CUDA driver initialization failed|no CUDA-capable device"
-        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999"
+        r"|Found no NVIDIA driver|CUDA (?:error: )?unknown error|Cuda failure 999"
         r"|(?:Cuda failure|CUDA error:) '?initialization error"
         r"|Error\b[^\n]*libcuda\.so|(?:Failed to|Can't) initialize NVML|NVML: Failed|nvml\w+\(\) failed"
         r"|(?i:nvidia-smi has failed)|Failed to infer device type"
@@ -135,7 +135,7 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"device kernel image is invalid|no kernel image is available|PTX was compiled with an unsupported"
+        r"device kernel image is invalid|invalid device function|no kernel image is available|PTX was compiled with an unsupported"
         r"|is not compatible with the current PyTorch installation|Unsupported gpu architecture",
         "a package has no kernels for this GPU",
         _PACKAGES,
@@ -149,7 +149,7 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"NCCL WARN NET/|NCCL WARN socket\w*: (?:.*failed|.*error)|ibv_\w+ failed|ncclSystemError"
-        r"|unhandled system error"
+        r"|unhandled system error|internal error - please report|Proxy Call to rank \d+ failed"
         r"|No route to host|Network is unreachable|client socket has (?:timed out|failed)|workers joined"
         r"|Rendezvous(?:Timeout|Connection|Closed)Error|Name or service not known|name resolution|getaddrinfo"
         r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
@@ -159,7 +159,26 @@ MACHINE = (
         "NCCL_DEBUG=WARN says more",
     ),
 )
-SYMPTOMS = (OUT_OF_MEMORY, *MACHINE)
+SLURM = (
+    Symptom(
+        "oom",
+        r"(?:slurmstepd: error: [^\n]*?)?oom[-_]kill event|\bOut Of Memory\b|OOM Killed",
+        "Slurm ended it for memory",
+    ),
+    Symptom(
+        "killed",
+        r"CANCELLED AT \S+ (?:DUE TO (?:TIME LIMIT|PREEMPTION)|\*\*\*)|DUE TO TIME LIMIT|DUE TO PREEMPTION",
+        "Slurm ended the allocation",
+    ),
+    Symptom(
+        "infrastructure",
+        r"(?:srun|slurmstepd|salloc|sbatch|slurm_load\w*): (?:error|fatal): (?!.*(?:Exited with exit code|Terminated"
+        r"|Killed|Aborted|Segmentation|Job step aborted|CANCELLED))",
+        "Slurm could not run it",
+        "ask Slurm why (`scontrol show job`, `sinfo -R`), and start in an allocation that runs `srun hostname`",
+    ),
+)
+SYMPTOMS = (OUT_OF_MEMORY, *SLURM, *MACHINE)
 IMPORTS = Symptom(
     "infrastructure",
     "",
@@ -171,6 +190,12 @@ STARTING = Symptom(
     "",
     "the ranks do not come together",
     "check the driver and the network between them; NCCL_DEBUG=WARN and TORCH_DISTRIBUTED_DEBUG=DETAIL say more",
+)
+FILES = Symptom(
+    "infrastructure",
+    "",
+    "a file, a permission or a service is missing",
+    "see that what the message names exists, can be read by this user, and can be reached from this node",
 )
 SHARED_MEMORY = next(s for s in MACHINE if "/dev/shm" in s.sign)
 BROKEN_GPU = next(s for s in MACHINE if "Xid" in s.sign)
@@ -238,7 +263,7 @@ def sentence(symptom: Symptom, cause: str) -> str:
 def named(evidence: str) -> Symptom | None:
     """The machine's symptom that an experiment's evidence was made from."""
     return next(
-        (s for s in (*SYMPTOMS, IMPORTS, STARTING) if s.status == "infrastructure" and s.about in evidence), None
+        (s for s in (*SYMPTOMS, IMPORTS, STARTING, FILES) if s.status == "infrastructure" and s.about in evidence), None
     )
 
 

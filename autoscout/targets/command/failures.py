@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.running import symptoms
+from autoscout.running import evidence, symptoms
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
@@ -36,10 +36,16 @@ _END = 2**18  # bytes of the log that are looked at, at each end
 
 
 def classify(
-    ended: Ended, log: Path, known: Iterable[FailureText], timeout_s: float, oom_kills: int, missing: str
+    ended: Ended,
+    log: Path,
+    known: Iterable[FailureText],
+    timeout_s: float,
+    oom_kills: int,
+    missing: str,
+    stepped: bool,
 ) -> tuple[Status, str]:
     """(status, evidence) of a run without a complete result. `missing`: what of it is not there, and which lines came
-    nearest; `oom_kills`: the kernel's, meanwhile."""
+    nearest; `oom_kills`: the kernel's, meanwhile; `stepped`: it said an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -59,7 +65,7 @@ def classify(
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     failed = ended.code != 0
-    if (failed or cause) and (found := _Said(text, how, where).cause(known)):
+    if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found
     if ended.code == -signal.SIGBUS:  # memory that was mapped, but could not be had
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
@@ -79,9 +85,16 @@ class _Said(NamedTuple):
     text: str
     how: str
     where: str
+    stepped: bool
 
     def cause(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-        return self._of_memory() or self._of_the_machine() or self._of_the_preset(known) or self._of_collectives()
+        return (
+            self._of_memory()
+            or self._of_the_machine()
+            or self._of_the_preset(known)
+            or self._of_collectives()
+            or self._of_exceptions()
+        )
 
     def _of_memory(self) -> tuple[Status, str] | None:
         match = _OUT_OF_MEMORY.search(self.text)
@@ -94,10 +107,19 @@ class _Said(NamedTuple):
         return "oom", f"{self.how}: {line} {self.where}"
 
     def _of_the_machine(self) -> tuple[Status, str] | None:
-        found = symptoms.find(self.text, symptoms.MACHINE)
-        if found is None:
-            return None
+        found = symptoms.find(self.text, (*symptoms.SLURM, *symptoms.MACHINE))
+        return self._told(found) if found else None
+
+    def _of_exceptions(self) -> tuple[Status, str] | None:
+        """Of the first whose evidence speaks for anything."""
+        raised = evidence.exceptions(self.text, self.stepped)
+        found = next(filter(None, map(evidence.judge, raised)), None)
+        return self._told(found) if found else None
+
+    def _told(self, found: symptoms.Found) -> tuple[Status, str]:
         cause = f"{self.how}: {_trim(found.line)}"
+        if found.symptom.status != "infrastructure":
+            return found.symptom.status, f"{cause}: {found.symptom.about} {self.where}"
         return "infrastructure", f"{symptoms.sentence(found.symptom, cause)} {self.where}"
 
     def _of_the_preset(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
@@ -127,7 +149,7 @@ def died_of(
     if not (cause := _cause(rest)):
         return None
     how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
-    return _Said("\n".join(rest), how, where).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
+    return _Said("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:

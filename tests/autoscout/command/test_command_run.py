@@ -81,7 +81,7 @@ def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_p
         "SIGTERM\nTraceback (most recent call last):\nSignalException: Process 7 got signal: 15\n"
     )
     ended = Ended(code=None, seconds=120.0, first_output_s=1.0, timed_out=True)
-    status, evidence = classify(ended, log, [], 120.0, 0, "")
+    status, evidence = classify(ended, log, [], 120.0, 0, "", False)
     assert status == "timeout"
     assert "it last said: loading the data (log" in evidence
 
