@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from autoscout.running.symptoms import FILES, IMPORTS, SHARED_MEMORY, STARTING, Found, Symptom
+from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SHARED_MEMORY, STARTING, Found, Symptom
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +46,13 @@ _PACKAGE = (
     r"(?:apex|flash[ _-]?attn|flash[ _-]?attention|transformer[ _-]?engine|triton|nccl|deepspeed|xformers|cud(?:a|nn))"
 )
 _BELOW = (
-    r"torch/(?:cuda|distributed|utils/cpp_extension|serialization|_inductor/(?:codecache|cpp_builder))|/triton/"
+    r"torch/(?:cuda|distributed/(?!pipelining|fsdp|tensor|_composable)|utils/cpp_extension|serialization|_inductor/(?:codecache|cpp_builder))|/triton/"
     r"|/(?:ctypes|importlib|multiprocessing|subprocess|socket|shutil|ssl|urllib|http)\b|huggingface_hub|/requests/|safetensors"
 )
 
 TABLE = (
     Row(symptom=_ENDED, types=r"^(?:KeyboardInterrupt|SystemExit|SignalException)$"),
+    Row(symptom=OUT_OF_MEMORY, types=r"(?:Memory|OutOfMemory)Error$"),
     Row(symptom=IMPORTS, types=r"^(?:ModuleNotFound|Import)Error$|VersionConflict$|(?:Package|Distribution)NotFound"),
     Row(symptom=_ON_CHIP, types=r"^OutOfResources$"),
     Row(
@@ -76,6 +77,12 @@ TABLE = (
         says=r"(?i:connection (?:error|refused|timed out|aborted)|max retries|internet connection|connect to '?https?:"
         r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized)",
     ),
+    Row(
+        symptom=STARTING,
+        says=r"(?i:hostfile|reachable|via ssh|environment variable \S+ expected|gpus?\b.{0,60}\bavailable"
+        r"|available .{0,30}gpus?\b)",
+        before=True,
+    ),
     Row(symptom=_WAITED, types=r"^Timeout(?:Error|Expired)$"),
     Row(
         symptom=IMPORTS,
@@ -97,18 +104,19 @@ TABLE = (
     Row(
         symptom=_REFUSED,
         types=_DELIBERATE,
-        says=r"(?i:divisible|multiple of|must (?:be|match|equal|have|not)|should (?:be|match|not)|not? .{0,40}support"
-        r"|unsupported|only supports?|supported (?:for|by|with|only|in)|(?:in|not )compatible|is not available|not implemented"
-        r"|no .{0,40}backend|exceed|(?:greater|less|larger|smaller|more|fewer) than|at least|at most|cannot be|can ?not (?:use|be)"
-        r"|requires?\b|need(?:s|ed)?\b|too (?:large|small|long|short|many|few)|mismatch|conflict|unknown"
+        says=r"(?i:divisible|multiple of|must (?:be|match|equal|have|not)|should (?:be|match|not)|no .{0,40}backend"
+        r"|not? .{0,40}support|unsupported|only .{0,10}support|supported (?:for|by|with|only|in)|(?:in|not )compatible"
+        r"|is not available|not implemented|exceed|(?:greater|less|larger|smaller|more|fewer|higher|lower) than"
+        r"|at least|at most|cannot be|can ?not (?:use|be)|require|need(?:s|ed)?\b|or (?:higher|newer|later)"
+        r"|too (?:large|small|long|short|many|few)|mismatch|conflict|unknown|no module or parameter"
         r"|not (?:equal|aligned)|\d ?(?:[!<>]=?|==) ?\S*\d|[<>] ?\w+ \d)",
         before=True,
     ),
     Row(
         symptom=_SHAPES,
         types=r"^(?:RuntimeError|ValueError|IndexError)$",
-        says=r"size of tensor|must match|shapes? .*(?:mat1|mat2|cannot be multiplied|invalid)|size mismatch|is invalid for input"
-        r"|split_sizes|expected at most|not divisible",
+        says=r"size of tensor|must match|shapes? .*(?:mat1|mat2|cannot be multiplied|invalid)|size mismatch"
+        r"|is invalid for input|split_sizes|expected at most|not divisible",
         before=True,
     ),
     Row(
@@ -118,7 +126,7 @@ TABLE = (
         r".*(?i:only supports?|not (?:\w+ )?supported|unsupported|not implemented)",
         before=True,
     ),
-    Row(symptom=STARTING, files=_BELOW, before=True),
+    Row(symptom=STARTING, types=r"^(?:OS|Runtime|Value|Assertion)Error$", files=_BELOW, before=True),
 )
 _COMPILED = [(row, re.compile(row.types), re.compile(row.says, re.DOTALL), re.compile(row.files)) for row in TABLE]
 

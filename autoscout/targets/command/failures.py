@@ -17,8 +17,9 @@ from kb.records import Status
 
 # Stricter than running/symptoms.py: a script may speak of memory, catch that and fail for another reason.
 _OUT_OF_MEMORY = re.compile(
-    r"(?i:cuda out of memory|hip out of memory)|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'|CUDA_ERROR_OUT_OF_MEMORY"
+    r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
+    r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY"
     r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
     re.MULTILINE,
 )
@@ -31,6 +32,8 @@ _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
+# torchrun and DeepSpeed of a process that a signal ended.
+_CHILD_SIGNAL = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|(?:exitcode|return code) ?[:=] -(\d+)\b")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes of the log that are looked at, at each end
 
@@ -67,9 +70,10 @@ def classify(
     failed = ended.code != 0
     if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found
-    if ended.code == -signal.SIGBUS:  # memory that was mapped, but could not be had
+    died = _signal_of(ended.code, text)
+    if died == signal.SIGBUS:  # memory that was mapped, but could not be had
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
-    if ended.code == -signal.SIGKILL:
+    if died == signal.SIGKILL:
         if oom_kills:
             return "oom", f"{how}: the kernel ran out of memory {where}"
         return "killed", f"{how}, from outside {where}"
@@ -185,6 +189,14 @@ def _cause(lines: list[str]) -> str:
         if found and not _SECONDARY.search(line):
             return found[1]
     return ""
+
+
+def _signal_of(code: int | None, text: str) -> int:
+    """What ended the command (a shell says 128 + n) or, as its launcher tells, a process of it; 0: no signal."""
+    if code is not None and (code < 0 or 128 < code < 160):
+        return -code if code < 0 else code - 128
+    said = _CHILD_SIGNAL.search(text)
+    return int(said[1] or said[2]) if said else 0
 
 
 def _signal(code: int | None) -> str:

@@ -10,7 +10,11 @@ from autoscout.running.results import RankError
 from kb.records import Status
 
 # Memory that does not suffice is named in many ways; of the KV cache it is said when the engine starts.
-_KV_TOO_SMALL = ("No available memory for the cache blocks", "larger than the available KV cache memory")
+_KV_TOO_SMALL = (
+    "No available memory for the cache blocks",
+    "larger than the available KV cache memory",
+    "be stored in KV cache",
+)
 _OUT_OF_MEMORY = (
     *("out of memory", "OutOfMemoryError", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
     *("is less than requested memory for kv", "is less than desired", "No available shared memory"),
