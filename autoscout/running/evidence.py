@@ -39,8 +39,9 @@ _ARGUMENTS = Symptom("invalid", "", "the script does not take these arguments")
 _KERNEL = Symptom("error", "", "a kernel failed on the device")
 _WAITED = Symptom("timeout", "", "it gave up waiting")
 _ENDED = Symptom("killed", "", "it was told to end")
-_DELIBERATE = (
-    r"^(?:Value|Assertion|NotImplemented|Validation|\w*Config(?:uration)?|Usage|Argument)Error$|^NotImplemented$"
+_DELIBERATE = r"^(?:Value|Assertion|NotImplemented|Validation|Compilation|\w*Config(?:uration)?|Usage|Argument)Error$|^NotImplemented$"
+_ECHO = re.compile(
+    r"^(?:Actor\w*|RayTask|WorkerCrashed|ChildFailed|EngineDead|Process(?:Raised|Exited))(?:Error|Exception)$"
 )
 _PACKAGE = (
     r"(?:apex|flash[ _-]?attn|flash[ _-]?attention|transformer[ _-]?engine|triton|nccl|deepspeed|xformers|cud(?:a|nn))"
@@ -58,7 +59,8 @@ TABLE = (
     Row(
         symptom=_KERNEL,
         says=r"device-side assert|illegal memory access|misaligned address|launch failure|illegal instruction"
-        r"|invalid configuration argument|launch timed out",
+        r"|invalid configuration argument|launch timed out|_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
+        r"|failed to launch|(?:CUDA|HIP|cu[A-Z]\w+) [Ee]rror(?!.*(?:unsupported|not supported))",
     ),
     Row(symptom=SHARED_MEMORY, types=r"^(?:OSError|RuntimeError)$", says=r"torch_shm_manager|/dev/shm"),
     Row(
@@ -134,6 +136,8 @@ _COMPILED = [(row, re.compile(row.types), re.compile(row.says, re.DOTALL), re.co
 def judge(raised: Raised) -> Found | None:
     """What the first row that holds tells of an exception; None where none does."""
     name = raised.type.rsplit(".", 1)[-1]
+    if _ECHO.search(name):
+        return None
     for row, types, says, files in _COMPILED:
         if row.before and raised.stepped:
             continue

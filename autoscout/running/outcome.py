@@ -138,7 +138,8 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return "error", _sentence(error, folder)
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
-    refused = not evidence.below(file) and (error.phase in _REFUSING_PHASES or first_step)
+    raised_there = error.type != "RuntimeError" or "/megatron/" in file
+    refused = raised_there and not evidence.below(file) and (error.phase in _REFUSING_PHASES or first_step)
     return "invalid" if refused else "error", _sentence(error, folder)
 
 

@@ -24,10 +24,11 @@ class Symptom(msgspec.Struct, frozen=True):
 _PACKAGES = "reinstall it for this version of torch and this GPU, in the interpreter of launch.python"
 OUT_OF_MEMORY = Symptom(
     "oom",
-    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED(?![\s\S]*(?:device-side assert|illegal memory))"
     r"|Failed to CUDA (?:host )?[mc]alloc|can't allocate memory|Cannot allocate memory|std::bad_alloc"
     r"|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED"
-    r"|not enough memory: you tried|running low on memory|(?i:oom[- ]?killer|oomkilled)",
+    r"|not enough memory: you tried|running low on memory|OOMKilled|invoked oom-killer|Out of memory: Kill",
     "out of memory",
 )
 # The machine's, in this order: what is said of a device comes before what follows from it.
@@ -85,7 +86,8 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"No CUDA GPUs are available|no GPUs found|CUDA driver initialization failed|no CUDA-capable device"
+        r"(?i:\bno (?:cuda |nvidia )?(?:gpus?|cuda devices?)(?: devices?)? (?:were |was |are |is )?"
+        r"(?:found|available|detected|visible))|CUDA driver initialization failed|no CUDA-capable device"
         r"|Found no NVIDIA driver|CUDA (?:error: )?unknown error|Cuda failure 999"
         r"|(?:Cuda failure|CUDA error:) '?initialization error"
         r"|Error\b[^\n]*libcuda\.so|(?:Failed to|Can't) initialize NVML|NVML: Failed|nvml\w+\(\) failed"
@@ -98,7 +100,7 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"Error response from daemon|nvidia-container-cli|OCI runtime|container start failed",
+        r"Error response from daemon|nvidia-container-cli|OCI runtime|container start failed|pyxis: (?:error|couldn't)",
         "the container does not start",
         "start the image by hand; its runtime says more (`nvidia-container-cli info`)",
     ),
@@ -168,6 +170,7 @@ MACHINE = (
         r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
         r"|No socket interface found|no interface found|Unable to find interface|NCCL WARN NET/\w+ [^\n]*(?:fail|error)"
         r"|UCX +ERROR|mlx5[^\n]*completion with error|lost communication with a remote daemon"
+        r"|error occurred in MPI_Init|PMI\w* ERROR|(?:orte|opal|prte)_init failed"
         r"|Could not resolve hostname|Host key verification failed|Permission denied \(publickey",
         "the network between the ranks fails",
         "check links, names and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; "
