@@ -39,7 +39,10 @@ _ARGUMENTS = Symptom("invalid", "", "the script does not take these arguments")
 _KERNEL = Symptom("error", "", "a kernel failed on the device")
 _WAITED = Symptom("timeout", "", "it gave up waiting")
 _ENDED = Symptom("killed", "", "it was told to end")
-_DELIBERATE = r"^(?:Value|Assertion|NotImplemented|Validation|Compilation|\w*Config(?:uration)?|Usage|Argument)Error$|^NotImplemented$"
+_DELIBERATE = (
+    r"^(?:Value|Assertion|NotImplemented|Validation|Compilation|\w*Config(?:uration)?|Usage|Argument)Error$"
+    r"|^NotImplemented$"
+)
 _ECHO = re.compile(
     r"^(?:Actor\w*|RayTask|WorkerCrashed|ChildFailed|EngineDead|Process(?:Raised|Exited))(?:Error|Exception)$"
 )
@@ -72,12 +75,13 @@ TABLE = (
         symptom=FILES,
         types=r"^(?:EOFError|gaierror)$|^(?:Permission|FileNotFound|FileExists|IsADirectory"
         r"|NotADirectory|BlockingIO|JSONDecode|Unpickling|Safetensor|Safetensors)Error$|(?:HTTP|SSL|Proxy|Connect\w*"
-        r"|MaxRetry|RepoNotFound|RepositoryNotFound|GatedRepo|EntryNotFound|HfHub\w*|OfflineMode\w*|CalledProcess)(?:Error|Exception)$",
+        r"|MaxRetry|RepoNotFound|RepositoryNotFound|GatedRepo|EntryNotFound|H[Ff]\w*|OfflineMode\w*|CalledProcess)(?:Error|Exception)$",
     ),
     Row(
         symptom=FILES,
         says=r"(?i:connection (?:error|refused|timed out|aborted)|max retries|internet connection|connect to '?https?:"
-        r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized)",
+        r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized|repo id|huggingface|\bno .{0,30}\b(?:file|folder|checkpoint|dataset|data)s?\b.{0,30}found"
+        r"|\b(?:file|folder|directory|path|checkpoint|dataset|tokenizer)s?\b.{0,60}(?:not found|missing|not exist))",
     ),
     Row(
         symptom=STARTING,
@@ -152,6 +156,7 @@ def below(file: str) -> bool:
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
+_HOST = re.compile(r"^[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*))?$"
@@ -164,7 +169,7 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
     found: list[Raised] = []
     file = ""
     for line in text.splitlines():
-        bare = _PREFIX.sub("", line).strip()
+        bare = _HOST.sub("", _PREFIX.sub("", line)).strip()
         if frame := _FRAME.match(bare):
             file = frame[1]
         elif usage := _USAGE.match(bare):
