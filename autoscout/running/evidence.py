@@ -75,12 +75,14 @@ TABLE = (
         symptom=FILES,
         types=r"^(?:EOFError|gaierror)$|^(?:Permission|FileNotFound|FileExists|IsADirectory"
         r"|NotADirectory|BlockingIO|JSONDecode|Unpickling|Safetensor|Safetensors)Error$|(?:HTTP|SSL|Proxy|Connect\w*"
-        r"|MaxRetry|RepoNotFound|RepositoryNotFound|GatedRepo|EntryNotFound|H[Ff]\w*|OfflineMode\w*|CalledProcess)(?:Error|Exception)$",
+        r"|MaxRetry|RepoNotFound|RepositoryNotFound|GatedRepo|EntryNotFound|H[Ff]\w*|OfflineMode\w*|CalledProcess)"
+        r"(?:Error|Exception)$",
     ),
     Row(
         symptom=FILES,
         says=r"(?i:connection (?:error|refused|timed out|aborted)|max retries|internet connection|connect to '?https?:"
-        r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized|repo id|huggingface|\bno .{0,30}\b(?:file|folder|checkpoint|dataset|data)s?\b.{0,30}found"
+        r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized|repo id|huggingface"
+        r"|\bno .{0,30}\b(?:file|folder|checkpoint|dataset|data)s?\b.{0,30}found"
         r"|\b(?:file|folder|directory|path|checkpoint|dataset|tokenizer)s?\b.{0,60}(?:not found|missing|not exist))",
     ),
     Row(
@@ -94,11 +96,12 @@ TABLE = (
         symptom=IMPORTS,
         says=r"(?i:please (?:re)?install|pip3? install|(?:not|n't) installed|cannot import name|failed to import"
         r"|requires? \S+ ?(?:>=|==)|(?:version|>=) ?\S* (?:is )?(?:required|needed|too old)|(?:compiled|built) without"
-        r"|not (?:been )?compiled with)"
+        r"|not (?:been )?compiled with|(?:version|built|compiled)\b.{0,60}(?:does not match|mismatch|different))"
         rf"|(?i:\b{_PACKAGE}\b[^.]{{0,40}}\b(?:required|missing|unavailable|not (?:available|found)))",
     ),
     Row(symptom=IMPORTS, types=r"^AttributeError$", says=r"module '[\w.]+' has no attribute"),
     Row(symptom=IMPORTS, types=r"^NameError$", files=r"-packages/|/megatron/"),
+    Row(symptom=_ARGUMENTS, types=r"^TypeError$", says=r"\w(?:Config|Args|Arguments)\b.*unexpected keyword argument"),
     Row(
         symptom=IMPORTS,  # two packages that call each other in another version's way
         types=r"^TypeError$",
@@ -156,10 +159,10 @@ def below(file: str) -> bool:
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
-_HOST = re.compile(r"^[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
+_HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _EXCEPTION = re.compile(
-    r"^((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*))?$"
+    r"^((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
 _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the following|ambiguous|invalid).*)$")
 
@@ -175,7 +178,7 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
         elif usage := _USAGE.match(bare):
             found.append(Raised(type="UsageError", message=usage[1]))
         elif said := _EXCEPTION.match(bare):
-            found.append(Raised(type=said[1], message=said[2] or "", file=file, stepped=stepped))
+            found.append(Raised(type=said[1], message=said[2] or said[3] or "", file=file, stepped=stepped))
             file = ""
     return found
 

@@ -169,6 +169,7 @@ MACHINE = (
         r"|Rendezvous(?:Timeout|Connection|Closed)Error|Name or service not known|name resolution|getaddrinfo"
         r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
         r"|No socket interface found|no interface found|Unable to find interface|NCCL WARN NET/\w+ [^\n]*(?:fail|error)"
+        r"|WARN [^\n]*(?i:bootstrap|connect|socket|interface)[^\n]*(?i:failed|no socket|timed out|refused|unreachable)"
         r"|UCX +ERROR|mlx5[^\n]*completion with error|lost communication with a remote daemon"
         r"|error occurred in MPI_Init|PMI\w* ERROR|(?:orte|opal|prte)_init failed"
         r"|Could not resolve hostname|Host key verification failed|Permission denied \(publickey",

@@ -33,7 +33,7 @@ _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
 # torchrun and DeepSpeed of a process that a signal ended.
-_CHILD_SIGNAL = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|(?:exitcode|return code) ?[:=] -(\d+)\b")
+_CHILD_SIGNAL = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|(?i:exit ?code|return code) ?[:=] -(\d+)\b")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes of the log that are looked at, at each end
 
