@@ -12,6 +12,8 @@ import msgspec
 
 from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SHARED_MEMORY, STARTING, Found, Symptom
 
+MESSAGE = "Message"  # the type of a line that tells of an error without an exception
+
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """An exception. `file`: of the last frame, "" where it is not known; `stepped`: a step had been done."""
@@ -99,6 +101,8 @@ TABLE = (
         r"|not (?:been )?compiled with|(?:version|built|compiled)\b.{0,60}(?:does not match|mismatch|different))"
         rf"|(?i:\b{_PACKAGE}\b[^.]{{0,40}}\b(?:required|missing|unavailable|not (?:available|found)))",
     ),
+    Row(symptom=IMPORTS, says=r"(?i:\b(?:setup|library|extension|binary)\b.{0,20}\bfailed\b)"),
+    Row(symptom=_REFUSED, types=f"^{MESSAGE}$", says=r"divisible by|multiple of", before=True),
     Row(symptom=IMPORTS, types=r"^AttributeError$", says=r"module '[\w.]+' has no attribute"),
     Row(symptom=IMPORTS, types=r"^NameError$", files=r"-packages/|/megatron/"),
     Row(symptom=_ARGUMENTS, types=r"^TypeError$", says=r"\w(?:Config|Args|Arguments)\b.*unexpected keyword argument"),
@@ -118,7 +122,7 @@ TABLE = (
         r"|is not available|not implemented|exceed|(?:greater|less|larger|smaller|more|fewer|higher|lower) than"
         r"|at least|at most|cannot be|can ?not (?:use|be)|require|need(?:s|ed)?\b|or (?:higher|newer|later)"
         r"|too (?:large|small|long|short|many|few)|mismatch|conflict|unknown|no module or parameter"
-        r"|not (?:equal|aligned)|\d ?(?:[!<>]=?|==) ?\S*\d|[<>] ?\w+ \d)",
+        r"|not (?:equal|aligned)|(?:!=|==|<=|>=)|\d ?[<>] ?\S*\d|[<>] ?\w+ \d)",
         before=True,
     ),
     Row(
@@ -132,7 +136,8 @@ TABLE = (
         symptom=_REFUSED,  # of a library's own check (TORCH_CHECK)
         types=r"^RuntimeError$",
         says=r"^(?!.*(?:CUDA error|[Dd]river|[Pp]latform|[Ss]ystem|operation not supported))"
-        r".*(?i:only supports?|not (?:\w+ )?supported|unsupported|not implemented)",
+        r".*(?i:only supports?|not (?:\w+ )?supported|unsupported|not implemented"
+        r"|assertion failed: (?!.*(?:cuda|null)).*(?:==|!=|<=|>=))",
         before=True,
     ),
     Row(symptom=STARTING, types=r"^(?:OS|Runtime|Value|Assertion)Error$", files=_BELOW, before=True),
@@ -160,6 +165,7 @@ def below(file: str) -> bool:
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
 _HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
+_COMPLAINT = re.compile(r"(?i:\b(?:error|failed|fatal|critical)\b)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
@@ -170,6 +176,7 @@ _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the
 def exceptions(text: str, stepped: bool) -> list[Raised]:
     """Those that a log tells of, in its order, with the file that raised each."""
     found: list[Raised] = []
+    told: list[Raised] = []  # without an exception
     file = ""
     for line in text.splitlines():
         bare = _HOST.sub("", _PREFIX.sub("", line)).strip()
@@ -180,7 +187,11 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
         elif said := _EXCEPTION.match(bare):
             found.append(Raised(type=said[1], message=said[2] or said[3] or "", file=file, stepped=stepped))
             file = ""
-    return found
+        elif found and not found[-1].message and bare:
+            found[-1] = msgspec.structs.replace(found[-1], message=bare)
+        elif _COMPLAINT.search(bare):
+            told.append(Raised(type=MESSAGE, message=bare, stepped=stepped))
+    return [*found, *told]
 
 
 def last_file(traceback: str) -> str:

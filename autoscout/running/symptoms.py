@@ -132,7 +132,7 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"undefined symbol|(?m:^lib\S+|Error\b[^\n]*): cannot open shared object file"
-        r"|SUBLIBRARY_LOADING_FAILED|Could not load library"
+        r"|SUBLIBRARY_LOADING_FAILED|Could not (?:find|load) [^\n]*(?:library|binary|extension)\b"
         r"|Unable to load any of|[`'](?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|mismatches the version that was used"
         r"|(?:compiled|built) (?:using|with|against) (?:NumPy|a different|different|PyTorch|torch|CUDA)"
         r"|numpy\.dtype size changed|binary incompatibility|invalid ELF header",
@@ -171,14 +171,16 @@ MACHINE = (
         r"|No socket interface found|no interface found|Unable to find interface|NCCL WARN NET/\w+ [^\n]*(?:fail|error)"
         r"|WARN [^\n]*(?i:bootstrap|connect|socket|interface)[^\n]*(?i:failed|no socket|timed out|refused|unreachable)"
         r"|UCX +ERROR|mlx5[^\n]*completion with error|lost communication with a remote daemon"
-        r"|error occurred in MPI_Init|PMI\w* ERROR|(?:orte|opal|prte)_init failed"
+        r"|error occurred in MPI_Init|(?:PMI\w*|ORTE|PRTE)[ _]ERROR|(?:orte|opal|prte)_init failed"
         r"|Could not resolve hostname|Host key verification failed|Permission denied \(publickey",
         "the network between the ranks fails",
         "check links, names and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; "
         "NCCL_DEBUG=WARN says more",
     ),
 )
-SLURM = (
+SCHEDULER = (
+    Symptom("oom", r"low on resource: memory|MemoryPressure", "Kubernetes evicted it for memory"),
+    Symptom("killed", r"\bReason: +(?:Evicted(?![\s\S]{0,80}memory)|Preempt\w+)", "Kubernetes took the node away"),
     Symptom(
         "oom",
         r"(?:slurmstepd: error: [^\n]*?)?oom[-_]kill event|\bOut Of Memory\b|OOM Killed",
@@ -197,7 +199,7 @@ SLURM = (
         "ask Slurm why (`scontrol show job`, `sinfo -R`), and start in an allocation that runs `srun hostname`",
     ),
 )
-SYMPTOMS = (OUT_OF_MEMORY, *SLURM, *MACHINE)
+SYMPTOMS = (OUT_OF_MEMORY, *SCHEDULER, *MACHINE)
 IMPORTS = Symptom(
     "infrastructure",
     "",

@@ -33,7 +33,9 @@ _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
 # torchrun and DeepSpeed of a process that a signal ended.
-_CHILD_SIGNAL = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|(?i:exit ?code|return code) ?[:=] -(\d+)\b")
+_CHILD_SIGNAL = re.compile(
+    r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
+)
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes of the log that are looked at, at each end
 
@@ -111,7 +113,7 @@ class _Said(NamedTuple):
         return "oom", f"{self.how}: {line} {self.where}"
 
     def _of_the_machine(self) -> tuple[Status, str] | None:
-        found = symptoms.find(self.text, (*symptoms.SLURM, *symptoms.MACHINE))
+        found = symptoms.find(self.text, (*symptoms.SCHEDULER, *symptoms.MACHINE))
         return self._told(found) if found else None
 
     def _of_exceptions(self) -> tuple[Status, str] | None:
@@ -196,7 +198,7 @@ def _signal_of(code: int | None, text: str) -> int:
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
     said = _CHILD_SIGNAL.search(text)
-    return int(said[1] or said[2]) if said else 0
+    return int(next(filter(None, said.groups()))) if said else 0
 
 
 def _signal(code: int | None) -> str:
