@@ -85,7 +85,8 @@ TABLE = (
         says=r"(?i:connection (?:error|refused|timed out|aborted)|max retries|internet connection|connect to '?https?:"
         r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized|repo id|huggingface"
         r"|\bno .{0,30}\b(?:file|folder|checkpoint|dataset|data)s?\b.{0,30}found"
-        r"|\b(?:file|folder|directory|path|checkpoint|dataset|tokenizer)s?\b.{0,60}(?:not found|missing|not exist))",
+        r"|\b(?:file|folder|directory|path|checkpoint|dataset|tokenizer)s?\b.{0,60}"
+        r"(?:not found|missing|not exist|expected format|corrupt))",
     ),
     Row(
         symptom=STARTING,
@@ -168,7 +169,7 @@ _HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w
 _COMPLAINT = re.compile(r"(?i:\b(?:error|failed|fatal|critical)\b)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _EXCEPTION = re.compile(
-    r"^((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
+    r"^((?:[A-Za-z_][\w]*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
 _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the following|ambiguous|invalid).*)$")
 

@@ -107,6 +107,8 @@ class _Said(NamedTuple):
         if match is None:
             return None
         line = self._line(match)
+        if symptoms.find(line, symptoms.MACHINE):  # of a card or a lock, not of a GPU or the host
+            return None
         if others := symptoms.taken_by_others(self.text, {}):
             cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
             return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, cause)} {self.where}"

@@ -50,7 +50,7 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
 @pytest.mark.parametrize(
     ("how", "status", "evidence"),
     [
-        ("crash", "error", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
+        ("crash", "invalid", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
         ("piped", "error", "exit code 0, but after 2 of 10 iterations it said: ValueError: the data has ended"),
