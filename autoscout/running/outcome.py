@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.running import evidence, results, symptoms
+from autoscout.running import causes, results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
@@ -88,7 +88,7 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     codes = {rank: code for rank, code in outcome.codes.items() if code > 0}
     if codes:
         rank, code = min(codes.items())
-        said = filter(None, map(evidence.judge, evidence.exceptions(logs.get(rank, ""), stepped=True)))
+        said = filter(None, map(causes.judge, causes.exceptions(logs.get(rank, ""), stepped=True)))
         if (found := next(said, None)) is not None:
             return _of_symptom(found, f"rank {rank}", "", {}, folder)
         last = results.log_tail(folder, rank)
@@ -128,9 +128,9 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return _of_symptom(found, who, error.message, error.memory, folder)
     if _contains(error, _NOT_A_NUMBER):
         return "wrong", _sentence(error, folder)
-    file = evidence.last_file(error.traceback)
-    raised = evidence.Raised(type=error.type, message=error.message, file=file, stepped=error.steps > 0)
-    if (spoken := evidence.judge(raised)) is not None:
+    file = causes.last_file(error.traceback)
+    raised = causes.Raised(type=error.type, message=error.message, file=file, stepped=error.steps > 0)
+    if (spoken := causes.judge(raised)) is not None:
         if spoken.symptom.status == "infrastructure":
             return _of_symptom(spoken, who, error.message, {}, folder)
         return spoken.symptom.status, _sentence(error, folder)
@@ -139,7 +139,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
     raised_there = error.type != "RuntimeError" or "/megatron/" in file
-    refused = raised_there and not evidence.below(file) and (error.phase in _REFUSING_PHASES or first_step)
+    refused = raised_there and not causes.below(file) and (error.phase in _REFUSING_PHASES or first_step)
     return "invalid" if refused else "error", _sentence(error, folder)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.running import evidence, symptoms
+from autoscout.running import causes, symptoms
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
@@ -120,8 +120,8 @@ class _Said(NamedTuple):
 
     def _of_exceptions(self) -> tuple[Status, str] | None:
         """Of the first whose evidence speaks for anything."""
-        raised = evidence.exceptions(self.text, self.stepped)
-        found = next(filter(None, map(evidence.judge, raised)), None)
+        raised = causes.exceptions(self.text, self.stepped)
+        found = next(filter(None, map(causes.judge, raised)), None)
         return self._told(found) if found else None
 
     def _told(self, found: symptoms.Found) -> tuple[Status, str]:

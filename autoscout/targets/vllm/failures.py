@@ -4,7 +4,7 @@ import re
 import signal
 from pathlib import Path
 
-from autoscout.running import evidence, results, symptoms
+from autoscout.running import causes, results, symptoms
 from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from kb.records import Status
@@ -99,11 +99,11 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
     if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
-    spoken = evidence.judge(
-        evidence.Raised(
+    spoken = causes.judge(
+        causes.Raised(
             type=error.type,
             message=error.message,
-            file=evidence.last_file(error.traceback),
+            file=causes.last_file(error.traceback),
             stepped=error.phase == "load",
         )
     )
