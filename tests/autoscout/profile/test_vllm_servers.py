@@ -47,6 +47,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         told = HOW == "tells" and self.path.startswith("/server_info")
         self.send_response(200 if told or self.path == "/health" else 404)
+        self.send_header("Content-Type", "application/json")
         self.end_headers()
         if told:  # the parts and names of vLLM 0.32
             scheduler = {"max_num_seqs": 4, "max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
@@ -101,7 +102,8 @@ def test_a_server_that_behaves_is_measured(tmp_path: Path) -> None:
 
 
 def test_what_a_server_made_of_its_arguments_is_read_back(tmp_path: Path) -> None:
-    assert experiment(tmp_path, "tells").status == "ok"
+    measured = experiment(tmp_path, "tells")
+    assert measured.status == "ok", measured.evidence
     told = json.loads((tmp_path / "0001" / "effective.json").read_text())
     assert told["values"] == {
         "scheduler.max_num_seqs": 4,
