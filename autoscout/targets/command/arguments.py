@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from autoscout.cluster.devices import device_kind
+from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
@@ -109,6 +111,16 @@ def currently(job: Job) -> dict[str, Value]:
         if value is not None:
             found[entry.name] = value
     return found
+
+
+def not_warm(job: Job) -> str:
+    """ "" or why its command cannot be started warm (running/warm_run.py)."""
+    words = words_of(command_of(job), "launch.command")
+    if words is None or job.launch.command_prefix:
+        return "a command that needs a shell, or a prefix, is started by them"
+    if device_kind(job) == "cuda":
+        return "it works on CPUs only so far"
+    return startable(words)
 
 
 def unused(job: Job) -> list[str]:
