@@ -160,7 +160,9 @@ def _words(
     for entry in entries:
         if entry.sets.startswith("-"):
             words = with_flag(words, entry.sets, knobs[entry.name])
-    for flag, value in same_batch.flag_for(job, words_of(text, where) or [], names).items():
+    written = words_of(text, where) or []
+    same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)
+    for flag, value in same.items():
         words = with_flag(words, flag, value)
     if place.measuring:
         for flag, value in preset.measuring.items():

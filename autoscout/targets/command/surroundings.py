@@ -120,6 +120,7 @@ def _code(job: Job, started: Started, cwd: Path) -> str:
                 msgspec.to_builtins(launch.metrics),
                 msgspec.to_builtins(preset.metrics),
                 preset.measuring,
+                *([msgspec.to_builtins(preset.same_model)] if preset.same_model else []),
             ]
         ).encode()
     )

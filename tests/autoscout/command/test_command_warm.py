@@ -133,7 +133,7 @@ def test_what_cannot_be_started_warm_says_so(write, tmp_path):
         (f"{sys.executable} -S trainer.py", "can be started warm"),
         ("python trainer.py | tee log", "a command that needs a shell"),
     ):
-        with pytest.raises(AutoscoutError, match="launch.launcher") as refused:
+        with pytest.raises(AutoscoutError, match=r"launch\.launcher") as refused:
             load_job(write(WARM[1], (f"{sys.executable} -S trainer.py --mbs 2", f"{command} --mbs {{mbs}}")))
         assert said in str(refused.value)
 
