@@ -15,7 +15,7 @@ def test_an_exported_layout_is_started_and_one_that_fails_says_why():
     found = launch(job, configuration(tp=2, dp=2), "tp2_dp2", "measured")
     assert checked(job, found, "command") > 0
     broken = launch(job, configuration(tp=3), "tp3", "not the winner")
-    with pytest.raises(AutoscoutError, match="does not work here: .*3") as failed:
+    with pytest.raises(AutoscoutError, match=r"does not work here: .*3") as failed:
         checked(job, broken, "command")
     assert failed.value.exit_code == 1
     with pytest.raises(AutoscoutError, match="our own loop writes no checkpoint"):
