@@ -88,7 +88,9 @@ class CommandProfiler:
         began = time.time()
         kills = failing.oom_kills()
         begin = None
-        if self._warm is not None and not self._final:
+        if self._warm is not None and self._final:
+            about = {**about, "launcher": "auto"}
+        elif self._warm is not None:
             begin = self._warm.begin
             cwd, variables = Path(job.launch.path or "."), surroundings.variables(job, run)
             python = surroundings.python_of(job, run)

@@ -1,19 +1,24 @@
 """A script that is started warm runs as by its own interpreter, and nothing of it stays."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from autoscout.running import supervised, warm_run
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import load_job
+from kb import store
 from kb.records import AutoscoutError, Configuration
+from tui.cli import cli
 
 C = Configuration({"mbs": 2, "workers": 2, "fast": True})
 WARM = (("-S trainer.py", "trainer.py"), ("measure_s = 0.4", 'measure_s = 0.4\nlauncher = "warm"'))
@@ -122,6 +127,18 @@ def test_a_killed_autoscout_leaves_nothing_running(warm, tmp_path):
     process.kill()
     process.wait()
     _until(lambda: not _marked(mark))
+
+
+def test_a_session_searches_warm_and_ends_with_the_persons_own_starts(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of our own on the machine
+    kb = tmp_path / "kb" / "kb.duckdb"
+    job = write(*WARM, ("profiles = 6", "profiles = 4"))
+    done = CliRunner().invoke(cli, ["tune", str(job), "--kb", str(kb), "--no-tui", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["best"]["configuration"]
+    found = [m for _, m in store.measurements(kb, job=load_job(job).id, short=True)]
+    assert {m.status for m in found} == {"ok"}
+    assert {m.environment["launcher"] for m in found} == {"warm", "auto"}
 
 
 def test_what_cannot_be_started_warm_says_so(write, tmp_path):
