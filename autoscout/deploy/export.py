@@ -46,7 +46,9 @@ def launch(
     yet."""
     target = target_of(job)
     found = target.as_measured(target.launch(job, configuration), environment or {})
-    return msgspec.structs.replace(found, name=name, evidence=evidence, checkpoint=checkpoint)
+    return msgspec.structs.replace(
+        found, name=name, evidence=evidence, checkpoint=checkpoint, configuration=configuration.knobs
+    )
 
 
 def written(job: Job, found: Launch, form: str) -> str:

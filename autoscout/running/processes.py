@@ -4,15 +4,28 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 WORKER = Path(__file__).parent / "worker"  # what runs under the interpreter of any target
 _TICK_S = 0.05
 _GONE_LIMIT_S = 10.0  # after SIGKILL: freeing what a GPU held takes a while
+
+
+class Owned(Protocol):
+    """A process that we started, as subprocess.Popen has it; it leads its own session."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
 
 
 def leashed(command: list[str]) -> list[str]:
@@ -27,7 +40,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
+def exited(process: Owned, within_s: float) -> bool:
     end = time.monotonic() + within_s
     while process.poll() is None:
         if time.monotonic() > end:
@@ -36,7 +49,7 @@ def exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
     return True
 
 
-def end(process: subprocess.Popen[bytes], grace_s: float, seen: dict[int, str] | None = None) -> None:
+def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> None:
     """SIGTERM to the process; after `grace_s` SIGKILL to it and its whole family, and waits until all are gone.
 
     Only then is their memory free for the next experiment. The process must lead its own session

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,6 +24,14 @@ _TICK_S = 0.05
 _LOOK_S = 2.0
 _KEPT = 4 * 2**20  # bytes of what it prints, at each end
 _F_SETPIPE_SZ = 1031
+
+
+class Begin(Protocol):
+    """Starts a command with what watches over it (worker/supervise.py): it prints to `pipe`."""
+
+    def __call__(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int, /
+    ) -> processes.Owned: ...
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,28 +60,20 @@ def run(
     on_output: Callable[[bytes], None],
     enough: Callable[[], str],
     grace_s: float = 5.0,
+    begin: "Begin | None" = None,
 ) -> Ended:
     """Runs it to its end, the limit, `stopping()`, or until `enough()` says why it may end; that is asked after every
-    piece of output and every 0.05 s. Leaves output.log in `folder`. Errors: AutoscoutError when nothing can be written
-    there."""
+    piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts it, where that is not a program.
+    Errors: AutoscoutError when nothing can be written there."""
     status = folder / "ended.json"
     with results.writing(folder):
         status.unlink(missing_ok=True)
         kept = _Kept(folder / "output.log")
-    supervisor = [sys.executable, "-I", "-S", str(_SUPERVISE), str(status), str(os.getpid()), str(grace_s)]
     read, write = os.pipe()
     _enlarge(read)
     started = time.monotonic()
     try:
-        process = subprocess.Popen(
-            [*supervisor, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=write,
-            stderr=write,
-            env=dict(environment),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        process = (begin or _fresh)(command, environment, cwd, status, grace_s, write)
     except OSError as error:
         kept.close()
         os.close(read)
@@ -88,14 +88,17 @@ def run(
     try:
         gone = os.pidfd_open(process.pid)
         try:
+            watched = [gone, read]
             while True:
-                ready = select.select([read, gone], [], [], _TICK_S)[0]
+                ready = select.select(watched, [], [], _TICK_S)[0]
                 if read in ready and (said := os.read(read, _PIPE)):
                     first = first or time.monotonic() - started
                     kept.write(said)
                     on_output(said)
                 elif gone in ready:
                     break
+                elif read in ready:  # it will print nothing any more
+                    watched = [gone]
                 now = time.monotonic() - started
                 if now > looked + _LOOK_S:  # should what watches over them be killed, this is their only trace
                     looked = now
@@ -114,6 +117,21 @@ def run(
         os.close(read)
         kept.close()
     return _ended(status, time.monotonic() - started, first, timed_out, stopped, why, process.returncode)
+
+
+def _fresh(
+    command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int
+) -> subprocess.Popen[bytes]:
+    supervisor = [sys.executable, "-I", "-S", str(_SUPERVISE), str(status), str(os.getpid()), str(grace_s)]
+    return subprocess.Popen(
+        [*supervisor, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        env=dict(environment),
+        cwd=cwd,
+        start_new_session=True,
+    )
 
 
 def _ended(

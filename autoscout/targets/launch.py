@@ -9,16 +9,17 @@ from kb.records import Value
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """`program`: what runs, without its flags. `arguments`: its flags; True: a flag without a value, a list: several
-    values. `checkpoint`: what becomes of a running training's. `ranks`: processes on each node, when a launcher starts
-    them (torchrun); []: the program starts its own. `devices`: of each node. `files`: rendered files by name, which the
-    program reads from its folder. `missing`: what only the person knows. `image`: a container's. `folder`: where the
-    program runs, "" anywhere."""
+    """`configuration`: the values that it was made of. `program`: what runs, without its flags. `arguments`: its flags;
+    True: a flag without a value, a list: several values. `checkpoint`: what becomes of a running training's. `ranks`:
+    processes on each node, when a launcher starts them (torchrun); []: the program starts its own. `devices`: of each
+    node. `files`: rendered files by name, which the program reads from its folder. `missing`: what only the person
+    knows. `image`: a container's. `folder`: where the program runs, "" anywhere."""
 
     job: str
     name: str
     evidence: str
     checkpoint: str = ""
+    configuration: dict[str, Value] = {}
     program: list[str]
     arguments: dict[str, Value | list[str]]
     environment: dict[str, str]

@@ -9,20 +9,21 @@ Python.
 """
 
 import ctypes
-import json
 import os
 import resource
 import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _AFTERWARDS_S = 1.0  # for helpers that end by themselves once the command is over
 _GONE_S = 10.0
 
 
-def main(status: str, parent: int, grace_s: float, command: list[str]) -> int:
+def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
+    """`become`: turns the new process into the command `what`, and closes the file that it is given once that began."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -35,9 +36,11 @@ def main(status: str, parent: int, grace_s: float, command: list[str]) -> int:
     if os.getppid() != parent:
         return 1
     try:
-        child = _started(command)
+        child = _started(become)
     except OSError as error:
-        _write(status, {"error": f"{command[0]}: {error.strerror}"})
+        import json  # not above: it takes longer than all the rest, and is hardly ever needed
+
+        _write(status, json.dumps({"error": f"{what}: {error.strerror}"}))
         return 1
     code: int | None = None
     ending = float("inf")
@@ -57,11 +60,13 @@ def main(status: str, parent: int, grace_s: float, command: list[str]) -> int:
         left = len(_descendants())
     code = _killed(child, code)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _write(status, {"code": code, "left": left, "peak_rss_kib": used.ru_maxrss, "cpu_s": used.ru_utime + used.ru_stime})
+    said = "null" if code is None else code
+    cpu_s = used.ru_utime + used.ru_stime
+    _write(status, f'{{"code": {said}, "left": {left}, "peak_rss_kib": {used.ru_maxrss}, "cpu_s": {cpu_s}}}')
     return 0
 
 
-def _started(command: list[str]) -> int:
+def _started(become: Callable[[int], object]) -> int:
     read, write = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -69,7 +74,8 @@ def _started(command: list[str]) -> int:
             os.setsid()
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
-            os.execvp(command[0], command)
+            signal.set_wakeup_fd(-1)
+            become(write)
         except OSError as error:
             os.write(write, str(error.errno).encode())
         os._exit(127)
@@ -151,11 +157,12 @@ def _drained(fd: int) -> None:
         return
 
 
-def _write(path: str, found: dict[str, object]) -> None:
+def _write(path: str, said: str) -> None:
     with open(path + ".part", "w") as file:
-        json.dump(found, file)
+        file.write(said)
     os.replace(path + ".part", path)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))
+    words = sys.argv[4:]
+    os._exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), lambda _: os.execvp(words[0], words), words[0]))

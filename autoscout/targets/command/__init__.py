@@ -34,7 +34,7 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch
-        from autoscout.targets.command.arguments import command_of, currently, unused
+        from autoscout.targets.command.arguments import command_of, currently, not_warm, unused
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -47,6 +47,8 @@ class Command(Target):
             return
         if not command_of(job):
             return
+        if job.launch.launcher == "warm" and (why := not_warm(job)):
+            yield f'launch.launcher = "warm": {why}; leave it out'
         for name in unused(job):
             yield (
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from autoscout.cluster.devices import device_kind
+from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
@@ -111,6 +113,16 @@ def currently(job: Job) -> dict[str, Value]:
     return found
 
 
+def not_warm(job: Job) -> str:
+    """ "" or why its command cannot be started warm (running/warm_run.py)."""
+    words = words_of(command_of(job), "launch.command")
+    if words is None or job.launch.command_prefix:
+        return "a command that needs a shell, or a prefix, is started by them"
+    if device_kind(job) == "cuda":
+        return "it works on CPUs only so far"
+    return startable(words)
+
+
 def unused(job: Job) -> list[str]:
     """Knobs that reach nothing."""
     texts = [command_of(job), *job.launch.environment.values()]
@@ -148,7 +160,9 @@ def _words(
     for entry in entries:
         if entry.sets.startswith("-"):
             words = with_flag(words, entry.sets, knobs[entry.name])
-    for flag, value in same_batch.flag_for(job, words_of(text, where) or [], names).items():
+    written = words_of(text, where) or []
+    same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)
+    for flag, value in same.items():
         words = with_flag(words, flag, value)
     if place.measuring:
         for flag, value in preset.measuring.items():

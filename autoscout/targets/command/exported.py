@@ -82,6 +82,8 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         ended = launched(job, run, folder, limit, lambda: False, reader)
         said = reader.said
         if said >= iterations or (ended.code == 0 and said):
+            if iterations > 2 and _saves(job, run.words, folder) and not any(folder.glob("checkpoint/**/*")):
+                raise AutoscoutError(f"the exported launch ran {said} iterations here, but wrote no checkpoint")
             return ended.seconds
         raise AutoscoutError(_why(job, ended, folder, limit, said, iterations))
 
@@ -111,6 +113,12 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
         said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
         words = with_flag(words, flag, said.replace("{folder}", folder) if isinstance(said, str) else said)
     return words
+
+
+def _saves(job: Job, words: list[str], folder: Path) -> bool:
+    """Whether a long check told it to write a checkpoint."""
+    wanted = any("{folder}/checkpoint" in str(value) for value in preset_of(job).soak.values())
+    return wanted and any(f"{folder}/checkpoint" in word for word in words)
 
 
 def _why(job: Job, ended: Ended, folder: Path, limit: float, said: int, iterations: int) -> str:

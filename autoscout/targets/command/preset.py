@@ -32,6 +32,15 @@ class Batch(Strict, frozen=True, kw_only=True):
     tokens_changed_by: list[str] = []
 
 
+class SameModel(Strict, frozen=True, kw_only=True):
+    """A flag whose value is multiplied by that of the knob `times` before it shapes the model. The product stays as
+    in the present command, so that every configuration trains the same model; `default`: where that is silent."""
+
+    flag: str
+    times: str
+    default: int
+
+
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: what it was run against, and where; "" its log format is only known from its source. `measuring`: flags
     of an experiment that the person's own launch does not get; `soak`: of the long check of an export. `reads`: flag →
@@ -49,6 +58,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
     batch: Batch | None = None
+    same_model: SameModel | None = None
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     failure: list[FailureText] = []

@@ -11,6 +11,7 @@ from autoscout.running import early, processes, results, supervised
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
+from autoscout.running.warm_run import WarmScript
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
 from autoscout.targets.command.failures import classify, died_of, nearest_lines
@@ -32,6 +33,8 @@ class CommandProfiler:
         self._environment: dict[str, str] = {}
         self._stopping = False
         self._bar: early.Bar | None = None
+        self._warm = WarmScript() if job.launch.launcher == "warm" else None
+        self._final = False
 
     def environment(self) -> dict[str, str]:
         """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
@@ -53,6 +56,10 @@ class CommandProfiler:
         finally:
             self._stopping, self._bar = False, None
 
+    def confirming(self, final: bool) -> None:
+        """Whether the next runs are the final confirmation's, which are started as the person starts them."""
+        self._final = final
+
     def adopt(self, folder: Path) -> Measurement | None:
         """The measurement of an experiment that finished while nobody was left to write it down."""
         try:
@@ -65,7 +72,9 @@ class CommandProfiler:
         self._stopping = True
 
     def close(self) -> None:
-        """Nothing is held between experiments."""
+        """Ends the interpreter that is kept warm."""
+        if self._warm is not None:
+            self._warm.close()
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         job, about = self._job, self.environment()
@@ -78,8 +87,16 @@ class CommandProfiler:
         run = started(job, configuration, place)
         began = time.time()
         kills = failing.oom_kills()
+        begin = None
+        if self._warm is not None and self._final:
+            about = {**about, "launcher": "auto"}
+        elif self._warm is not None:
+            begin = self._warm.begin
+            cwd, variables = Path(job.launch.path or "."), surroundings.variables(job, run)
+            python = surroundings.python_of(job, run)
+            self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
         reader = Reader(job, folder, self._bar)
-        ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader)
+        ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
         found = msgspec.structs.replace(
@@ -236,9 +253,15 @@ class Reader:
 
 
 def launched(
-    job: Job, run: Started, folder: Path, limit_s: float, stopping: Callable[[], bool], reader: Reader
+    job: Job,
+    run: Started,
+    folder: Path,
+    limit_s: float,
+    stopping: Callable[[], bool],
+    reader: Reader,
+    begin: supervised.Begin | None = None,
 ) -> Ended:
-    """Writes what the command reads, and runs it to its end or until enough is known."""
+    """Writes what the command reads, and runs it to its end or until enough is known. `begin`: starts it warm."""
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
@@ -248,7 +271,9 @@ def launched(
             path.write_text(content)
     variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
     cwd = Path(job.launch.path or ".")
-    ended = supervised.run(run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough)
+    ended = supervised.run(
+        run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin
+    )
     reader.close()
     return ended
 

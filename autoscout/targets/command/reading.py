@@ -31,6 +31,7 @@ class Numbers:
         self._times, self._counts = bool(source.between), bool(source.counter)
         self._last: float | None = None
         self._counted = 0.0
+        self._step: bytes | None = None
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
@@ -41,6 +42,10 @@ class Numbers:
 
     def _note(self, found: re.Match[bytes], at: float) -> None:
         if self._times:
+            step = found[found.lastindex] if found.lastindex else None
+            if step is not None and step == self._step:  # another rank's line
+                return
+            self._step = step
             if self._last is not None:
                 self._keep(at - self._last)
             self._last = at

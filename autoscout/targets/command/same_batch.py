@@ -1,4 +1,5 @@
-"""Whether the configurations of a job train on the same in a step: else their step times say nothing about each other.
+"""Whether the configurations of a job train the same model on the same in a step: else their step times say nothing
+about each other.
 
 A preset says which of its knobs change a step's samples (`changed_by`) and which flag makes up for it, by
 `traffic.global_batch`; and which knobs change how many tokens those samples fill (`tokens_changed_by`): packing.
@@ -24,6 +25,20 @@ def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, 
         return {}
     value = filled(batch.value, names, "preset")
     return {batch.flag: int(value) if value.isdigit() else value}
+
+
+def flag_of_model(job: Job, words: list[str], now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
+    """The preset's flag that keeps the model; {} where it needs none. `words`: of the command, as it is written; `now`:
+    what it says of the knobs."""
+    kept = preset_of(job).same_model
+    if kept is None or knobs.get(kept.times) is None:
+        return {}
+    present = said(words, kept.flag)
+    if names_in(str(present)):  # by an expression of their own
+        return {}
+    product = int(present or kept.default) * int(now.get(kept.times, 1))
+    value, rest = divmod(product, int(knobs[kept.times]))
+    return {} if rest or value == (present or kept.default) else {kept.flag: value}
 
 
 def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:

@@ -44,10 +44,9 @@ def variables(job: Job, started: Started) -> dict[str, str]:
 
 def describe(job: Job, started: Started) -> dict[str, str]:
     """Errors: AutoscoutError (exit 2) when the command cannot be found, or its interpreter does not run."""
-    cwd, environment = Path(job.launch.path or "."), variables(job, started)
-    program = found_program(started.words[0], cwd, environment)
+    cwd = Path(job.launch.path or ".")
+    python = python_of(job, started)
     found: dict[str, str] = {}
-    python = _python(job, program)
     if python:
         found = interpreter.probe([python, "-c", _PROBE.replace("NAMES", repr(_PACKAGES))], python)
     kind = device_kind(job)
@@ -71,7 +70,9 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
     return found
 
 
-def _python(job: Job, program: str) -> str:
+def python_of(job: Job, started: Started) -> str:
+    """The interpreter of a command; "" where none is known. Errors: AutoscoutError (exit 2) as above."""
+    program = found_program(started.words[0], Path(job.launch.path or "."), variables(job, started))
     if job.launch.python:
         return job.launch.python
     if Path(program).name.startswith("python"):
@@ -119,6 +120,7 @@ def _code(job: Job, started: Started, cwd: Path) -> str:
                 msgspec.to_builtins(launch.metrics),
                 msgspec.to_builtins(preset.metrics),
                 preset.measuring,
+                *([msgspec.to_builtins(preset.same_model)] if preset.same_model else []),
             ]
         ).encode()
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoscout.targets.target import Target
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
@@ -151,6 +151,18 @@ class Megatron(Target):
             missing=[*missing, *power.advice(configuration)],
             folder=folder,
             on_gpus=device_kind(job) == "cuda",
+        )
+
+    def check(self, job: Job, launch: "Launch", form: str) -> float:
+        from autoscout.targets.megatron.two_steps import check
+
+        return check(job, launch, form)
+
+    def soak(self, job: Job, launch: "Launch", form: str) -> float:
+        raise AutoscoutError(
+            "--soak: our own loop writes no checkpoint, and what the script does with your data only it can tell; "
+            "--check starts two iterations of it, or tune the script itself with target = 'command'",
+            2,
         )
 
     def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":

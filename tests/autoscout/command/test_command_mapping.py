@@ -14,6 +14,7 @@ import pytest
 from autoscout.deploy.export import launch, written
 from autoscout.targets.command import nested
 from autoscout.targets.command.arguments import Place, started
+from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.command.flags import said, with_flag, words_of
 from autoscout.targets.command.template import filled
 from autoscout.targets.jobs import JobSpace, load_job
@@ -200,3 +201,30 @@ def test_the_jobs_of_the_page_are_jobs_of_less_than_twenty_lines(tmp_path):
         job = load_job(tmp_path / "job.toml")
         assert JobSpace.of_job(job).reference
         assert len(text.splitlines()) < 20, job.name
+
+
+SAVES = """
+import pathlib, sys
+said = dict(zip(sys.argv, sys.argv[1:]))
+if "SAVE":
+    pathlib.Path(said["--save"]).mkdir(parents=True)
+    pathlib.Path(said["--save"], "iter_0000100").write_text("weights")
+for i in range(int(said["--train-iters"])):
+    print(f"iteration {i} | elapsed time per iteration (ms): 1.5 | lm loss: 6.1")
+"""
+
+
+@pytest.mark.parametrize("saves", ["yes", ""])
+def test_a_long_check_wants_a_checkpoint(write, tmp_path, saves):
+    (tmp_path / "pretrain_gpt.py").write_text(SAVES.replace("SAVE", saves, 1))
+    text = (
+        'name = "soaked"\ntarget = "command"\nobjective = { minimize = "step_time_s" }\n[launch]\n'
+        f'script = "megatron-lm"\npath = "{tmp_path}"\ncommand = "{sys.executable} -S pretrain_gpt.py"\n'
+    )
+    space = JobSpace.load(write(text=text))
+    found = exported(space.job, space.reference)
+    if saves:
+        assert tried(space.job, found, "command", 200) > 0
+    else:
+        with pytest.raises(AutoscoutError, match=r"ran \d+ iterations here, but wrote no checkpoint"):
+            tried(space.job, found, "command", 200)

@@ -131,8 +131,15 @@ def test_every_preset_reads_its_tools_log():
         assert {metric: read[metric].values for metric in expected} == expected, name
         for metric, source in sources.items():  # times come from two lines
             if source.between:
-                Stream([read[metric]]).feed(log, 1.5)
+                Stream([read[metric]]).feed(log.replace(b"step:  2", b"step:  3"), 1.5)
                 assert read[metric].values == [1.5], name
+
+
+def test_lines_of_one_step_by_several_ranks_are_one():
+    numbers = Numbers(MetricSource(between=r"step: (\d+)"))
+    for at, line in enumerate(["step: 1", "step: 1", "step: 2", "step: 2", "step: 3"]):
+        numbers.read(line.encode(), float(at))
+    assert numbers.values == [2.0, 2.0]
 
 
 def test_a_file_that_is_one_endless_line_is_read_in_little_memory(tmp_path):

@@ -22,6 +22,11 @@ READ = {
         "grad_norm": [1.623, 2.188, 1.577, 1.27],
         "step_time_s": [1, 1, 1],
     },
+    "torchtitan": {  # both ranks say each step
+        "loss": [x for x in (8.05342, 8.13908, 8.01982, 7.94284) for _ in range(2)],
+        "grad_norm": [x for x in (1.0743, 1.0748, 1.0869, 1.0922) for _ in range(2)],
+        "step_time_s": [2, 2, 2],
+    },
     "megatron-lm": {
         "loss": [6.470419, 6.467474, 6.450533, 6.441865, 6.424744, 6.429839],
         "step_time_ms": [1876.0, 1628.6, 1263.8, 1298.6, 1559.7, 1709.4],

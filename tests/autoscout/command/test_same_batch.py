@@ -56,6 +56,21 @@ def test_torchtitan_is_told_its_batch_unless_the_command_says_it(written):
     assert "--training.global_batch_size 64" in words_of(written(*titan, own, ("global_batch = 32", "")), mbs=8)
 
 
+def test_megatron_pads_the_vocabulary_as_the_present_launch_does(written):
+    """Padded to 768 tokens instead of 640 the same small model began with losses 3 % higher, and was called wrong."""
+    flag = "--make-vocab-size-divisible-by"
+    script = [('"hf-trainer"', '"megatron-lm"'), ('task = "finetune"', ""), ("run_clm.py --per_device_train", "SCRIPT")]
+    now = "pretrain_gpt.py --micro-batch-size 2"
+    plain = written(*script, ("SCRIPT_batch_size 2", now))
+    assert flag not in words_of(plain, tp=1)
+    assert f"{flag} 64" in words_of(plain, tp=2)
+    theirs = written(*script, ("SCRIPT_batch_size 2", f"{now} --tensor-model-parallel-size 2 {flag} 32"))
+    assert f"{flag} 32" in words_of(theirs, tp=2)
+    assert f"{flag} 64" in words_of(theirs, tp=1)
+    own = written(*script, ("SCRIPT_batch_size 2", f"{now} {flag} {{256 // tp}}"))
+    assert f"{flag} 128" in words_of(own, tp=2)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -19,6 +19,7 @@ JOBS = {
     "lora": tiny_job(**SHAPE, lora=ALL, lengths=LENGTHS),
     "frozen": tiny_job(**SHAPE, frozen_layers=2, lengths=LENGTHS),
     "full": tiny_job(lengths=LENGTHS),
+    "none frozen": tiny_job(**SHAPE, lengths=LENGTHS),
 }
 FULL = {"ar": "full", "ar_method": "uniform", "ar_layers": 4}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
@@ -28,6 +29,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("lora", {"cp": 2}),
     ("lora", {"pp": 2, "packing": True}),
     ("frozen", {"tp": 2, "packing": True, **FULL}),
+    ("frozen", {"pp": 2}),  # a stage that trains nothing
+    ("frozen", {"dp": 2, "distopt": True, "overlap_grad": True, "ddp_bucket": 0.05}),
     ("full", {"dp": 2, "packing": True}),
 ]
 
@@ -49,3 +52,11 @@ def test_tokens_are_counted_without_padding(bench: Bench) -> None:
     measured = alone(bench, "lora")
     tokens = 8 * sum(LENGTHS) / len(LENGTHS)
     assert math.isclose(measured.metrics["tokens_per_s"] * measured.metrics["step_time_s"], tokens)
+
+
+def test_frozen_layers_compute_but_do_not_learn(bench: Bench) -> None:
+    """The same model and samples: the same loss before the first step, less gradient, another training afterwards."""
+    frozen, whole = alone(bench, "frozen"), alone(bench, "none frozen")
+    assert math.isclose(frozen.losses[0], whole.losses[0], rel_tol=1e-6)
+    assert 0 < frozen.grad_norms[0] < 0.9 * whole.grad_norms[0]
+    assert not math.isclose(frozen.losses[-1], whole.losses[-1], rel_tol=1e-6)

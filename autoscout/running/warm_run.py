@@ -1,0 +1,132 @@
+"""A person's own Python script, started warm: by an interpreter that has imported what the script imports, and forks a
+process for every run (worker/warm_script.py). What starts there is their script or torchrun's own code, unchanged."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.running import processes
+from kb.records import AutoscoutError
+
+_SCRIPT = processes.WORKER / "warm_script.py"
+_TICK_S = 0.05
+_IMPORTS_S = 600.0  # on a busy machine, from a shared disk
+
+
+def startable(words: list[str]) -> str:
+    """ "" or why a command cannot be started warm."""
+    name = Path(words[0]).name
+    if name == "torchrun" and len(words) > 1:
+        return ""
+    rest = [word for word in words[1:2] if word != "-u"] or words[2:3]
+    if name.startswith("python") and rest and (rest == ["-m"] or not rest[0].startswith("-")):
+        return ""
+    return f"only `python script.py …`, `python -m module …` and `torchrun …` can be started warm, not {words[0]}"
+
+
+class WarmScript:
+    """One interpreter at a time: other variables of the environment are told to libraries when they are imported, so
+    they need another."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._key: object = None
+        self._connection: socket.socket | None = None
+        self._buffer = b""
+
+    def get_ready(
+        self, python: str, words: list[str], environment: Mapping[str, str], cwd: Path, stopping: Callable[[], bool]
+    ) -> None:
+        """Imports, unless that was done. Errors: AutoscoutError when the interpreter does not get so far."""
+        key = (python, words[:1], dict(environment), cwd)
+        if self._process is not None and self._process.poll() is None and self._key == key:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as errors:
+            self._process = subprocess.Popen(
+                [python, str(_SCRIPT), *words],
+                stdin=theirs.fileno(),
+                stdout=errors,
+                stderr=errors,
+                env=dict(environment),
+                cwd=cwd,
+                start_new_session=True,
+            )
+            theirs.close()
+            self._connection, self._key = ours, key
+            if self._answer(_IMPORTS_S, stopping) is None and not stopping():
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                self.close()
+                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({said}); leave it out')
+
+    def begin(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int
+    ) -> "_Forked":
+        """Starts one run; get_ready() was called (supervised.Begin). Errors: OSError when the interpreter has died."""
+        assert self._connection is not None
+        asked: dict[str, Any] = {"words": command, "environment": dict(environment), "cwd": str(cwd.resolve())}
+        asked |= {"status": str(status), "grace_s": grace_s}
+        said = json.dumps(asked).encode() + b"\n"
+        sent = socket.send_fds(self._connection, [said], [pipe])
+        self._connection.sendall(said[sent:])
+        answer = self._answer(_IMPORTS_S, lambda: False)
+        if answer is None:
+            self.close()
+            raise OSError(0, "the interpreter that starts it warm has died")
+        return _Forked(answer["pid"])
+
+    def close(self) -> None:
+        """Ends the interpreter, and with it whatever it runs."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            processes.end(self._process, 0.0)
+        self._process = self._connection = self._key = None
+        self._buffer = b""
+
+    def _answer(self, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any] | None:
+        assert self._connection is not None
+        until = time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            if stopping() or time.monotonic() > until:
+                return None
+            if select.select([self._connection], [], [], _TICK_S)[0]:
+                try:
+                    content = self._connection.recv(65536)
+                except ConnectionError:
+                    content = b""
+                if not content:
+                    return None
+                self._buffer += content
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return json.loads(line)
+
+
+class _Forked:
+    """What watches over a run: a child of the interpreter, not of ours (processes.Owned)."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+        self._gone = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """0 once it has ended: how, only its status file says."""
+        return 0 if select.select([self._gone], [], [], 0)[0] else None
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._gone, signal.SIGTERM)
+
+    def __del__(self) -> None:
+        os.close(self._gone)

@@ -1,0 +1,294 @@
+"""The warm interpreter: imports once what a person's Python script imports, then runs that script again and again, each
+time in a process that is forked from this one.
+
+    warm_script.py WORDS…        the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
+
+stdin is a socket. It says {"ready": true} when it has imported; then to each request {"words", "environment", "cwd",
+"status", "grace_s"}, a JSON line that comes with the pipe to print to, {"pid": …} of what watches over the run
+(supervise.py). It ends when its stdin closes, and with it what it runs.
+
+Imported beforehand are the script's own import statements that stand by themselves and name installed packages, and
+what else of these packages a run imported: what lies beside the script is the person's code, which may do anything when
+it is imported. Needs nothing but Python.
+"""
+
+import ast
+import atexit
+import contextlib
+import gc
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+_TORCHRUN = "torch.distributed.run"
+_MOST = 2**20  # bytes of a request
+
+
+def main() -> None:
+    import supervise
+
+    del sys.modules["supervise"], sys.path[0]  # a script of theirs may be called so, or like another of our files
+    words = sys.argv[1:]
+    connection = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if torchrun(words) and _workers(words) != "1":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, before OpenMP reads it
+    preload(words)
+    if threading.active_count() > 1:
+        sys.exit("what it imports starts threads, which a forked process has not")
+    later = Later()
+    connection.sendall(b'{"ready": true}\n')
+    while request := _next(connection):
+        asked, pipe = request
+        while _reaped():
+            pass
+        later.load()
+        gc.freeze()  # the runs share these pages
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            sys.meta_path.insert(0, later)
+            _watch(supervise.main, connection, asked, pipe, zygote)
+        os.close(pipe)
+        connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def torchrun(words: list[str]) -> bool:
+    """Whether it is torchrun that starts the script."""
+    return os.path.basename(words[0]) == "torchrun" or words[1:3] == ["-m", _TORCHRUN]
+
+
+def preload(words: list[str]) -> None:
+    """What the script of a command line imports; whatever does not work here, its own run will say."""
+    if torchrun(words):
+        with contextlib.suppress(Exception):
+            importlib.import_module(_TORCHRUN)
+    script = _script(words)
+    if script is None:
+        return
+    for node in ast.parse(script.read_bytes()).body:
+        with contextlib.suppress(Exception):
+            if all(_installed(name) for name in _names(node)):
+                exec(compile(ast.Module([node], []), str(script), "exec"), {"__name__": "autoscout"})
+
+
+class Later:
+    """What runs import of packages that are loaded, in their order: the next ones find it done. A finder that finds
+    nothing, but tells."""
+
+    def __init__(self) -> None:
+        self._packages = {name.partition(".")[0] for name in sys.modules}
+        self._packages = {name for name in self._packages if name != "__main__" and _installed(name)}
+        self._read, self._write = os.pipe2(os.O_NONBLOCK)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in self._packages:
+            with contextlib.suppress(BlockingIOError):  # nobody reads while it runs; the rest it will tell next time
+                os.write(self._write, name.encode() + b"\n")
+
+    def load(self) -> None:
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._read, 2**20):
+                said += part
+        for name in dict.fromkeys(said.decode().split()):
+            with contextlib.suppress(Exception, SystemExit):
+                importlib.import_module(name)
+
+
+def run_python(words: list[str]) -> None:
+    """As `python WORDS[1:]` would run it, in this process."""
+    rest = [word for i, word in enumerate(words[1:]) if word != "-u" or i]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # else every run, and every rank, draws the same
+    if rest[0] == "-m":
+        sys.argv, sys.path[:0] = rest[1:], [os.getcwd()]
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
+        theirs = types.ModuleType("__main__")
+        theirs.__file__ = os.path.abspath(rest[0])
+        sys.modules["__main__"] = theirs  # also of what it pickles; runpy would change its argv
+        exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
+
+
+class Worker:
+    """A rank that torchrun starts, forked instead: of a Popen what torchrun asks for."""
+
+    def __init__(self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **session: bool) -> None:
+        self.args, self.returncode = args, None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            for number, file in ((1, stdout), (2, stderr)):
+                if file is not None:
+                    os.dup2(file.fileno(), number)
+            _as_started(env)
+            to_its_end(lambda: run_python(list(args)))
+
+    def poll(self) -> int | None:
+        return self._waited(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        if timeout is None:
+            return self._waited(0)
+        import subprocess
+        import time
+
+        until = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.01)
+        return self.returncode
+
+    def _waited(self, how: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def run_torchrun(words: list[str]) -> None:
+    """torchrun's own code, whose ranks are forked from here where they run our interpreter."""
+    from subprocess import Popen
+
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    def popen(args: Any, env: dict[str, str], stdout: Any, stderr: Any, **how: Any) -> Any:
+        ours = args[0] == sys.executable and args[1] == "-u"
+        return (Worker if ours else Popen)(args, env=env, stdout=stdout, stderr=stderr, **how)
+
+    subprocess_handler.Popen = popen  # type: ignore[attr-defined]
+    sys.argv = [words[0], *words[3 if words[1] == "-m" else 1 :]]
+    run.main(sys.argv[1:])
+
+
+def to_its_end(body: Callable[[], None]) -> NoReturn:
+    """Runs it, and ends this process as an interpreter ends: nothing of the frames below goes on."""
+    code = 1
+    try:
+        try:
+            body()
+            code = 0
+        except SystemExit as asked:
+            code = asked.code if isinstance(asked.code, int) else 0 if asked.code is None else 1
+            if isinstance(asked.code, str):
+                print(asked.code, file=sys.stderr)
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
+def _watch(watch: Callable[..., int], connection: socket.socket, asked: dict[str, Any], pipe: int, zygote: int) -> None:
+    """In a process of its own: what is above the run."""
+    code = 1
+    try:
+        os.setsid()
+        connection.close()
+        os.dup2(pipe, 1)
+        os.dup2(pipe, 2)
+        os.close(pipe)
+        os.chdir(asked["cwd"])
+        words = asked["words"]
+
+        def become(began: int) -> None:
+            os.close(began)
+            _as_started(asked["environment"])
+            to_its_end(lambda: run_torchrun(words) if torchrun(words) else run_python(words))
+
+        code = watch(asked["status"], zygote, asked["grace_s"], become, words[0])
+    finally:
+        os._exit(code)
+
+
+def _as_started(environment: dict[str, str]) -> None:
+    """Environment and signals as a new interpreter has them."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _script(words: list[str]) -> Path | None:
+    """The first file of Python among the words, or the module that is run."""
+    for i, word in enumerate(words[1:], 1):
+        if word.endswith(".py") and os.path.isfile(word):
+            return Path(word)
+        if words[i - 1] in ("-m", "--module") and word != _TORCHRUN:
+            with contextlib.suppress(Exception):
+                found = importlib.util.find_spec(word)
+                if found and found.origin:
+                    return Path(found.origin)
+    return None
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """The packages that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.partition(".")[0]]
+    return [""]
+
+
+def _installed(package: str) -> bool:
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    if found is None or not found.origin:
+        return False
+    return bool({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")} & {*Path(found.origin).parents})
+
+
+def _workers(words: list[str]) -> str:
+    for i, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name.replace("_", "-") == "--nproc-per-node":
+            return value or words[i + 1]
+    return "1"
+
+
+def _next(connection: socket.socket) -> tuple[dict[str, Any], int] | None:
+    """The next request and its pipe; None when nobody asks any more."""
+    said: bytes = b""
+    files: list[int] = []
+    while not said.endswith(b"\n"):
+        part, given, _, _ = socket.recv_fds(connection, _MOST, 1)
+        if not part:
+            return None
+        said += part
+        files += given
+    return json.loads(said), files[0]
+
+
+def _reaped() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

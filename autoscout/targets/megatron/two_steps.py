@@ -1,0 +1,37 @@
+"""Whether an exported configuration starts on this machine: our worker trains it for two iterations, with the flags
+that were exported, in processes of its own as torchrun starts them."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running.torchrun import Torchrun
+from autoscout.targets.launch import Launch
+from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
+from kb.records import AutoscoutError, Configuration, Job
+
+_ITERATIONS = 2
+_FILE = arguments.USER_BUFFERS  # its file is made where it is launched
+
+
+def check(job: Job, launch: Launch, form: str) -> float:
+    """Seconds until they were trained. Errors: AutoscoutError (exit 2) for what our worker does not start, (exit 1)
+    for what does not train, with the cause."""
+    configuration = Configuration(launch.configuration)
+    flags = arguments.flags(job, configuration)
+    if job.model.lora:
+        raise AutoscoutError("--check cannot start Megatron-Bridge, which trains adapters; run the exported command", 2)
+    if changed := [flag for flag, value in flags.items() if flag != _FILE and launch.arguments.get(flag) != value]:
+        raise AutoscoutError(f"--check: {changed[0]} is not exported as the configuration has it", 2)
+    short = msgspec.structs.replace(job.launch, warmup=0, iterations=_ITERATIONS, measure_s=float("inf"))
+    job = msgspec.structs.replace(job, launch=short)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="autoscout-check-") as folder:
+        profiler = MegatronProfiler(job, Torchrun(job, RANK))
+        found = profiler.run(configuration, launch.name, Path(folder))
+    if found.status != "ok":
+        raise AutoscoutError(f"the exported launch does not work here: {found.status}: {found.evidence}")
+    return time.monotonic() - began
