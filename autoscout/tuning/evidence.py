@@ -121,10 +121,11 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
     design[at, [name for name, _, _ in rows]] = 1
     design[at, [k + r for _, r, _ in rows]] = 1
     y = np.array([log for _, _, log in rows])
-    products = design.T @ design
-    inverse = np.linalg.pinv(products, hermitian=True)
-    effects = inverse @ design.T @ y
-    dof = n - round(float((inverse * products).sum()))  # the trace of a projection is its rank
+    values, vectors = np.linalg.eigh(design.T @ design)
+    known = values > 1e-9 * values[-1]
+    inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
+    effects = inverse @ (design.T @ y)
+    dof = n - int(known.sum())
     squares = float(((y - design @ effects) ** 2).sum())
     pooled = (squares + noise.squares) / max(1, dof + noise.dof)
     variance = max(pooled, squares / dof if dof else 0.0, FLOOR**2)
