@@ -62,13 +62,15 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choice(fit: Fit, believed: Beliefs) -> Choice:
+    """What the search believes counts for one more measurement at most, however sure it is of it."""
+    noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]
     known = [mean for mean, _ in prior if math.isfinite(mean)]
     middle = sum(known) / len(known) if known else 0.0
     expected = np.array([mean if math.isfinite(mean) else middle for mean, _ in prior])
-    before = np.diag([doubted(deviation) ** 2 for _, deviation in prior]) + _COMMON
-    rounds = fit.covariance * (fit.noise if fit.dof else _BLIND) ** 2 + _COMMON
+    before = np.diag([max(doubted(deviation), noise) ** 2 for _, deviation in prior]) + _COMMON
+    rounds = fit.covariance * noise**2 + _COMMON
     share = before @ np.linalg.inv(before + rounds)
     level = expected + share @ (np.array([fit.level[name] for name in names]) - expected)
     return Choice(
