@@ -23,7 +23,9 @@ class Megatron(Target):
     tasks = ("pretrain", "finetune")
     about = "training with Megatron-core"
     needs_model = True
-    proven = "megatron-core 0.16.1, torch 2.13.0, CPU ranks over gloo"
+    proven = (
+        "megatron-core 0.16.1: torch 2.13.0, CPU ranks over gloo; torch 2.11.0 and Transformer Engine 2.11.0, one H100"
+    )
     packages = ("torch", "megatron-core")
     how = "pip install torch megatron-core==0.16.1, or name an interpreter that has them in launch.python"
 
@@ -150,6 +152,15 @@ class Megatron(Target):
             folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
+
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        import msgspec
+
+        from autoscout.targets.megatron import arguments
+
+        if not launch.arguments:  # a recipe of Megatron-Bridge
+            return launch
+        return msgspec.structs.replace(launch, arguments=arguments.as_installed(launch.arguments, environment))
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
         from autoscout.targets.checkpoints import carried_over
