@@ -12,15 +12,15 @@ from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import evidence
+from autoscout.tuning.choice import Choice, doubted
 from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
 from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
-FINALISTS = 3
-NOISY_FINALISTS = 5  # where one measurement says little
-_NOISY = 0.05  # standard deviation of what is believed of the best, in log-cost
-_WITHIN = 1.15  # of the best single measurement, where too little is known to believe anything
+FINALISTS, _MOST = 3, 6  # by what is believed: usually, and where many may be the best
+_FOR = 5  # measured configurations: a finalist more than usual for each so many
+_WITHIN, _WITHIN_QUIET = 1.15, 1.05  # of the best single measurement: noise may have put these in a wrong order
 _ALIKE = 0.0025  # of the cost: of equals the one nearest to the reference is chosen
 _STEEP = math.log(1.05)  # what the neighbours of a sharp peak cost more, in the middle
 _ASKED = 0.01  # the gain that it is told what it would take to prove, where none shows
@@ -36,8 +36,8 @@ def finalists(
     if not believed:
         return []
     if math.isfinite(believed[0].deviation):
-        gains = {b.configuration.id: expected_excess(-b.excess, max(b.deviation, 1e-9)) for b in believed}
-        most = NOISY_FINALISTS if believed[0].deviation > _NOISY else FINALISTS
+        gains = {b.configuration.id: expected_excess(-b.excess, doubted(b.deviation)) for b in believed}
+        most = min(_MOST, max(FINALISTS, len(costs) // _FOR))
         likely = [b for b in believed[1:] if gains[b.configuration.id] >= WORTH]
         likely.sort(key=lambda b: -gains[b.configuration.id])
         chosen = [believed[0].configuration, *(b.configuration for b in likely)]
@@ -45,19 +45,16 @@ def finalists(
         least, most = min(costs.values()), FINALISTS
         chosen = [b.configuration for b in believed if costs[b.configuration.id] <= _WITHIN * least]
     chosen = [c for c in chosen if c.id != default.id][:most]
-    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, ranking.noise, quiet)]
+    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, quiet)]
     chosen += [c for c in beside if c not in chosen and c.id != default.id]
     return [*chosen, default] if default.id in costs else chosen
 
 
-def _least(costs: dict[str, float], noise: float, quiet: bool) -> list[str]:
-    """The least single measurements, as far as noise may have put them in a wrong order; where the machine is not known
-    to be quiet, whatever is believed of noise. Two rounds are cheaper than to have left out the best."""
+def _least(costs: dict[str, float], quiet: bool) -> list[str]:
+    """The least single measurements, whatever is believed of them: two rounds are cheaper than to have left out the
+    best."""
     least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
-    if not quiet:
-        return [name for name in least if costs[name] <= _WITHIN * costs[least[0]]]
-    excess = {name: math.log(costs[name] / costs[least[0]]) for name in least}
-    return [name for name in least if expected_excess(-excess[name], max(math.sqrt(2) * noise, 1e-9)) >= WORTH]
+    return [name for name in least if costs[name] <= (_WITHIN_QUIET if quiet else _WITHIN) * costs[least[0]]]
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
@@ -93,13 +90,16 @@ def verdict(
         return None
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
     fit = trial.fit(rounds)
+    chosen = trial.choice(fit)
     proven = trial.proven(rounds)
     here = default.id in fit.level
-    winner = _chosen(proven or list(dict(rounds[-1])), fit, configurations, default)
+    last = list(dict(rounds[-1]))
+    winner = _chosen(proven or last, fit, chosen, configurations, default)
     others = sorted((name for name in fit.level if name != winner), key=fit.level.__getitem__)
     rival = fit.contrast(others[0], winner) if others else None
     leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
     against = fit.contrast(default.id, leader) if here and leader is not None else None
+    p_better = chosen.p_better(default.id, leader) if here and leader is not None else None
     kind = "faster" if proven else _kind(against, here)
     value = to_metric(job.objective, _typical(rounds, fit, winner))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
@@ -120,25 +120,38 @@ def verdict(
         behind_low=behind_low,
         behind_high=behind_high,
         verdict=kind,
-        p_better=None if against is None else against.p_better,
+        p_better=p_better,
         noise=fit.noise if fit.dof else None,
         more=more,
         sentence=_sentence(
-            space.name(configurations[leader]) if leader else "", against, kind, more, len(rounds), winner == leader
+            space.name(configurations[leader]) if leader else "",
+            space.name(default),
+            _numbers(against, p_better, len(rounds)),
+            against,
+            kind,
+            more,
+            winner == leader,
         )
+        + (_left(chosen.left(winner, last)) if len(last) > 1 and fit.dof else "")
         + _shape((around or {}).get(winner)),
     )
 
 
-def _chosen(names: Sequence[str], fit: Fit, configurations: dict[str, Configuration], default: Configuration) -> str:
+def _chosen(
+    names: Sequence[str],
+    fit: Fit,
+    chosen: Choice,
+    configurations: dict[str, Configuration],
+    default: Configuration,
+) -> str:
     """Of `names`; the default where nothing is likelier to be better than it, or no difference matters."""
-    best = min(names, key=fit.level.__getitem__)
+    best = min(names, key=chosen.level.__getitem__)
     if default.id in fit.level:
         against = fit.contrast(default.id, best)
-        if against.low <= 0 and (against.p_better <= 0.5 or _kind(against, True) == "equal"):
+        if against.low <= 0 and (chosen.p_better(default.id, best) <= 0.5 or _kind(against, True) == "equal"):
             return default.id
-    alike = [name for name in names if fit.level[name] - fit.level[best] <= _ALIKE]
-    return min(alike, key=lambda name: (differing(configurations[name], default), fit.level[name]))
+    alike = [name for name in names if chosen.level[name] - chosen.level[best] <= _ALIKE]
+    return min(alike, key=lambda name: (differing(configurations[name], default), chosen.level[name]))
 
 
 def differing(one: Configuration, other: Configuration) -> int:
@@ -185,29 +198,41 @@ def _ratio(contrast: Contrast | None) -> tuple[float | None, float | None, float
     return ratio, math.exp(contrast.low), math.exp(contrast.high)
 
 
-def _sentence(name: str, against: Contrast | None, kind: str, more: int | None, rounds: int, chosen: bool) -> str:
-    """`chosen`: `name` is recommended."""
+def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> str:
     times = f"{rounds} rounds" if rounds > 1 else "one round"
-    if against is None and name:
-        return f"{name} has nothing to be compared with: the reference did not run in {times}"
-    if against is None:
-        return "nothing else ran, or is believed to be better than the reference"
+    if against is None or p_better is None:
+        return times
     between = (
         f"95 % interval {_percent(against.low)} to {_percent(against.high)}"
         if math.isfinite(against.half)
         else "one round has no interval"
     )
-    chance = f"P(better) {_chance(against.p_better)}"
-    gain = _percent(against.log)
+    return f"{_percent(against.log)} ({between}; P(better) {_chance(p_better)}; {times})"
+
+
+def _sentence(
+    name: str, reference: str, numbers: str, against: Contrast | None, kind: str, more: int | None, chosen: bool
+) -> str:
+    """`name` against the `reference`; `chosen`: it is recommended."""
+    if against is None and name:
+        return f"{name} has nothing to be compared with: {reference}, the reference, did not run in {numbers}"
+    if against is None:
+        return f"nothing else ran, or is believed to be better than {reference}"
     if kind == "faster":
-        return f"{name} is faster than the reference: {gain} ({between}; {chance}; {times})"
+        return f"{name} is faster than {reference}: {numbers}"
     if kind == "slower":
-        return f"nothing is faster than the reference: the next, {name}, is at {gain} ({between}; {chance}; {times})"
+        return f"nothing is faster than {reference}: the next, {name}, is at {numbers}"
     if kind == "equal":
-        return f"{name} and the reference differ by less than 1 %: {gain} ({between}; {chance}; {times})"
+        return f"{name} and {reference} differ by less than 1 %: {numbers}"
     wanted = f"; {more} rounds would tell" if more else ""
-    done = "it is the better guess" if chosen else "the reference is kept"
-    return f"undecided: {name} at {gain} against the reference ({between}; {chance}; {times}), so {done}{wanted}"
+    done = "it is the better guess" if chosen else f"{reference} is kept"
+    return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
+
+
+def _left(excess: float) -> str:
+    """`excess`: what the choice is expected to cost more than the best of those that were measured last."""
+    least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
+    return f"; on average more rounds would make the choice better by {least} at most"
 
 
 def _shape(around: Around | None) -> str:

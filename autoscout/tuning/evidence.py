@@ -15,14 +15,13 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy.special import chdtri, ndtr, stdtr, stdtrit
+from scipy.special import chdtri, ndtr, stdtrit
 
 LEVEL = 0.95
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
 _STILL = 0.006  # scatter of the reference up to which most of the 5 % are spent at once
 _DOUBT = 0.001  # a machine is louder than that where a quiet one would scatter so much once in a thousand times
 FLOOR = 2e-4  # of the standard deviation of one log-cost: no clock and no scheduler is quieter
-EXPECTED = 0.2  # standard deviation of the log of a gain before it is measured: for the probability that it is one
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); what was not measured, or failed, is absent
 
@@ -68,27 +67,6 @@ class Contrast(msgspec.Struct, frozen=True):
     @property
     def high(self) -> float:
         return self.log + self.half
-
-    @property
-    def p_better(self) -> float:
-        """That the other is cheaper, where gains of ± 20 % were expected beforehand: a posterior probability, which
-        looking often does not distort."""
-        if not math.isfinite(self.error):
-            return 0.5
-        mean, error = self.believed()
-        return float(stdtr(self.dof, mean / error)) if self.dof else 0.5
-
-    def believed(self) -> tuple[float, float]:
-        """Posterior mean and standard deviation of the log-ratio."""
-        if not math.isfinite(self.error):
-            return 0.0, EXPECTED
-        share = kept(self.error)
-        return share * self.log, max(self.error * math.sqrt(share), 1e-12)
-
-
-def kept(error: float) -> float:
-    """The share of a measured log-ratio that is believed."""
-    return EXPECTED**2 / (EXPECTED**2 + error**2)
 
 
 def quantile(share: float, dof: int) -> float:
@@ -143,10 +121,11 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
     design[at, [name for name, _, _ in rows]] = 1
     design[at, [k + r for _, r, _ in rows]] = 1
     y = np.array([log for _, _, log in rows])
-    products = design.T @ design
-    inverse = np.linalg.pinv(products, hermitian=True)
-    effects = inverse @ design.T @ y
-    dof = n - round(float((inverse * products).sum()))  # the trace of a projection is its rank
+    values, vectors = np.linalg.eigh(design.T @ design)
+    known = values > 1e-9 * values[-1]
+    inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
+    effects = inverse @ (design.T @ y)
+    dof = n - int(known.sum())
     squares = float(((y - design @ effects) ** 2).sum())
     pooled = (squares + noise.squares) / max(1, dof + noise.dof)
     variance = max(pooled, squares / dof if dof else 0.0, FLOOR**2)

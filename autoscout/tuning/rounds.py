@@ -50,11 +50,13 @@ def _rounds(
     over: Callable[[], bool],
 ) -> Generator[Wanted, Measurement, Confirmed | None]:
     by_id = {c.id: c for c in finalists}
+    believed = {b.configuration.id: (b.excess, b.deviation) for b in ranking.believed}
     trial = Trial(
         finalists=[name for name in by_id if name != reference.id],
         reference=reference.id,
         limit=max(2, 2 * job.launch.repeats),
         anchors=anchors.costs if anchors.reference == reference else [],
+        believed={name: believed[name] for name in by_id if name in believed},
     )
     measured: list[list[Measurement]] = []
     while not (measured and over()):

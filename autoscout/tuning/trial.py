@@ -4,8 +4,10 @@
        ▲                └─► who may still win, and the reference ──┐
        └───────────────────────────────────────────────────────────┘
 
-It ends when measuring up to the limit is expected to make neither the choice better nor anything proven; on a quiet
-machine after two rounds. What is proven and what is chosen are two things: a choice has to be made in any case.
+It ends when measuring up to the limit is expected to make the choice better by less than what is called equal, and to
+prove no more than that; on a quiet machine after two rounds. Who cannot win is left out after each round; on a noisy
+machine with many finalists after the first one, too (sequential halving; Karnin, Koren and Somekh 2013). What is proven
+and what is chosen are two things: a choice has to be made in any case (choice.py).
 """
 
 import math
@@ -16,22 +18,25 @@ import msgspec
 import numpy as np
 
 from autoscout.tuning import evidence
+from autoscout.tuning.choice import EXPECTED, Choice, choice
 from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
 
-WORTH = 0.0025  # of the cost: a gain that is not proven for less
-CHOICE = 0.001  # of the cost: what more rounds have to make the choice better by
+WORTH = 0.0025  # of the cost: what more rounds have to make the choice better by, or to prove
+_LEFT_OUT = 0.25  # of that: who is not measured again
+_MANY = 3  # finalists beyond which one round tells who is left out, on a machine that is known to be noisy
 MOVED = 0.01  # of the reference's cost beside its noise, from which on the machine is another one than before
 _STEADY_LOOK = 4  # the first look that is believed on a machine that moved
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """`finalists`, without the reference, and the `reference`, by id; `limit` rounds; `anchors`: what the reference
-    cost during the search."""
+    cost during the search; `believed` by the search, as of choice.Beliefs."""
 
     finalists: list[str]
     reference: str
     limit: int
     anchors: list[float] = []
+    believed: dict[str, tuple[float, float]] = {}
 
     @cached_property
     def before(self) -> Noise:
@@ -62,53 +67,54 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What the next round measures; [] when it is over."""
         everything = [*self.finalists, self.reference]
         n = len(rounds)
-        if n < 2:  # the reference twice: all are held against it (Dunnett 1955)
-            return [*everything, self.reference] if n < self.limit else []
         if n >= self.limit:
             return []
-        for look in [k for k in self.plan if k <= n]:  # who was out at one stays out
-            everything = self._after(rounds[:look], everything)
+        for done in range(1, n + 1):  # who was out after one stays out
+            if everything and (done > 1 or self._screens):
+                everything = self._after(rounds[:done], everything)
+        if n < 2:  # the reference twice: all are held against it (Dunnett 1955)
+            return [*everything, self.reference]
         return everything
 
+    @property
+    def _screens(self) -> bool:
+        return len(self.finalists) > _MANY and self.before.dof > 1 and not self.before.quiet
+
     def _after(self, rounds: Sequence[Round], active: list[str]) -> list[str]:
-        """Who goes on after a look; [] nobody."""
+        """Who goes on after a round; [] nobody, which a planned look alone may decide."""
         last = dict(rounds[-1])
         ran = [name for name in active if name in last]
-        fit = self.fit(rounds)
+        fit, look = self.fit(rounds), len(rounds) in self.plan
         candidates = [name for name in ran if name != self.reference]
-        if not candidates:
+        if not candidates or (look and fit.quiet and not self.moved(rounds, fit)):
             return []
-        if fit.quiet and not self.moved(rounds, fit):
+        chosen = self.choice(fit)
+        leader = min(ran, key=chosen.level.__getitem__)
+        known = 1 - fit.rounds / self.limit
+        worth = {name: chosen.gain(leader, name, known) for name in ran if name != leader}
+        if self.reference in ran and not self._proven(rounds, fit):
+            for name in candidates:
+                worth[name] = max(worth.get(name, 0.0), self._proof(fit, chosen, name))
+        if look and max(worth.values(), default=0.0) < WORTH:
             return []
-        leader = min(ran, key=fit.level.__getitem__)
-        better = {name: self._better(fit, leader, name) for name in ran if name != leader}
-        open_ = self.reference in ran and not self._proven(rounds, fit)
-        proof = {name: self._proof(fit, name) for name in candidates} if open_ else {}
-        if max(better.values(), default=0.0) < CHOICE and max(proof.values(), default=0.0) < WORTH:
-            return []
-        kept = [
-            name
-            for name in candidates
-            if name == leader or better[name] >= CHOICE / 4 or proof.get(name, 0.0) >= WORTH / 4
-        ]
+        kept = [name for name in candidates if name == leader or worth[name] >= _LEFT_OUT * WORTH]
         return [*kept, self.reference] if self.reference in ran else kept
 
-    def _better(self, fit: Fit, leader: str, name: str) -> float:
-        """What the choice is expected to gain if at the limit `name` may have taken the leader's place."""
-        mean, error = fit.contrast(leader, name).believed()
-        return expected_excess(mean, max(error * math.sqrt(1 - fit.rounds / self.limit), 1e-9))
+    def choice(self, fit: Fit) -> Choice:
+        return choice(fit, self.believed)
 
-    def _proof(self, fit: Fit, name: str) -> float:
+    def _proof(self, fit: Fit, chosen: Choice, name: str) -> float:
         """The gain that is expected to be proven for `name` against the reference at the limit."""
         contrast = self.against(fit, name)
-        mean, error = contrast.believed()
+        mean, error = chosen.gap(self.reference, name)
         done = fit.rounds / self.limit
         later = contrast.error * math.sqrt(done)
         needed = later * evidence.quantile(self.share(self.limit), fit.dof + self.limit - fit.rounds)
         middle = done * contrast.log + (1 - done) * mean
         spread = math.sqrt((1 - done) ** 2 * error**2 + (1 - done) * later**2)
         chance = float(evidence.ndtr((middle - needed) / spread))
-        return evidence.kept(later) * (needed * chance + expected_excess(middle - needed, spread))
+        believed = EXPECTED**2 / (EXPECTED**2 + later**2)
+        return believed * (needed * chance + expected_excess(middle - needed, spread))
 
     # ---- what is proven --------------------------------------------------------------------------------------------
 

@@ -1,9 +1,5 @@
 """Ranks beside each other: warm-up, how long to measure, and which one is slow."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
@@ -11,25 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import measured, space_of
 
-from autoscout.running import processes, ranks
+from autoscout.running import ranks
+from autoscout.running.worker import ending
 from autoscout.targets.jobs import expert_default
 
 SPACE = space_of("tiny-gpt-cpu")
-WORKER = Path(__file__).parents[2] / "autoscout" / "targets" / "megatron" / "worker"
-
-
-def _loaded():
-    """As the target's interpreter loads it, which has none of our packages, but the files that all workers share."""
-    sys.path.append(str(processes.WORKER))
-    spec = importlib.util.spec_from_file_location("steady", WORKER / "steady.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-steady = _loaded()
 
 
 def ran(seconds, asked=1, iterations=10, measure_s=100.0):
@@ -40,9 +22,9 @@ def ran(seconds, asked=1, iterations=10, measure_s=100.0):
             warmup.append(s)
             continue
         found.append(s)
-        if steady.still_warm(found, len(warmup), asked):
+        if ending.still_warm(found, len(warmup), asked):
             warmup.append(found.pop(0))
-        if steady.enough(found, iterations, measure_s):
+        if ending.enough(found, iterations, measure_s):
             break
     return warmup, found
 
@@ -73,6 +55,13 @@ def test_a_quiet_run_is_known_after_few_iterations_and_a_slow_one_ends_with_its_
 def test_every_run_ends(seconds, asked, iterations):
     _, found = ran(seconds, asked, iterations)
     assert 2 <= len(found) <= iterations
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=12, max_size=40), st.integers(0, 3))
+def test_of_a_whole_run_the_same_is_warm_up(seconds, asked):
+    assert ending.warm_up(seconds, asked) == len(ran(seconds, asked)[0])
+    assert ending.warm_up(seconds[: asked + 2], asked) == asked  # two are measured at least
 
 
 def of(alone, kinds=("cpu",) * 4):

@@ -26,6 +26,44 @@ def test_at_the_noise_of_dedicated_systems_two_rounds_are_enough(level):
     assert found >= 0.9
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    finalists=st.integers(1, 8),
+    limit=st.integers(2, 12),
+    gains=st.lists(st.floats(-0.3, 0.3), min_size=8, max_size=8),
+)
+def test_whatever_a_dedicated_system_does_within_half_a_percent_nobody_is_measured_more_than_twice(
+    data, finalists, limit, gains
+):
+    """Any values, not only those of a noise that is independent; the reference is measured twice in each round."""
+
+    def cost(name):
+        level = 0.0 if name == "ref" else gains[int(name)]
+        return float(np.exp(level + data.draw(st.floats(-0.005, 0.005))))
+
+    names = [str(i) for i in range(finalists)]
+    trial = Trial(finalists=names, reference="ref", limit=limit, anchors=[cost("ref") for _ in range(3)])
+    rounds = []
+    while active := trial.active(rounds):
+        rounds.append([(name, cost(name)) for name in trial.order(rounds, active)])
+    assert len(rounds) == 2
+
+
+def test_rounds_end_where_a_further_one_is_worth_less_than_what_is_called_equal():
+    """Both are proven to be faster; which of them is, by a tenth of a percent, is not worth four rounds more."""
+    rng = np.random.default_rng(0)
+    made = [len(confirmation(rng, REGIMES["independent"], 0.01, [0.101, 0.1], 6)[1]) for _ in range(40)]
+    assert np.mean(np.array(made) > 2) <= 0.2
+
+
+def test_on_a_noisy_machine_many_finalists_are_screened_after_one_round():
+    rng = np.random.default_rng(0)
+    runs = [confirmation(rng, REGIMES["independent"], 0.05, [0.3, *[-0.3] * 7], 6) for _ in range(20)]
+    assert np.mean([len(rounds[1]) for _, rounds, _ in runs]) < 5
+    assert all(any(name == "f0" for name, _ in rounds[1]) for _, rounds, _ in runs)
+
+
 @given(limit=st.integers(1, 60), scatter=st.floats(0, 0.5), dof=st.integers(0, 5))
 def test_no_plan_spends_more_than_all_of_the_five_percent(limit, scatter, dof):
     shares = plan(limit, Noise(scatter**2 * dof, dof))

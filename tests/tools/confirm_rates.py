@@ -86,9 +86,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--limit", type=int, default=6)
+    parser.add_argument("--levels", type=float, nargs="+", default=[0.001, 0.005, 0.02, 0.1, 0.4])
     asked = parser.parse_args()
     print('| noise | regime | false "faster" | rounds | found in 80 % |\n|---|---|---|---|---|')
-    for level in (0.001, 0.005, 0.02, 0.1, 0.4):
+    for level in asked.levels:
         for regime in REGIMES:
             false, rounds, _ = rates(regime, level, [0.0] * 3, asked.limit, asked.trials)
             power = found_in_80(regime, level, asked.limit, max(100, asked.trials // 20))

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscout.targets.jobs import expert_default
 from autoscout.tuning.anchors import Anchors
+from autoscout.tuning.evidence import half_width
 from autoscout.tuning.rounds import confirmed
 from kb.records import Configuration
 from tests.autoscout.landscape import job_of, measured, space_of, step_time
@@ -101,9 +102,10 @@ def main() -> None:
                 print(f"| {level:.1%} | {regime} | " + " | ".join(f"{x:.4f} s" for x in answers) + " |", flush=True)
         return
     print(
-        "| noise | regime | budget | within 1 % | mean regret | runs | top 3 at equal cost | | top 3 × 10 (30 runs) | |"
+        "| noise | regime | budget | within 1 % | mean regret | runs | top 3 at equal cost | | ours is better by | "
+        "top 3 × 10 (30 runs) | |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for level in asked.levels:
         for regime in REGIMES if level else ["independent"]:
             for budget in asked.budgets:
@@ -111,7 +113,13 @@ def main() -> None:
                 shown = [np.array([getattr(e, name) for e in ended]) for name in ("ours", "equal", "ten")]
                 ours, equal, ten = (f"{np.mean(found <= 0.01):.0%} | {found.mean():.2%}" for found in shown)
                 runs = np.mean([e.ours_runs for e in ended])
-                print(f"| {level:.1%} | {regime} | {budget} | {ours} | {runs:.0f} | {equal} | {ten} |", flush=True)
+                gain = np.array([e.equal - e.ours for e in ended])
+                half = half_width([float(x) for x in gain])
+                better = f"{gain.mean():+.2%} ± {half:.2%}"
+                print(
+                    f"| {level:.1%} | {regime} | {budget} | {ours} | {runs:.0f} | {equal} | {better} | {ten} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

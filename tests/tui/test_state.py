@@ -82,6 +82,18 @@ def test_the_rest_of_the_budget_is_judged_by_the_last_experiments():
     assert remaining(fold(ended())) is None
 
 
+def test_while_rounds_may_follow_there_is_time_left():
+    """It said "about 00:00 to go" where the rounds that it knew of were over."""
+    events = ended()[:-2]  # without the verdict and the end
+    for i, c in enumerate([configuration(tp=2), configuration(tp=4)] * 4):
+        events += experiment(40 + i, measured(c, 1.0), START + 220 + 10 * i, "confirm")
+    ran = [i for i, e in enumerate(events) if isinstance(e, ExperimentEnded) and e.purpose == "confirm"]
+    for i in ran:
+        left = remaining(fold(events[: i + 1]))
+        assert left is not None
+        assert left.confirm_s > 0
+
+
 def test_the_time_left_is_believable_and_gets_better():
     """On the recorded session, against what it really took."""
     events = journals.events(RECORDED)

@@ -123,7 +123,7 @@ class Progress:
             self.arm = ""
             self.confirmed += 1
             self._measured(event.measurement, f"again {self.confirmed}/{self._most()}")
-            if self.confirmed % _EVERY == 0:
+            if self.confirmed % _EVERY == 0 and self.confirmed < self._most():
                 self._to_go()
         else:
             self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
@@ -142,6 +142,8 @@ class Progress:
         if left is None:
             return
         time_left = f"about {clock(left.total)} to go ({clock(left.low)} to {clock(left.high)})"
+        if left.total < 1:
+            time_left = "less than a second to go"
         if self.confirming:
             most = self.state.job.launch.repeats * 2 if self.state.job else 0
             self._line(f"re-measuring: {time_left}; more rounds, {most} at most, while they may change the choice")

@@ -51,8 +51,8 @@ def remaining(state: State) -> Left | None:
     done = sum(r.purpose == "confirm" and r.ended > 0 for r in state.runs) if confirming else 0
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done
-    if repeats < 0:  # undecided so far: to the end of this round
-        repeats %= finalists or 1
+    if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of one that may follow
+        repeats = finalists - -repeats % max(1, finalists)
     confirm = max(0.0, repeats * cycle - (begun if confirming else 0.0))
     n = searches + repeats
     error = _SIGMAS * spread * math.sqrt(n + n * n / len(durations))
@@ -88,7 +88,11 @@ def _gap(state: State) -> float:
 
 
 def _to_confirm(state: State) -> int:
-    """Configurations that would be re-measured if the search ended now."""
+    """Configurations that would be re-measured if the search ended now; of those that are, as many as were seen."""
+    again = [r.configuration.id for r in state.runs if r.purpose == "confirm" and r.ended > 0]
+    seen = len(set(again))
+    if len(again) > seen + 1:  # the first round is over, in which the reference alone ran twice
+        return seen
     best = state.best.value if state.best else None
     minimized = state.job is None or bool(state.job.objective.minimize)
     near = {
@@ -98,4 +102,4 @@ def _to_confirm(state: State) -> int:
         and (r.value / best if minimized else best / r.value) <= _WITHIN
     }  # fmt: skip
     default = state.default.id if state.default else ""
-    return min(_FINALISTS, len(near - {default})) + (state.default_value is not None)
+    return max(seen, min(_FINALISTS, len(near - {default})) + (state.default_value is not None))

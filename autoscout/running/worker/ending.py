@@ -1,5 +1,5 @@
-"""When a run cannot win any more, and how well it is known: the rules by themselves, for processes without our packages
-too (running/early.py)."""
+"""When warm-up is over, when enough was measured, and when a run cannot win any more: the rules by themselves, for
+processes without our packages too (running/early.py). All ranks of a run are told the same seconds, so they agree."""
 
 import math
 import statistics
@@ -11,6 +11,35 @@ NEEDED = 3  # iterations before a run is given up
 FEW = 4  # iterations from which on an interval is believed
 USUAL = 10  # who asks for more than that gets them
 NARROW = 0.01  # of the width: more iterations would hardly say more
+MOST_WARM = 5  # iterations of warm-up beyond those that are asked for
+_FALLING = 0.1  # of its time: an iteration was warm-up if the one after it is faster by more than this
+_LEAST = 2  # measured iterations
+
+
+def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
+    """Whether the first of the measured iterations was still warm-up, of which there were `warmed` and `asked` for."""
+    return len(seconds) == _LEAST and warmed < asked + MOST_WARM and seconds[1] < (1 - _FALLING) * seconds[0]
+
+
+def warm_up(seconds: Sequence[float], asked: int) -> int:
+    """How many of all iterations of a run were warm-up, of which so many are `asked` for; two at least are measured."""
+    warmed = asked
+    while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
+        warmed += 1
+    return warmed
+
+
+def enough(seconds: Sequence[float], iterations: int, measure_s: float) -> bool:
+    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where they tell the
+    mean within 1 %, or what `measure_s` has room for."""
+    n = len(seconds)
+    if n < _LEAST:
+        return False
+    if n >= iterations or sum(seconds) + min(seconds) > measure_s:
+        return True
+    if n < FEW or iterations > USUAL:
+        return False
+    return width(seconds) <= NARROW
 
 
 def width(costs: Sequence[float]) -> float:

@@ -93,7 +93,7 @@ class _Until(Reader):
 
     @property
     def said(self) -> int:
-        return len(self.costs()) + self._job.launch.warmup if self.costs() else 0
+        return len(self.costs()) + self.warm_up() if self.costs() else 0
 
     def enough(self) -> str:
         super().enough()

@@ -1,7 +1,8 @@
 """From the numbers that a run said to its metrics: units, warm-up, what follows from what.
 
 A name says its unit (step_time_ms, peak_memory_mib); the objective may ask for another of the same kind. Of a number
-that is said again and again the first `launch.warmup` are dropped and the median counts, of memory the most.
+that is said again and again what is warm-up is dropped and the median counts, of memory the most. Warm-up are the first
+`launch.warmup` iterations, and those after them while their times fall (running/worker/ending.py).
 """
 
 import math
@@ -13,6 +14,7 @@ import msgspec
 from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint, from_metric, others
 from autoscout.job.units import factor, unit_of
+from autoscout.running.worker import ending
 from autoscout.targets.command.preset import metrics_of
 from kb.records import Job, MetricSource
 
@@ -34,7 +36,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(job: Job, values: Values) -> Told:
-    metrics = {n: _statistic(job, n, v) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
+    warm = warm_up(job, values)
+    metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
     metrics = {n: v for n, v in metrics.items() if math.isfinite(v)}
     sources = metrics_of(job)
     for name in wanted(job):
@@ -48,7 +51,7 @@ def told(job: Job, values: Values) -> Told:
         del metrics["step_time_ms"]
     return Told(
         metrics=metrics,
-        iterations_s=_series(job, values, _STEP),
+        iterations_s=_after(_series(job, values, _STEP), warm),
         losses=_first(values, _LOSSES),
         grad_norms=_first(values, _NORMS),
     )
@@ -56,7 +59,16 @@ def told(job: Job, values: Values) -> Told:
 
 def costs(job: Job, values: Values) -> list[float]:
     """What each iteration after warm-up says of the objective, as a cost; [] where it is not said by iteration."""
-    series = [v for v in _series(job, values, job.objective.metric) if 0 < v < math.inf]
+    return _after(_costs(job, values), warm_up(job, values))
+
+
+def warm_up(job: Job, values: Values) -> int:
+    """How many of the iterations were warm-up, by their times, else by what they say of the objective."""
+    return ending.warm_up(_series(job, values, _STEP) or _costs(job, values), job.launch.warmup)
+
+
+def _costs(job: Job, values: Values) -> list[float]:
+    series = _series(job, values, job.objective.metric)
     return [from_metric(job.objective, v) for v in series]
 
 
@@ -93,13 +105,13 @@ def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping
 
 
 def _series(job: Job, values: Values, name: str) -> list[float]:
-    """A metric iteration by iteration, after warm-up."""
+    """A metric iteration by iteration."""
     sources = metrics_of(job)
     said = {name: values[name], **values} if name in values else values  # itself, before what it might follow from
     for have, series in said.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
-            return [convert(v) for v in _warm(job, series) if math.isfinite(v) and v > 0]
+            return [convert(v) for v in series if math.isfinite(v) and v > 0]
     return []
 
 
@@ -138,14 +150,14 @@ def _tokens(job: Job) -> float:
     return tokens_of_step(job.traffic)
 
 
-def _statistic(job: Job, name: str, values: list[float]) -> float:
+def _statistic(job: Job, name: str, values: list[float], warm: int) -> float:
     if "memory" in name or _unit(name, metrics_of(job))[1] in _SIZES:
         return max(values)
-    return statistics.median(_warm(job, values))
+    return statistics.median(_after(values, warm))
 
 
-def _warm(job: Job, values: list[float]) -> list[float]:
-    return values[job.launch.warmup :] if len(values) > job.launch.warmup else values[-1:]
+def _after(values: list[float], warm: int) -> list[float]:
+    return values[warm:] if len(values) > warm else values[-1:]
 
 
 def _first(values: Values, names: tuple[str, ...]) -> list[float]:

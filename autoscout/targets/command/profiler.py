@@ -12,6 +12,7 @@ from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.supervised import Ended
 from autoscout.running.warm_run import WarmScript
+from autoscout.running.worker import ending
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
 from autoscout.targets.command.failures import classify, died_of, nearest_lines
@@ -82,7 +83,7 @@ class CommandProfiler:
         place = Place(
             folder=str(folder),
             port=str(processes.free_port()),
-            iterations=str(job.launch.warmup + job.launch.iterations),
+            iterations=str(_iterations(job)),
         )
         run = started(job, configuration, place)
         began = time.time()
@@ -125,7 +126,7 @@ class CommandProfiler:
             iterations_s=found.iterations_s,
             losses=_finite(found.losses),
             grad_norms=_finite(found.grad_norms),
-            conditions=early.conditions(reader.costs(), bool(reader.hopeless)),
+            conditions=_conditions(reader),
         )
         if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
             if died := self._died(reader, ended, log):
@@ -200,6 +201,10 @@ class Reader:
 
     def costs(self) -> list[float]:
         return measurement.costs(self._job, self.values())
+
+    def warm_up(self) -> int:
+        """Iterations that do not count."""
+        return measurement.warm_up(self._job, self.values())
 
     def enough(self) -> str:
         """ "" or why the run may be ended."""
@@ -292,6 +297,19 @@ def _example(job: Job) -> Started:
 
     space = JobSpace.of_job(job)
     return started(job, space.reference, Place(folder="{folder}", port="29500", iterations="1"))
+
+
+def _iterations(job: Job) -> int:
+    """That the command is asked for: as many as count, and what may turn out to be warm-up where it says its times."""
+    sources = metrics_of(job).values()
+    at_the_end = any(isinstance(source, MetricSource) and source.json for source in sources)
+    return job.launch.warmup + job.launch.iterations + (0 if at_the_end else ending.MOST_WARM)
+
+
+def _conditions(reader: "Reader") -> dict[str, float]:
+    costs = reader.costs()
+    warm = {"warmup_iterations": float(reader.warm_up())} if len(costs) > 1 else {}
+    return {**warm, **early.conditions(costs, bool(reader.hopeless))}
 
 
 def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:

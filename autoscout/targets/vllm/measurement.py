@@ -58,6 +58,7 @@ def measurement(folder: Path) -> Measurement | None:
         metrics={} if failed else metrics,
         evidence=evidence,
         iterations_s=[p.duration_s for p in passes],
+        conditions={"warmup_iterations": float(measured["warmup"])} if "warmup" in measured else {},
         losses=[float(token) for answer in measured["guard"] for token in answer],
     )
 

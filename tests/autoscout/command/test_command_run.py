@@ -1,6 +1,7 @@
 """One experiment on a person's own command: what it says is what is measured, and nothing of it stays."""
 
 import os
+import statistics
 import time
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_an_endless_script_is_ended_when_enough_is_known(job, tmp_path):
     assert found.losses[:3] == [6.0, 5.99, 5.98]
     assert 0 < found.metrics["start_output_s"] <= found.metrics["start_s"] < found.cost_s
     assert CommandProfiler(job).adopt(tmp_path / "experiment") == found
+
+
+def test_warm_up_lasts_while_times_fall(ending, tmp_path):
+    """Three of its iterations are slower, of which one was expected to be warm-up."""
+    found = run(ending("warms"), tmp_path)
+    assert found.conditions["warmup_iterations"] == 3.0
+    assert max(found.iterations_s) < 1.5 * min(found.iterations_s)
+    assert found.metrics["step_time_s"] == pytest.approx(statistics.median(found.iterations_s), rel=1e-6)
 
 
 def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):

@@ -48,7 +48,7 @@ if how == "loud":
     for _ in range(64):
         sys.stdout.write(("x" * 99 + "\n") * 10_000)
 for i in range(3 if how == "piped" else int(flag("--steps", 10_000))):
-    took = step * random.lognormvariate(0, 0.02)
+    took = step * random.lognormvariate(0, 0.02) * (4 - i if how == "warms" and i < 3 else 1)
     time.sleep(took)
     loss = "nan" if how == "nan" and i == 2 else f"{6 - 0.01 * i:.4f}"
     if how != "mute":

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_bench import PYTHON, needs_vllm, serving_job
 
+from autoscout.running import processes
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm.load_plan import Pass, Request
 from kb.records import AutoscoutError, Objective, Sessions
@@ -150,6 +151,7 @@ def test_saturation_is_noticed_in_an_open_loop_only() -> None:
 
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(processes.WORKER))  # what all workers share
     monkeypatch.syspath_prepend(str(WORKER))
     import prompts  # pyright: ignore[reportMissingImports]
 
@@ -337,6 +339,7 @@ async def answered(requests: list[Any], concurrency: int, ids: bool) -> tuple[fl
 
 def test_the_clock_of_an_engine_that_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others that hold the processor (here: sleep) do not show, nor does waiting for a request last."""
+    monkeypatch.syspath_prepend(str(processes.WORKER))  # what all workers share
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
@@ -351,6 +354,7 @@ def test_the_clock_of_an_engine_that_computes_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_slow_engine_is_measured_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(processes.WORKER))  # what all workers share
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]
 
@@ -358,3 +362,22 @@ def test_a_slow_engine_is_measured_at_least_once(monkeypatch: pytest.MonkeyPatch
     found = asyncio.run(driving.drive(plan, answered))
     assert len(found["passes"]) == 1
     assert found["passes"][0]["duration_s"] == 0.1
+    assert found["warmup"] == plan["warmup"]
+
+
+def test_passes_are_warm_up_while_they_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(processes.WORKER))  # what all workers share
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    took = iter([0.1, 0.1, 9.0, 4.0, 1.0, 1.05, 0.95, 1.0, 1.0])  # guard, warm-up, passes
+
+    async def falling(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+        seconds = next(took)
+        records = (await answered(requests, concurrency, ids))[1]
+        return seconds, [{**r, "chunks": [seconds]} for r in records]
+
+    plan = load_plan.plan(serving_job(concurrency=2, input_len=4, output_len=1)) | {"passes": 4, "warmup": 1}
+    found = asyncio.run(driving.drive(plan, falling))
+    assert [p["duration_s"] for p in found["passes"]] == [1.0, 1.05, 0.95, 1.0]
+    assert found["warmup"] == 3

@@ -1,5 +1,5 @@
 """How far a run has come: warm-up until times do not fall any more, then as many iterations as a decision needs
-(steady.py). All ranks are told the same seconds, so they agree."""
+(ending.py). All ranks are told the same seconds, so they agree."""
 
 import math
 import resource
@@ -9,7 +9,6 @@ from typing import Any
 
 import ending
 import energy
-import steady
 
 _COMPARED = 3  # iterations whose losses and gradient norms are kept
 
@@ -51,7 +50,7 @@ class Course:
 
     @property
     def _enough(self) -> bool:
-        return steady.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"])
+        return ending.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"])
 
     def begin(self) -> None:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
@@ -71,7 +70,7 @@ class Course:
         self._alone_s.append(self._by_itself.seconds())
         now = energy.joules(self._gpu)
         self._energy_j.append(math.nan if now is None or self._taken is None else now - self._taken)
-        if steady.still_warm(self._iterations_s, len(self._warmup_s), self._warmup):
+        if ending.still_warm(self._iterations_s, len(self._warmup_s), self._warmup):
             self._warmup_s.append(self._iterations_s.pop(0))
             for series in (self._own_s, self._cpu_s, self._alone_s, self._energy_j):
                 del series[0]

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import ending
 import prompts
 import rates
 
@@ -28,7 +29,7 @@ async def drive(
     plan: dict[str, Any], answer: Answer, alone: bool = False, joules: Callable[[], float | None] = lambda: None
 ) -> dict[str, Any]:
     """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one), or those of the
-    search for the highest rate.
+    search for the highest rate. A pass after which the next one is faster (ending.py) was warm-up, too.
 
     `answer(requests, concurrency, ids)` returns how long it took and a record a request, in order: {"sent", "chunks":
     times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock. `alone`: the
@@ -55,14 +56,21 @@ async def drive(
     if "search" in plan:
         found = await rates.highest(plan, measure)
     else:
-        found["passes"] = []
-        begun = time.perf_counter()
-        while not found["passes"] or (
-            State.passes < plan["passes"] and time.perf_counter() - begun < plan["measure_s"]
-        ):
-            found["passes"].append(await measure(prompts.of_pass(plan, State.passes)))
+        passes: list[dict[str, Any]] = []
+        warm = plan["warmup"]
+        while not passes or (len(passes) < plan["passes"] and sum(p["wall_s"] for p in passes) < plan["measure_s"]):
+            passes.append(await measure(prompts.of_pass(plan, State.passes)))
+            if ending.still_warm([_felt(p["requests"]) for p in passes], warm, plan["warmup"]):
+                del passes[0]
+                warm += 1
+        found |= {"passes": passes, "warmup": warm}
     guard = [record["tokens"] for record in checked]
     return {"guard": guard, "guard_error": checked[0]["error"], **found, "time": time.time()}
+
+
+def _felt(requests: list[Record]) -> float:
+    """Seconds that the users of a pass waited for their answers, all of them together."""
+    return sum(r["chunks"][-1] - r["sent"] for r in requests if r["chunks"])
 
 
 class Order:

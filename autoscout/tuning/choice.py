@@ -1,0 +1,80 @@
+"""What the search and the rounds together say of the finalists: for the choice, which has to be made in any case, and
+for what more rounds can make of it. What is claimed rests on the rounds alone (evidence.py).
+
+    log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
+
+Both know log-costs up to what all have in common. Looking often does not distort a posterior.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+from scipy.special import stdtr
+
+from autoscout.tuning.evidence import Fit, expected_excess
+
+EXPECTED = 0.2  # standard deviation of the log of a gain, where the search says nothing of it
+_DOUBTED = 2.0  # of what the search believes: by so much its deviations are too small where it errs
+_LEAST = 1e-4  # of a deviation
+_COMMON = 100.0  # variance of what all have in common
+_BLIND = 0.1  # standard deviation of one log-cost where nothing tells it
+
+Beliefs = Mapping[str, tuple[float, float]]  # configuration id → log-cost above the best, and its standard deviation
+
+
+def doubted(deviation: float) -> float:
+    """What is to be thought of a deviation that the search believes."""
+    return max(_DOUBTED * deviation, _LEAST) if math.isfinite(deviation) else EXPECTED / math.sqrt(2)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`level`: configuration id → expected log-cost, up to what all have in common; `covariance` of these; `dof` of the
+    noise that it rests on."""
+
+    level: dict[str, float]
+    covariance: np.ndarray
+    dof: int
+
+    def gap(self, one: str, other: str) -> tuple[float, float]:
+        """Expected log(cost of the one / cost of the other), above 0 where the other is cheaper, and its standard
+        deviation."""
+        names = list(self.level)
+        i, j = names.index(one), names.index(other)
+        variance = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
+        return self.level[one] - self.level[other], max(math.sqrt(max(variance, 0.0)), 1e-12)
+
+    def p_better(self, one: str, other: str) -> float:
+        """That the other is cheaper."""
+        mean, deviation = self.gap(one, other)
+        return float(stdtr(self.dof, mean / deviation)) if self.dof else 0.5
+
+    def gain(self, leader: str, name: str, known: float = 1.0) -> float:
+        """By how much a choice is expected to be better that may fall on `name` instead of the `leader` once more is
+        known: `known` of 1 everything, 0 nothing."""
+        mean, deviation = self.gap(leader, name)
+        return expected_excess(mean, max(deviation * math.sqrt(known), 1e-9))
+
+    def left(self, leader: str, names: Iterable[str]) -> float:
+        """What the choice of `leader` is expected to cost more than the best of `names`, at most (Bonferroni)."""
+        return sum(self.gain(leader, name) for name in names if name != leader)
+
+
+def choice(fit: Fit, believed: Beliefs) -> Choice:
+    """What the search believes counts for one more measurement at most, however sure it is of it."""
+    noise = fit.noise if fit.dof else _BLIND
+    names = list(fit.level)
+    prior = [believed.get(name, (math.nan, math.inf)) for name in names]
+    known = [mean for mean, _ in prior if math.isfinite(mean)]
+    middle = sum(known) / len(known) if known else 0.0
+    expected = np.array([mean if math.isfinite(mean) else middle for mean, _ in prior])
+    before = np.diag([max(doubted(deviation), noise) ** 2 for _, deviation in prior]) + _COMMON
+    rounds = fit.covariance * noise**2 + _COMMON
+    share = before @ np.linalg.inv(before + rounds)
+    level = expected + share @ (np.array([fit.level[name] for name in names]) - expected)
+    return Choice(
+        level={name: float(each) for name, each in zip(names, level, strict=True)},
+        covariance=before - share @ before,
+        dof=fit.dof,
+    )
