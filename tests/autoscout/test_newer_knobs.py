@@ -101,8 +101,9 @@ def test_a_layout_string_has_every_layer_once(layers, chunks, counted):
 
 def test_a_prediction_says_what_it_does_not_know():
     job = on_gpus(allow=["moments", "nccl_ctas"])
-    usual = predict(job, {"distopt": True}, None)
-    other = predict(job, {"distopt": True, "moments": "bf16", "nccl_ctas": 8}, None)
+    space = JobSpace.of_job(job)
+    usual = predict(space, {"distopt": True}, None)
+    other = predict(space, {"distopt": True, "moments": "bf16", "nccl_ctas": 8}, None)
     assert (usual.unpriced, other.unpriced) == ([], ["moments", "nccl_ctas"])
     assert usual.value == other.value
 
