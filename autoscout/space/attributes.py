@@ -111,6 +111,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "shares": shares_beginnings(job),
         "draft": job.launch.draft.method if job.launch.draft else "",
         "kv_folder": bool(job.launch.kv_folder),
+        "node_gpus": max(node.count for node in job.cluster.nodes),
         "concurrency": traffic.concurrency,
         "rate": traffic.rate,
         "capability": _capability(job),
