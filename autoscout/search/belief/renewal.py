@@ -10,7 +10,8 @@ from autoscout.search import candidates
 from autoscout.search.pool import Pool
 
 _BASES, _CLIMBED = 8, 4  # rows of either kind that are gone on from, and how many a round
-_TOWARDS, _EVENLY, _ELITE = 500, 75, 100  # rows drawn a round: towards what is good, of each even kind; what is good
+_TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards what is good, of each even kind; what is good
+_NEAR, _MOVED = 150, 6  # rows drawn around each of the two best; of its knobs, how many are drawn evenly on average
 _KEPT, _LUCK = 2_500, 1_500  # candidates that stay: the most promising, and others at random
 
 
@@ -29,8 +30,10 @@ class Renewal:
         space, codes = self._pool.space, self._pool.codes
         if not bases or self._rounds % 3 == 0:
             good = codes[np.concatenate([best[:_BASES], promising[:_ELITE]])]
+            few = _MOVED / len(space.knobs)
+            near = [candidates.towards(space, codes[row][None], _NEAR, self._rng, few) for row in best[:2]]
             drawn = candidates.towards(space, good, _TOWARDS, self._rng)
-            return self._pool.add(np.concatenate([drawn, candidates.spread(space, _EVENLY, self._rng)]))
+            return self._pool.add(np.concatenate([*near, drawn, candidates.spread(space, _EVENLY, self._rng)]))
         moved = [candidates.around(space, codes[row][None]) for row in bases]
         found = self._pool.add(np.concatenate(moved))
         ends = np.cumsum([len(each) for each in moved])[:-1]
