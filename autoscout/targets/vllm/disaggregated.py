@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscout.targets.launch import Launch
-from autoscout.targets.vllm.arguments import engine_arguments, flags
+from autoscout.targets.vllm.arguments import engine_arguments, flags, world_size
 from kb.records import AutoscoutError, Configuration, Job
 
 KNOB = "prefill"
@@ -43,7 +43,7 @@ def pair(job: Job, configuration: Configuration) -> list[dict[str, Any]]:
 def lines(job: Job, configuration: Configuration, model: str) -> list[str]:
     """Of a shell: the server that reads prompts, and the one that answers."""
     ranks = int(configuration.knobs[KNOB])
-    gpus = [range(ranks), range(ranks, job.devices)]
+    gpus = [range(ranks), range(ranks, ranks + world_size(configuration))]
     found = []
     for own, port, side, arguments in zip(
         gpus, (_PREFILL_PORT, _DECODE_PORT), _SIDE_PORTS, pair(job, configuration), strict=True
@@ -70,7 +70,7 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
         found,
         program=["bash", _SCRIPT],
         arguments={},
-        devices=[job.devices],
+        devices=[int(configuration.knobs[KNOB]) + world_size(configuration)],
         files={_SCRIPT: "\n".join(script) + "\n", _ROUTER: (Path(__file__).parent / _ROUTER).read_text()},
         missing=[*found.missing, needs],
     )
