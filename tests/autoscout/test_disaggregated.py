@@ -56,6 +56,8 @@ def test_the_devices_of_both_servers_are_those_of_the_job():
         prefill = int(knobs["prefill"])
         assert int(knobs["tp"]) * int(knobs["pp"]) * int(knobs["dp"]) == 8 - prefill
         assert ("prefill_tp" in knobs) == (prefill > 0)
+    assert space.domain("prefill") == (0, 1, 2, 4)
+    assert space.domain("dp", {"prefill": 2}) == (3, 6)
 
 
 def test_it_is_off_unless_allowed_and_on_one_node_only():
