@@ -115,20 +115,22 @@ class Model:
         rows = self.rows
         if self.feasibility.failed:
             self.feasibility.fit()
-        refit = len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending))
-        if refit:
+        fits = True  # one kind of work a step
+        if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._refit(rows, pending)
             self._due = _RENEWED
         elif self.memory.stale(_GROWTH):
             self.memory.fit()
             self.memory.watch(self._memory_rows(self.candidates))
+        else:
+            fits = False
         for row in rows[len(self._believed) :]:
             self._append(int(row))
             self._believed.append(int(row))
         for row in pending:
             self._append(row)
         self._look(pending)
-        if self.renewal is not None and self._due and not refit:
+        if self.renewal is not None and self._due and not fits:
             self._renew(self.renewal, rows)
             self._look(pending)
         for member in self._active():
