@@ -5,6 +5,7 @@ gloo, and those that need a GPU are named. prove_report.py writes what came of i
 """
 
 import contextlib
+import math
 import os
 import platform
 import signal
@@ -22,12 +23,14 @@ from autoscout.machine import calibrate
 from autoscout.running import processes
 from autoscout.running.equivalence import Losses
 from autoscout.running.interfaces import Profiler
+from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.simulate.ensemble import Simulators
-from autoscout.targets.jobs import JobSpace, profiler_of, simulators_of
+from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import launcher
 from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
+from autoscout.targets.megatron.shadow import shadow
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
 
 Said = Callable[[str], None]
@@ -49,6 +52,8 @@ _EXPERTS: tuple[tuple[int, dict[str, Any]], ...] = (
     (2, {"mbs": 2, "dp": 2, "ep": 2}),
     (0, {"mbs": 1, "tp": 2, "sp": True, "ep": 2, "etp": 1}),
 )
+_HOLD = "import torch; seen.append(torch.empty(torch.cuda.mem_get_info()[0] - 2**28, dtype=torch.uint8, device='cuda'))"
+_SHADOW_S = 120.0
 _TRAP = {"mbs": 1, "pp": 2, "vpp": 2}  # rule P9: Megatron-core runs it without complaint and trains something else
 
 
@@ -63,7 +68,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict`: "" agrees with one device, else how not. Seconds a step; GiB of the fullest rank."""
+    """`verdict`: "" agrees with one device, else how not. Seconds a step; GiB of the fullest rank: `peak_memory_gib`
+    with all that is not the allocator's, `allocated_gib` of tensors alone, `shadow_gib` what its shadow says of those.
+    """
 
     name: str
     ranks: int
@@ -72,6 +79,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     measured_s: float | None = None
     predicted_s: float | None = None
     peak_memory_gib: float | None = None
+    allocated_gib: float | None = None
+    shadow_gib: float | None = None
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +105,13 @@ class Prover:
         self.on_gpus = self.node.device != "cpu"
         self.steps: list[Step] = []
         self.experiments: list[Experiment] = []
+        self._of_experiments: list[tuple[Job, Measurement]] = []
         self.environment: dict[str, str] = {}
         self._runs = 0
         self._warm: dict[str, Warm] = {}
 
-    def run(self) -> Proof:
+    def run(self, keep: Callable[[Proof], object]) -> Proof:
+        """`keep` gets what is proved so far, after every step: a node may be taken away in the middle."""
         try:
             for name, claim, step in (
                 ("devices", "the job's devices are told by what they are", self._devices),
@@ -114,10 +125,14 @@ class Prover:
                 ("prediction", "what is predicted stands beside what is measured", self._prediction),
             ):
                 self._take(name, claim, step)
+                keep(self._proof())
                 if name == "devices" and self.steps[-1].came == "failed":
                     break
         finally:
             self._close()
+        return self._proof()
+
+    def _proof(self) -> Proof:
         machine = {"host": platform.node(), "python": platform.python_version(), **self.environment}
         return Proof(at=time.time(), machine=machine, steps=self.steps, experiments=self.experiments)
 
@@ -165,9 +180,9 @@ class Prover:
             reference = self._measured(self._job(1, experts=experts), {})
             self._note(self._job(1, experts=experts), reference, "")
             for count, knobs in layouts:
-                job = self._job(count or self.node.count, experts=experts)
-                if job.devices > self.node.count:
+                if max(count, _least(knobs)) > self.node.count:
                     continue
+                job = self._job(count or self.node.count, experts=experts)
                 measured = self._measured(job, _filled(knobs, job.devices))
                 check = Losses(job.model.dtype, job.model.hidden, job.model.layers)
                 self._note(job, measured, check.compare(reference, measured) if measured.status == "ok" else "")
@@ -192,7 +207,11 @@ class Prover:
         return said
 
     def _out_of_memory(self) -> str:
-        measured = self._measured(self._job(1, vocab=2**40), {})
+        if not self.on_gpus:
+            measured = self._measured(self._job(1, vocab=2**40), {})
+        else:  # what does not fit by far would be told by its shadow, and not be run
+            with self._faulty(_HOLD, rank=0, reading=1) as prefix:
+                measured = self._measured(self._job(1, command_prefix=prefix), {})
         if measured.status != "oom":
             raise AutoscoutError(f"it was taken for {measured.status}: {measured.evidence}")
         return measured.evidence
@@ -229,8 +248,15 @@ class Prover:
         pairs = [(e.predicted_s, e.measured_s) for e in self.experiments if e.predicted_s and e.measured_s]
         if not pairs:
             return self._not_run("prediction", "nothing predicts these jobs")
-        error = sum(abs(predicted - measured) / measured for predicted, measured in pairs) / len(pairs)
-        return f"{len(pairs)} steps, mean relative error {error:.0%}; the shadow of a run is not part of this command"
+        said = f"{len(pairs)} steps, mean relative error {_error(pairs):.0%}"
+        self.experiments = [
+            msgspec.structs.replace(experiment, shadow_gib=self._traced(job, measured))
+            for experiment, (job, measured) in zip(self.experiments, self._of_experiments, strict=True)
+        ]
+        traced = [(e.shadow_gib, e.allocated_gib) for e in self.experiments if e.shadow_gib and e.allocated_gib]
+        if not traced:
+            return f"{said}; shadows are held against memory on GPUs only"
+        return f"{said}; {len(traced)} peaks of memory, mean relative error of their shadows {_error(traced):.2%}"
 
     # ---- what they share ------------------------------------------------------------------------------------------
 
@@ -264,12 +290,12 @@ class Prover:
     def _profiler(self, job: Job) -> Profiler:
         """One process for each way to start ranks stays, with what it imported."""
         if launcher(job) != "warm":
-            return profiler_of(job)
+            return MegatronProfiler(job, Torchrun(job, RANK), self.environment)
         key = " ".join(job.launch.command_prefix)
         if key not in self._warm:
             self._close()  # one that waits with torch in memory is enough
             self._warm[key] = Warm(job, RANK, arguments.variables(job, Configuration({})))
-        return MegatronProfiler(job, self._warm[key])
+        return MegatronProfiler(job, self._warm[key], self.environment)
 
     def _close(self) -> None:
         for warm in self._warm.values():
@@ -291,32 +317,46 @@ class Prover:
                 measured_s=measured.metrics.get("step_time_s"),
                 predicted_s=_predicted(job, measured.configuration),
                 peak_memory_gib=measured.metrics.get("peak_memory_gib"),
+                allocated_gib=max(measured.per_rank.get("allocated_memory_gib", []), default=None),
             )
         )
+        self._of_experiments.append((job, measured))
         self.say(f"  {self.experiments[-1].name} on {job.devices}: {measured.status} {verdict}")
 
+    def _traced(self, job: Job, measured: Measurement) -> float | None:
+        if not self.on_gpus or measured.status != "ok":
+            return None
+        try:
+            found = shadow(job, measured.configuration, measured.name, None, _SHADOW_S)
+        except AutoscoutError as error:
+            self.say(f"  no shadow: {error}")
+            return None
+        return found.allocated if found.verdict == "starts" else None
+
     @contextlib.contextmanager
-    def _faulty(self, fault: str) -> Iterator[list[str]]:
-        """A command prefix under which rank 1, or a single one, meets a fault in its second step."""
+    def _faulty(self, fault: str, rank: int | None = None, reading: int = 3) -> Iterator[list[str]]:
+        """A command prefix under which a rank (1, or a single one) meets a fault: in its second step, or at another
+        reading of the clock."""
         folder = self.folder / "fault"
         folder.mkdir(parents=True, exist_ok=True)
-        rank = "1" if self.node.count > 1 else "0"
+        rank = min(1, self.node.count - 1) if rank is None else rank
         (folder / "sitecustomize.py").write_text(
             "import os, sys, time\nplain, seen = time.perf_counter, []\n"
             "def perf_counter():\n"
             f"    if sys._getframe(1).f_code.co_name == '_iteration' and os.environ.get('RANK') == '{rank}':\n"
-            f"        seen.append(1)\n        if len(seen) == 3:\n            {fault}\n"
+            f"        seen.append(1)\n        if len(seen) == {reading}:\n            {fault}\n"
             "    return plain()\ntime.perf_counter = perf_counter\n"
         )
         self._close()  # it would have the fault before
-        yield ["env", f"PYTHONPATH={folder}", *self.launch.command_prefix]
+        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+        yield ["env", f"PYTHONPATH={path}", *self.launch.command_prefix]
 
 
-def prove(job: Job | None, folder: Path, say: Said) -> Proof:
-    """Errors: AutoscoutError (exit 2) for a job of another target."""
+def prove(job: Job | None, folder: Path, say: Said, keep: Callable[[Proof], object]) -> Proof:
+    """`keep`: gets what is proved so far. Errors: AutoscoutError (exit 2) for a job of another target."""
     if job is not None and job.target != "megatron":
         raise AutoscoutError(f"--prove runs training with Megatron-core; {job.name} is target = '{job.target}'", 2)
-    return Prover(job, folder, say).run()
+    return Prover(job, folder, say).run(keep)
 
 
 def _node(job: Job | None) -> Node:
@@ -347,11 +387,19 @@ def _predicted(job: Job, configuration: Configuration) -> float | None:
     return value if 0 < value < float("inf") else None
 
 
+def _error(pairs: list[tuple[float, float]]) -> float:
+    """Mean of |a - b| / b."""
+    return sum(abs(a - b) / b for a, b in pairs) / len(pairs)
+
+
+def _least(knobs: dict[str, Any]) -> int:
+    """Devices that a layout needs."""
+    return math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp")) * (2 if "ep" in knobs else 1)
+
+
 def _filled(knobs: dict[str, Any], ranks: int) -> dict[str, Any]:
     """With as many replicas as use all ranks."""
-    used = 1
-    for name in ("tp", "pp", "cp"):
-        used *= int(knobs.get(name, 1))
+    used = math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp"))
     return {**knobs, "dp": max(1, ranks // used)}
 
 

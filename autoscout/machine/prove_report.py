@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.machine.prove import Proof
+from autoscout.machine.prove import Experiment, Proof
 from autoscout.running import results
 
 _SIGNS = {"passed": "✓", "failed": "✗", "not run": "–"}
@@ -36,13 +36,9 @@ def markdown(proof: Proof) -> str:
         for step in proof.steps
     ]
     if proof.experiments:
-        lines += ["", "| experiment | ranks | status | s a step | predicted | GiB/rank | agrees |"]
-        lines += ["|---|---|---|---|---|---|---|"]
-        lines += [
-            f"| {e.name} | {e.ranks} | {e.status} | {_number(e.measured_s)} | {_number(e.predicted_s)} | "
-            f"{_number(e.peak_memory_gib)} | {_cell(e.verdict) or 'yes'} |"
-            for e in proof.experiments
-        ]
+        lines += ["", "| experiment | ranks | status | s a step | predicted | GiB/rank | tensors | shadow | agrees |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        lines += [_row(e) for e in proof.experiments]
     for came, title in (("passed", "Confirmed"), ("failed", "Not true here"), ("not run", "Not asked")):
         claims = [step.claim for step in proof.steps if step.came == came]
         if claims:
@@ -50,8 +46,14 @@ def markdown(proof: Proof) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _row(e: Experiment) -> str:
+    numbers = (e.measured_s, e.predicted_s, e.peak_memory_gib, e.allocated_gib, e.shadow_gib)
+    shown = " | ".join(map(_number, numbers))
+    return f"| {e.name} | {e.ranks} | {e.status} | {shown} | {_cell(e.verdict) or 'yes'} |"
+
+
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.4g}"
 
 
 def _cell(text: str) -> str:

@@ -3,8 +3,8 @@
 CPU, from the kernel's counters: `cpu_share` (of all CPU time that was used), `foreign_cpu_share` (what processes that
 are not ours took of it), `steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time
 in which something waited for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while
-it runs: the least `clock_mhz`, the largest `temperature_c`, mean `power_w` of all, `throttled` (1 where heat or power
-slowed one); the same of each rank's device among `per_rank`.
+it runs: the least `clock_mhz` and the mean `power_w` of all while they have work, the largest `temperature_c`,
+`throttled` (1 where heat or power slowed one); the same of each rank's device among `per_rank`.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ _EVERY_S = 2.0
 _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
 # Of NVML's reasons those that a configuration does not bring about by itself: hardware slowdown, thermal (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are how such devices work.
+_IDLE = 0x01
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
@@ -102,10 +103,13 @@ def parsed(table: str) -> list[Sample]:
 def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
+    working = [
+        s for s in samples if not s.reasons & _IDLE
+    ] or samples  # starts and ends are no part of what is measured
     return {
-        "clock_mhz": min(s.clock_mhz for s in samples),
+        "clock_mhz": min(s.clock_mhz for s in working),
         "temperature_c": max(s.temperature_c for s in samples),
-        "power_w": sum(s.power_w for s in samples) / len(samples),
+        "power_w": sum(s.power_w for s in working) / len(working),
         "throttled": float(any(s.reasons & _SLOWED for s in samples)),
     }
 

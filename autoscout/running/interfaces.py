@@ -51,7 +51,12 @@ class Placed(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`."""
+    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`.
+
+    `unfit`: once started, whether it cannot serve this machine, so that ranks have to be started afresh."""
+
+    @property
+    def unfit(self) -> bool: ...
 
     def start(self, stopping: Callable[[], bool]) -> None: ...
 

@@ -50,6 +50,8 @@ class Torchrun:
     does not reach, the ranks end because their stdin, a pipe that we hold, closes.
     """
 
+    unfit = False
+
     def __init__(self, job: Job, worker: Path) -> None:
         """`worker`: the script that is a rank."""
         self._python, self._worker = interpreter.target_python(job), worker

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter, processes, results
 from autoscout.running.outcome import Outcome
 from kb.records import Job
@@ -30,11 +31,12 @@ class Warm:
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
         """`worker`: the script that is a rank; `variables`: the environment of its imports."""
         zygote = str(processes.WORKER / "zygote.py")
-        self._command = [*interpreter.target_python(job), zygote, str(worker), json.dumps(variables)]
+        self._command = [*interpreter.target_python(job), zygote, str(worker), json.dumps(variables), device_kind(job)]
         self._process: subprocess.Popen[bytes] | None = None
         with results.writing("temporary files"):
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
         self._ready = False
+        self.unfit = False
         self._buffer = b""
 
     def start(self, stopping: Callable[[], bool]) -> None:
@@ -52,7 +54,9 @@ class Warm:
             stderr=self._errors,
             start_new_session=True,
         )
-        self._ready = self._answer(self._process, _START_LIMIT_S, stopping) is not None
+        answer = self._answer(self._process, _START_LIMIT_S, stopping)
+        self._ready = answer is not None
+        self.unfit = answer is not None and not answer["ready"]
 
     def close(self) -> None:
         """Ends the zygote and with it whatever it runs."""

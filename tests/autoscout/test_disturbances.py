@@ -61,6 +61,16 @@ def test_the_driver_tells_what_slowed_a_gpu():
     assert conditions.of_gpus([]) == {}
 
 
+def test_a_gpu_without_work_tells_nothing_of_the_run():
+    """As an H100 told it: its clock is 345 MHz while a run starts, 1980 MHz while it trains."""
+    rows = conditions.parsed(
+        "0, NVIDIA H100 80GB HBM3, 345, 35, 70.1, 0x0000000000000001\n"
+        "0, NVIDIA H100 80GB HBM3, 1980, 51, 590.3, 0x0000000000000000\n"
+    )
+    assert conditions.of_gpus(rows) == {"clock_mhz": 1980, "temperature_c": 51, "power_w": 590.3, "throttled": 0.0}
+    assert conditions.of_gpus(rows[:1])["clock_mhz"] == 345  # nothing else was seen
+
+
 def test_what_each_device_did_stands_at_its_rank(monkeypatch):
     monkeypatch.setenv("AUTOSCOUT_HOST", "none")
     rows = conditions.parsed(SMI)

@@ -131,6 +131,35 @@ def test_where_no_megatron_lm_lies(tmp_path: Path) -> None:
     assert checkout(tmp_path)["megatron-lm"] != found["megatron-lm"], "what another script measured does not compare"
 
 
+def with_fused_layers() -> Job:
+    found = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    return msgspec.structs.replace(found, launch=msgspec.structs.replace(found.launch, transformer_engine=True))
+
+
+def test_without_apex_the_accumulation_is_not_fused_neither_here_nor_in_the_export() -> None:
+    """Megatron-core's own linear layers refuse it then, in every experiment (seen on an H100)."""
+    one = with_fused_layers()
+    off = "--no-gradient-accumulation-fusion"
+    target = target_of(one)
+    launch = target.launch(one, Configuration({"mbs": 1, "tp": 2, "dp": 2}))
+    lacks = {"gradient-accumulation-fusion": "no"}
+    assert off not in launch.arguments
+    assert target.as_measured(launch, lacks).arguments == {**launch.arguments, off: True}
+    assert (
+        target.as_measured(launch, {"gradient-accumulation-fusion": "yes"}) == target.as_measured(launch, {}) == launch
+    )
+    assert arguments.as_installed(launch.arguments, lacks)[off] is True
+
+
+def test_no_loader_makes_masks_that_causal_attention_does_not_read() -> None:
+    one = with_fused_layers()
+    flag = "--no-create-attention-mask-in-dataloader"
+    mine = Configuration({"mbs": 1})
+    assert arguments.flags(one, mine)[flag] is True
+    resets = msgspec.structs.replace(one.launch, current="torchrun pretrain_gpt.py --reset-attention-mask")
+    assert flag not in arguments.flags(msgspec.structs.replace(one, launch=resets), mine)
+
+
 def test_their_megatron_lm_is_started_anew_each_time() -> None:
     assert launcher(job("")) == "warm"
     assert launcher(job("", path="/opt/Megatron-LM")) == "torchrun"

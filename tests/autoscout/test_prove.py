@@ -4,10 +4,12 @@ import importlib.util
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscout.machine import prove_report
-from autoscout.machine.prove import Experiment, Proof, Prover, Step
+from autoscout.machine.prove import Experiment, Proof, Prover, Step, _least
+from kb.records import Cluster, Job, Node, Objective
 
 PROOF = Proof(
     at=1795343989.0,
@@ -17,7 +19,9 @@ PROOF = Proof(
         Step(name="kill -9", came="failed", found="it was taken for timeout (log: x)", claim="nothing is left"),
         Step(name="Transformer Engine", came="not run", found="it needs a GPU", claim="the kernels are theirs"),
     ],
-    experiments=[Experiment(name="tp=2", ranks=2, status="ok", verdict="", measured_s=0.5, predicted_s=0.25)],
+    experiments=[
+        Experiment(name="tp=2", ranks=2, status="ok", verdict="", measured_s=0.5, predicted_s=0.25, allocated_gib=28.59)
+    ],
 )
 
 
@@ -29,11 +33,36 @@ def test_the_report_says_what_held_what_did_not_and_what_was_not_asked(tmp_path:
     assert "secret" not in text
     assert "| devices | ✓ passed | 4 × AMD / EPYC | 1 |" in text
     assert "| kill -9 | ✗ failed | it was taken for timeout | 0 |" in text
-    assert "| tp=2 | 2 | ok | 0.5 | 0.25 |  | yes |" in text
+    assert "| tp=2 | 2 | ok | 0.5 | 0.25 |  | 28.59 |  | yes |" in text
     assert text.endswith(
         "Confirmed: devices are told.\n\nNot true here: nothing is left.\n\nNot asked: the kernels are theirs.\n"
     )
     assert [step.name for step in PROOF.failed] == ["kill -9"]
+
+
+def test_what_is_proved_so_far_is_kept_after_every_step(tmp_path: Path) -> None:
+    """A node may be taken away in the middle."""
+    kept: list[Proof] = []
+    absent = Node(device="h100", count=4)
+    job = Job(name="x", target="megatron", objective=Objective(minimize="step_time_s"), cluster=Cluster(nodes=[absent]))
+    proof = Prover(job, tmp_path, print).run(kept.append)
+    assert [step.came for step in proof.steps] == ["failed"]
+    assert kept == [msgspec.structs.replace(proof, at=kept[0].at)]
+
+
+def test_a_fault_is_planted_beside_what_the_interpreter_finds_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/opt/theirs")
+    with Prover(None, tmp_path, print)._faulty("pass") as prefix:
+        assert prefix == ["env", f"PYTHONPATH={tmp_path / 'fault'}:/opt/theirs"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "devices"), [({}, 1), ({"tp": 2, "distopt": True}, 2), ({"tp": 2, "ep": 2}, 4), ({"mbs": 1, "ep": 2}, 2)]
+)
+def test_a_layout_needs_as_many_devices_as_its_degrees_say(knobs: dict, devices: int) -> None:
+    assert _least(knobs) == devices
 
 
 @pytest.mark.engine

@@ -32,9 +32,9 @@ def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
     from tui.printing import report
 
     with slots.machine(lambda: note("another AutoScout measures on this machine; waiting for it"), lambda: False):
-        proof = prove(load_job(job_file) if job_file else None, out / "experiments", note)
-    paths = prove_report.write(proof, out)
-    report.proof(proof, paths, as_json)
+        job = load_job(job_file) if job_file else None
+        proof = prove(job, out / "experiments", note, lambda so_far: prove_report.write(so_far, out))
+    report.proof(proof, prove_report.write(proof, out), as_json)
 
 
 @click.command()

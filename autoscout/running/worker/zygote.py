@@ -1,11 +1,11 @@
 """The warm process: imports torch and Megatron (or vLLM) once, then forks the ranks of one experiment after another.
 
-    zygote.py WORKER.py '{"OMP_NUM_THREADS": "1", …}'      with the environment that the imports need
+    zygote.py WORKER.py '{"OMP_NUM_THREADS": "1", …}' cpu|cuda      with the environment that the imports need
 
 The worker has load(device), which imports, and run_and_exit(experiment), which is a rank.
 
-Protocol: one JSON object a line. It says {"ready": true} when it has imported everything. Then for each
-request {"experiment": path, "ranks": n, "timeout_s": s} it answers
+Protocol: one JSON object a line. It says {"ready": true} when it has imported everything, or false where a forked
+process cannot use the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers
 {"codes": [exit code of each rank, -n for signal n], "ended": [ranks that it ended itself],
 "timed_out": bool, "stopped": bool}.
 {"stop": true} ends the experiment that runs; so does closing stdin, which also ends the zygote.
@@ -123,10 +123,10 @@ def main() -> None:
     script = Path(sys.argv[1])
     sys.path.insert(0, str(script.parent))
     worker = importlib.import_module(script.stem)
-    worker.load("cpu")
+    ready = _load(worker, sys.argv[3])
     leash.outlive()  # experiments may come from other threads; from here on stdin tells when to end
     gc.freeze()  # the ranks share these pages
-    _answer(answers, {"ready": True})
+    _answer(answers, {"ready": ready})
     requests = Requests()
     kept: Kept | None = None
     while not requests.closed:
@@ -140,6 +140,18 @@ def main() -> None:
             port = _free_port()
             ranks = [_forked(worker, request, rank, port, answers) for rank in range(request["ranks"])]
         _answer(answers, _run(ranks, request["timeout_s"], requests))
+
+
+def _load(worker: ModuleType, device: str) -> bool:
+    """Whether what is forked then can use the device."""
+    if device == "cpu":
+        worker.load(device)
+        return True
+    import forkable
+
+    with forkable.imports():
+        worker.load(device)
+    return forkable.usable()
 
 
 def _kept(worker: ModuleType, request: dict[str, Any], kept: Kept | None, answers: int) -> Kept:

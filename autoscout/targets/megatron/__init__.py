@@ -155,6 +155,15 @@ class Megatron(Target):
             on_gpus=device_kind(job) == "cuda",
         )
 
+    def as_measured(self, launch: "Launch", environment: dict[str, str]) -> "Launch":
+        import msgspec
+
+        from autoscout.targets.megatron import arguments
+
+        if not launch.arguments:  # a recipe of Megatron-Bridge
+            return launch
+        return msgspec.structs.replace(launch, arguments=arguments.as_installed(launch.arguments, environment))
+
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
         from autoscout.targets.checkpoints import carried_over
         from autoscout.targets.command.preset import preset

@@ -6,6 +6,7 @@ An exported launch carries these flags; an experiment gives them to the worker, 
 
 import math
 import re
+from collections.abc import Mapping
 
 from autoscout.cluster import devices
 from autoscout.space.declared import own_knobs
@@ -46,6 +47,8 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
+_FUSION = "gradient-accumulation-fusion"  # of Apex
+_NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
 LAYOUT = "--pipeline-model-parallel-layout"
 # Transformer Engine's names for the GEMMs of a layer that communicate.
@@ -86,6 +89,13 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
+
+
+def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
+    """With what Megatron-LM's defaults need and the interpreter of this environment (environment.describe) lacks."""
+    if environment.get(_FUSION) != "no":
+        return flags
+    return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags) -> list[str]:
@@ -168,7 +178,9 @@ def _kernels(job: Job) -> Flags:
     """Which implementation of the layers, and which fused kernels it has."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        return {"--transformer-impl": "transformer_engine", **grouped}
+        # Its causal attention needs no mask, and a loader that makes one of seq_len² a sample is slower than a GPU.
+        masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
+        return {"--transformer-impl": "transformer_engine", **grouped, **masks}
     found: Flags = {"--transformer-impl": "local"}
     # What Megatron-LM would switch on, but needs Apex's or Transformer Engine's kernels.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)

@@ -55,7 +55,13 @@ _RECIPES = (
     *("--moe-router-dtype", "--moe-router-pre-softmax", "--transformer-impl", "--moe-grouped-gemm", "--sft"),
     *("--max-position-embeddings", "--data-path", "--no-bias-swiglu-fusion", "--no-bias-gelu-fusion"),
     *("--no-gradient-accumulation-fusion", "--no-persist-layer-norm", "--no-masked-softmax-fusion"),
-    *("--no-rope-fusion", "--attention-softmax-in-fp32", "--no-bias-dropout-fusion", "--te-rng-tracker"),
+    *(
+        "--no-create-attention-mask-in-dataloader",
+        "--no-rope-fusion",
+        "--attention-softmax-in-fp32",
+        "--no-bias-dropout-fusion",
+        "--te-rng-tracker",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from kb.records import AutoscoutError, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
+_LACKS = re.compile(r"ModuleNotFoundError: No module named '(?!transformer_engine)([\w-]+)'")
 
 
 def describe(job: Job) -> dict[str, str]:
@@ -39,10 +40,12 @@ def describe(job: Job) -> dict[str, str]:
             2,
         )
     if broken := found.pop("broken", ""):
+        lacks = _LACKS.match(broken)
+        reinstall = "pip install --no-build-isolation --force-reinstall transformer-engine[pytorch]"
+        cure = f"`pip install {lacks[1]}`" if lacks else f"reinstall it there for this torch (`{reinstall}`)"
         raise AutoscoutError(
             f"{interpreter}: its Transformer Engine {found['transformer-engine']} cannot be imported beside torch "
-            f"{found['torch']} ({' '.join(broken.split())[:200]}); reinstall it there for this torch "
-            f"(`pip install --no-build-isolation --force-reinstall transformer-engine[pytorch]`)",
+            f"{found['torch']} ({' '.join(broken.split())[:200]}); {cure}",
             2,
         )
     if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
@@ -91,18 +94,17 @@ def _wanted(job: Job) -> str:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "torchrun" or "replay"; "auto" is warm on CPUs with our own interpreter and our own loop.
+    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop, on CPUs with our own interpreter too. Where
+    what is imported opens the GPUs' driver, which no forked rank could use, warm becomes torchrun.
 
-    Errors: AutoscoutError for warm on GPUs, whose state a forked process cannot use, or with the person's Megatron-LM.
+    Errors: AutoscoutError for warm with the person's Megatron-LM.
     """
     cuda = devices.device_kind(job) == "cuda"
     if job.launch.launcher == "warm" and job.launch.path:
         raise AutoscoutError('launch.launcher: "warm" has another Megatron-core loaded than launch.path has', 2)
-    if job.launch.launcher == "warm" and cuda:
-        raise AutoscoutError('launch.launcher: "warm" works on CPUs only; use "torchrun" or "auto" on GPUs', 2)
     if job.launch.launcher in ("serve", "reuse"):
         raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":
         return job.launch.launcher
-    foreign = job.launch.python or job.launch.command_prefix or job.launch.path
-    return "torchrun" if foreign or cuda else "warm"
+    foreign = job.launch.command_prefix or job.launch.path or (job.launch.python and not cuda)
+    return "torchrun" if foreign else "warm"

@@ -37,7 +37,7 @@ _DECIDED = re.compile(
     r"|moe-token-dispatcher-type|cp-comm-type|moe-flex-dispatcher-backend|hierarchical-context-parallel-sizes|cuda-graph-.*|enable-cuda-graph"
     r"|te-rng-tracker|use-megatron-fsdp|data-parallel-sharding-strategy|ckpt-format|use-precision-aware-optimizer"
     r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
-    r"|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
+    r"|create-attention-mask-in-dataloader|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
 )
 # Of what a measurement must not do: touch the person's checkpoints and logs, run for as long, or stop by itself.
 _NOT_MEASURED = re.compile(

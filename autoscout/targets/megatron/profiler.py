@@ -37,10 +37,11 @@ def profiler(job: Job) -> "MegatronProfiler":
 class MegatronProfiler:
     """Profiles configurations by really training with Megatron-core."""
 
-    def __init__(self, job: Job, launcher: Launcher) -> None:
+    def __init__(self, job: Job, launcher: Launcher, told: dict[str, str] | None = None) -> None:
+        """`told`: what describe() said of this target before, which takes its interpreter ten seconds and more."""
         self._job = job
         self._launcher = launcher
-        self._environment: dict[str, str] = {}
+        self._environment = told or {}
         self._stopping = False
         self._final = False
         self._bar: early.Bar | None = None
@@ -115,6 +116,7 @@ class MegatronProfiler:
         spare = self._spare(seen, memory, given)
         worker = worker_config(self._job, configuration, seen, memory, spare, self._final)
         worker |= bar_in_seconds(self._job, self._bar)
+        worker["arguments"] = arguments.as_installed(worker["arguments"], about.environment)
         chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
         visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
         if seen and (busy := gpus.held(visible)):
@@ -124,6 +126,9 @@ class MegatronProfiler:
         if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         self._launcher.start(lambda: self._stopping)
+        if self._launcher.unfit:
+            self._launcher.close()
+            self._launcher = Torchrun(self._job, RANK)
         started, began = time.time(), time.monotonic()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         kills = failures.oom_kills()

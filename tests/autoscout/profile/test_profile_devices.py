@@ -278,6 +278,10 @@ def test_a_transformer_engine_of_another_torch_is_refused(tmp_path: Path) -> Non
     python.write_text(python.read_text().replace('"devices"', '"broken": "ImportError: undefined symbol", "devices"'))
     with pytest.raises(AutoscoutError, match=r"its Transformer Engine 2 cannot be imported beside torch 2 \(ImportErr"):
         describe(job_on(("a100", 1), python=str(python)))
+    lacks = r"ModuleNotFoundError: No module named \u0027pydantic\u0027"
+    python.write_text(python.read_text().replace("ImportError: undefined", lacks))
+    with pytest.raises(AutoscoutError, match=r"No module named 'pydantic' symbol\); `pip install pydantic`"):
+        describe(job_on(("a100", 1), python=str(python)))
 
 
 def test_an_interpreter_that_is_closed_to_us_says_whose_it_is(tmp_path: Path) -> None:

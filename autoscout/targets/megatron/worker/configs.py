@@ -70,7 +70,7 @@ _OF_THE_SCRIPT = frozenset(
         *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
         *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),
-        *("sft", "data_path"),
+        *("sft", "data_path", "create_attention_mask_in_dataloader"),
     )
 )
 

@@ -5,6 +5,7 @@ probe.py cpu|cuda      (without importing torch on CPUs, where that is not neede
 
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -68,4 +69,7 @@ if __name__ == "__main__":
         found |= cpu() if sys.argv[1] == "cpu" else cuda()
     if sys.argv[1] == "cuda" and "transformer-engine" in found:
         found["broken"] = broken("transformer_engine.pytorch")
+        # Apex's kernel, without which Megatron-core's own linear layers refuse to fuse the accumulation.
+        fuses = importlib.util.find_spec("fused_weight_gradient_mlp_cuda")
+        found["gradient-accumulation-fusion"] = "yes" if fuses else "no"
     print(json.dumps(found))

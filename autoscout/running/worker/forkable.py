@@ -1,0 +1,66 @@
+"""Imports for GPUs in a process that will fork: nothing may open CUDA's driver there, which no child could use then."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from multiprocessing import get_context
+from typing import Any
+
+
+@contextlib.contextmanager
+def imports() -> Iterator[None]:
+    """What is imported may ask for the current GPU and its properties (Transformer Engine does, beside flash-attn): a
+    child has asked before, and its answer is given. All GPUs of a node's kind answer alike."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch.cuda.is_available() would open the driver
+    import torch
+
+    cuda: Any = torch.cuda
+    known = _in_a_child(_properties)
+    real = cuda.current_device, cuda.get_device_properties
+    if known:
+        cuda.current_device, cuda.get_device_properties = lambda: 0, lambda device=None: _Properties(known)
+    try:
+        yield
+    finally:
+        cuda.current_device, cuda.get_device_properties = real
+
+
+def usable() -> bool:
+    """Whether a process that is forked now can use its GPU."""
+    return bool(_in_a_child(_properties))
+
+
+class _Properties:
+    def __init__(self, known: dict[str, Any]) -> None:
+        self.__dict__.update(known)
+
+
+def _properties() -> dict[str, Any]:
+    import torch
+
+    found = torch.cuda.get_device_properties(0)
+    torch.zeros(1, device="cuda")
+    return {name: getattr(found, name) for name in ("name", "major", "minor", "total_memory", "multi_processor_count")}
+
+
+def _in_a_child(function: Any) -> dict[str, Any]:
+    """{} where it fails."""
+    context = get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def body() -> None:
+        try:
+            theirs.send(function())
+        finally:
+            os._exit(0)
+
+    child = context.Process(target=body)
+    child.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        return {}
+    finally:
+        ours.close()
+        child.join()
