@@ -28,6 +28,7 @@ _NOTHING = 0.2  # prior probability that no mean is to be believed, where there 
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
 _RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
+_FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
@@ -130,9 +131,11 @@ class Model:
         for row in pending:
             self._append(row)
         self._look(pending)
-        if self.renewal is not None and self._due and not fits:
-            self._renew(self.renewal, rows)
-            self._look(pending)
+        if self.renewal is not None:
+            once = 0 if fits or not self._due else 1
+            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
+                self._renew(self.renewal, rows)
+                self._look(pending)
         for member in self._active():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -193,9 +196,13 @@ class Model:
         at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
+    def _cold(self) -> bool:
+        """Whether nothing was known of costs beforehand: no favourites to begin from, and nothing to ask about rows."""
+        return not any(m.mean.z.shape[1] for m in self.members)
+
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
         """Fresh candidates beside those until now, which the beliefs then speak of too."""
-        self._due -= 1
+        self._due = max(self._due - 1, 0)
         best = rows[np.argsort(self.logs, kind="stable")]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
