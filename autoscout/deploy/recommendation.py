@@ -8,6 +8,7 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import reference_of
 from autoscout.running import equivalence
+from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import differing
@@ -61,7 +62,9 @@ def best_of_session(kb: Path, session: str) -> Best:
     past = journals.events(session_folder(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in _measurements(past)]
     recipes = [started.default, *started.recipes]
-    return _best(started.job, recipes, rows, _confirmed(past))
+    confirmed = _confirmed(past)
+    context = rows[-1 if confirmed else 0][1].context if rows else ""
+    return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows))
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
@@ -75,17 +78,29 @@ def best_of_job(kb: Path, job: Job) -> Best:
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
         raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
-    rows = [(session, m) for session, m in rows if m.context == rows[-1][1].context]
+    searched = next((m.context for _, m in reversed(rows) if SETTINGS not in m.environment), rows[-1][1].context)
+    confirmed, context = None, searched
+    for session in dict.fromkeys(session for session, m in reversed(rows) if m.context == searched):
+        if confirmed := _confirmed_alike(kb, session, job):
+            context = [m.context for name, m in rows if name == session][-1]
+            break
+    tried = _tried(_of_context(rows, searched))
+    rows = _of_context(rows, context)
     reference = equivalence.Reference(check_of(job), default.id)
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
     rows = [(session, reference.rejudge(m)) for session, m in rows]
-    confirmed = None
-    for session in dict.fromkeys(session for session, _ in reversed(rows)):
-        if confirmed := _confirmed_alike(kb, session, job):
-            break
-    return _best(job, space.recipes, rows, confirmed)
+    return _best(job, space.recipes, rows, confirmed, tried)
+
+
+def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
+    """Those that can be compared: a confirmation that trains as the person does is of a context of its own."""
+    return [(session, m) for session, m in rows if m.context == context]
+
+
+def _tried(rows: list[tuple[str, Measurement]]) -> int:
+    return len({m.configuration.id for _, m in rows})
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
@@ -103,8 +118,9 @@ def _best(
     recipes: list[Configuration],
     rows: list[tuple[str, Measurement]],
     confirmed: Confirmed | None,
+    tried: int,
 ) -> Best:
-    """`recipes`: the first is the default."""
+    """`recipes`: the first is the default; `rows`: of one context; `tried`: configurations that were measured."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -128,22 +144,26 @@ def _best(
     if confirmed is not None and confirmed.gain is not None:
         gain = confirmed.gain
     best_configuration = groups[winner][0].configuration
+    best = _measured(job, groups[winner], confirmed.value if confirmed else None)
+    beside = None
+    if base is not None:
+        beside = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
+    said = {winner: best, **({default.id: beside} if beside else {})}
+    worst = max(medians, key=medians.__getitem__)
     return Best(
         job=job.name,
         metric=job.objective.metric,
         context=rows[-1][1].context,
         environment=rows[-1][1].environment,
         sessions=list(dict.fromkeys(session for session, _ in rows)),
-        best=_measured(job, groups[winner], confirmed.value if confirmed else None),
-        default=_measured(job, groups[default.id], confirmed.default_value if confirmed else None)
-        if base is not None
-        else None,
+        best=best,
+        default=beside,
         reference=called,
-        worst=_measured(job, groups[max(medians, key=medians.__getitem__)]),
+        worst=said.get(worst) or _measured(job, groups[worst]),
         gain=gain,
         low=confirmed.low if confirmed else None,
         high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, called, len(groups[winner]), len(groups))
+        evidence=_evidence(confirmed, called, len(groups[winner]), tried)
         + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, default, best_configuration),

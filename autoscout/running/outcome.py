@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.running import results, symptoms
+from autoscout.running import causes, results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
@@ -88,6 +88,9 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     codes = {rank: code for rank, code in outcome.codes.items() if code > 0}
     if codes:
         rank, code = min(codes.items())
+        said = filter(None, map(causes.judge, causes.exceptions(logs.get(rank, ""), stepped=True)))
+        if (found := next(said, None)) is not None:
+            return _of_symptom(found, f"rank {rank}", "", {}, folder)
         last = results.log_tail(folder, rank)
         return "error", f"rank {rank} ended with exit code {code}: {_trim(last)} (log: {folder}/rank-{rank}.log)"
     if outcome.launcher_code is not None and outcome.launcher_code < 0:
@@ -125,11 +128,18 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return _of_symptom(found, who, error.message, error.memory, folder)
     if _contains(error, _NOT_A_NUMBER):
         return "wrong", _sentence(error, folder)
+    file = causes.last_file(error.traceback)
+    raised = causes.Raised(type=error.type, message=error.message, file=file, stepped=error.steps > 0)
+    if (spoken := causes.judge(raised)) is not None:
+        if spoken.symptom.status == "infrastructure":
+            return _of_symptom(spoken, who, error.message, {}, folder)
+        return spoken.symptom.status, _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
         return "error", _sentence(error, folder)
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
-    refused = error.phase in _REFUSING_PHASES or first_step
+    raised_there = error.type != "RuntimeError" or "/megatron/" in file
+    refused = raised_there and not causes.below(file) and (error.phase in _REFUSING_PHASES or first_step)
     return "invalid" if refused else "error", _sentence(error, folder)
 
 
@@ -144,6 +154,8 @@ def _of_symptom(
         return "oom", f"{cause} (logs: {folder})"  # the device was empty: more was asked for than there is
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
+    if not symptom.sign:
+        cause = f"{symptom.about}: {cause}"
     return symptom.status, f"{cause} (logs: {folder})"
 
 

@@ -24,8 +24,11 @@ class Symptom(msgspec.Struct, frozen=True):
 _PACKAGES = "reinstall it for this version of torch and this GPU, in the interpreter of launch.python"
 OUT_OF_MEMORY = Symptom(
     "oom",
-    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
-    r"|Failed to CUDA (?:host )?[mc]alloc|can't allocate memory|Cannot allocate memory|std::bad_alloc",
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED(?![\s\S]*(?:device-side assert|illegal memory))"
+    r"|Failed to CUDA (?:host )?[mc]alloc|can't allocate memory|Cannot allocate memory|std::bad_alloc"
+    r"|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED"
+    r"|not enough memory: you tried|running low on memory|OOMKilled|invoked oom-killer|Out of memory: Kill",
     "out of memory",
 )
 # The machine's, in this order: what is said of a device comes before what follows from it.
@@ -47,7 +50,8 @@ MACHINE = (
         "infrastructure",
         r"shared memory (?:segment|object|limit)|(?:insufficient|out of) shared memory|posix_fallocate failed"
         r"|failed to extend /dev/shm|[Bb]us error|SIGBUS|No space left on device|Disk quota exceeded"
-        r"|Read-only file system|Stale file handle|Input/output error|Transport endpoint is not connected",
+        r"|Read-only file system|Stale file handle|Input/output error|Transport endpoint is not connected"
+        r"|PytorchStream(?:Reader|Writer) failed",
         "no room in /dev/shm or on a disk",
         "make room there; a container gets more by `--shm-size=16g`",
     ),
@@ -59,7 +63,8 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|Failed to bind NVLink SHARP"
+        r"|NVLS[^\n]*Multicast[^\n]*fail|nvidia-imex",
         "the GPUs' NVSwitch fabric is not up",
         "start the fabric manager of the driver's own version (`systemctl start nvidia-fabricmanager`)",
     ),
@@ -67,20 +72,23 @@ MACHINE = (
         "infrastructure",
         r"driver version is insufficient|forward compatibility was attempted|[Uu]nsupported display driver"
         r"|driver on your system is too old|(?:Driver/library|driver/library|kernel module) version mismatch"
-        r"|CUDA_ERROR_(?:COMPAT|UNSUPPORTED_PTX)\w*|API mismatch",
+        r"|CUDA_ERROR_(?:COMPAT|UNSUPPORTED_PTX)\w*|API mismatch|named symbol not found"
+        r"|not supported in the installed CUDA driver|OS call failed",
         "the driver does not fit this build of torch, or its own libraries",
         "update the NVIDIA driver (and restart the machine after an update), or install a torch for an older CUDA",
     ),
     Symptom(
         "infrastructure",
-        r"invalid device ordinal",
+        r"invalid device ordinal|(?i:not enough (?:slots|gpus|devices) )"
+        r"|(?i:number of (?:required |available )?gpus\b[^\n]{0,60}\bavailable|number of available gpus)",
         "there are fewer GPUs than ranks",
         "check CUDA_VISIBLE_DEVICES, that no GPU was lost (`nvidia-smi`), and that the scheduler gave this job as many",
     ),
     Symptom(
         "infrastructure",
-        r"No CUDA GPUs are available|no GPUs found|CUDA driver initialization failed|no CUDA-capable device"
-        r"|Found no NVIDIA driver|CUDA unknown error|Cuda failure 999"
+        r"(?i:\bno (?:cuda |nvidia )?(?:gpus?|cuda devices?)(?: devices?)? (?:were |was |are |is )?"
+        r"(?:found|available|detected|visible))|CUDA driver initialization failed|no CUDA-capable device"
+        r"|Found no NVIDIA driver|CUDA (?:error: )?unknown error|Cuda failure 999"
         r"|(?:Cuda failure|CUDA error:) '?initialization error"
         r"|Error\b[^\n]*libcuda\.so|(?:Failed to|Can't) initialize NVML|NVML: Failed|nvml\w+\(\) failed"
         r"|(?i:nvidia-smi has failed)|Failed to infer device type"
@@ -89,6 +97,12 @@ MACHINE = (
         "torch finds no GPU",
         "check the driver (`nvidia-smi`), the container's flags (`--gpus all`) and CUDA_VISIBLE_DEVICES, and that "
         "torch is no build for CPUs",
+    ),
+    Symptom(
+        "infrastructure",
+        r"Error response from daemon|nvidia-container-cli|OCI runtime|container start failed|pyxis: (?:error|couldn't)",
+        "the container does not start",
+        "start the image by hand; its runtime says more (`nvidia-container-cli info`)",
     ),
     Symptom(
         "infrastructure",
@@ -118,7 +132,7 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"undefined symbol|(?m:^lib\S+|Error\b[^\n]*): cannot open shared object file"
-        r"|SUBLIBRARY_LOADING_FAILED|Could not load library"
+        r"|SUBLIBRARY_LOADING_FAILED|Could not (?:find|load) [^\n]*(?:library|binary|extension)\b"
         r"|Unable to load any of|[`'](?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|mismatches the version that was used"
         r"|(?:compiled|built) (?:using|with|against) (?:NumPy|a different|different|PyTorch|torch|CUDA)"
         r"|numpy\.dtype size changed|binary incompatibility|invalid ELF header",
@@ -135,7 +149,8 @@ MACHINE = (
     ),
     Symptom(
         "infrastructure",
-        r"device kernel image is invalid|no kernel image is available|PTX was compiled with an unsupported"
+        r"device kernel image is invalid|invalid device function|no kernel image is available"
+        r"|PTX was compiled with an unsupported"
         r"|is not compatible with the current PyTorch installation|Unsupported gpu architecture",
         "a package has no kernels for this GPU",
         _PACKAGES,
@@ -149,17 +164,42 @@ MACHINE = (
     Symptom(
         "infrastructure",
         r"NCCL WARN NET/|NCCL WARN socket\w*: (?:.*failed|.*error)|ibv_\w+ failed|ncclSystemError"
-        r"|unhandled system error"
+        r"|unhandled system error|internal error - please report|Proxy Call to rank \d+ failed"
         r"|No route to host|Network is unreachable|client socket has (?:timed out|failed)|workers joined"
         r"|Rendezvous(?:Timeout|Connection|Closed)Error|Name or service not known|name resolution|getaddrinfo"
         r"|NODE_FAIL|DUE TO NODE FAILURE|exceeded error retry count|socketStartConnect|in store based barrier"
-        r"|No socket interface found|no interface found|Unable to find interface",
+        r"|No socket interface found|no interface found|Unable to find interface|NCCL WARN NET/\w+ [^\n]*(?:fail|error)"
+        r"|WARN [^\n]*(?i:bootstrap|connect|socket|interface)[^\n]*(?i:failed|no socket|timed out|refused|unreachable)"
+        r"|UCX +ERROR|mlx5[^\n]*completion with error|lost communication with a remote daemon"
+        r"|error occurred in MPI_Init|(?:PMI\w*|ORTE|PRTE)[ _]ERROR|(?:orte|opal|prte)_init failed"
+        r"|Could not resolve hostname|Host key verification failed|Permission denied \(publickey",
         "the network between the ranks fails",
         "check links, names and routes (`ibstat`, `ip link`), or name the interface in NCCL_SOCKET_IFNAME; "
         "NCCL_DEBUG=WARN says more",
     ),
 )
-SYMPTOMS = (OUT_OF_MEMORY, *MACHINE)
+SCHEDULER = (
+    Symptom("oom", r"low on resource: memory|MemoryPressure", "Kubernetes evicted it for memory"),
+    Symptom("killed", r"\bReason: +(?:Evicted(?![\s\S]{0,80}memory)|Preempt\w+)", "Kubernetes took the node away"),
+    Symptom(
+        "oom",
+        r"(?:slurmstepd: error: [^\n]*?)?oom[-_]kill event|\bOut Of Memory\b|OOM Killed",
+        "Slurm ended it for memory",
+    ),
+    Symptom(
+        "killed",
+        r"CANCELLED AT \S+ (?:DUE TO (?:TIME LIMIT|PREEMPTION)|\*\*\*)|DUE TO TIME LIMIT|DUE TO PREEMPTION",
+        "Slurm ended the allocation",
+    ),
+    Symptom(
+        "infrastructure",
+        r"(?:srun|slurmstepd|salloc|sbatch|slurm_load\w*): (?:error|fatal): (?!.*(?:Exited with exit code|Terminated"
+        r"|Killed|Aborted|Segmentation|Job step aborted|CANCELLED))",
+        "Slurm could not run it",
+        "ask Slurm why (`scontrol show job`, `sinfo -R`), and start in an allocation that runs `srun hostname`",
+    ),
+)
+SYMPTOMS = (OUT_OF_MEMORY, *SCHEDULER, *MACHINE)
 IMPORTS = Symptom(
     "infrastructure",
     "",
@@ -172,11 +212,21 @@ STARTING = Symptom(
     "the ranks do not come together",
     "check the driver and the network between them; NCCL_DEBUG=WARN and TORCH_DISTRIBUTED_DEBUG=DETAIL say more",
 )
+FILES = Symptom(
+    "infrastructure",
+    "",
+    "a file, a permission or a service is missing",
+    "see that what the message names exists, can be read by this user, and can be reached from this node",
+)
 SHARED_MEMORY = next(s for s in MACHINE if "/dev/shm" in s.sign)
 BROKEN_GPU = next(s for s in MACHINE if "Xid" in s.sign)
 BY_OTHERS = next(s for s in MACHINE if s.about.startswith("another process"))
 _SIGNS = [re.compile(symptom.sign) for symptom in SYMPTOMS]
 _HUNG = re.compile(r"Watchdog caught collective operation timeout[^\n]*?OpType=(\w+)")
+_WAITED = re.compile(
+    r"Heartbeat monitor timed out|watchdog got stuck|NCCL operations have failed or timed out|Timeout at NCCL work"
+    r"|[mM]onitoredBarrier[^\n]*timed? ?out"
+)
 _SIZE = r"([\d.]+) ([KMG]i)B"
 _FULL = re.compile(
     rf"Tried to allocate {_SIZE}.*?total capacity of {_SIZE} of which {_SIZE} is free"
@@ -209,7 +259,9 @@ def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
 def hung(text: str) -> str:
     """The collective that a watchdog gave up, such as ALLREDUCE; "" if it says nothing of the kind."""
     match = _HUNG.search(text)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    return "a collective" if _WAITED.search(text) else ""
 
 
 def taken_by_others(text: str, memory: dict[str, float]) -> float:
@@ -238,7 +290,7 @@ def sentence(symptom: Symptom, cause: str) -> str:
 def named(evidence: str) -> Symptom | None:
     """The machine's symptom that an experiment's evidence was made from."""
     return next(
-        (s for s in (*SYMPTOMS, IMPORTS, STARTING) if s.status == "infrastructure" and s.about in evidence), None
+        (s for s in (*SYMPTOMS, IMPORTS, STARTING, FILES) if s.status == "infrastructure" and s.about in evidence), None
     )
 
 

@@ -88,6 +88,13 @@ class Inputs(SimpleNamespace):
 
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
+# Parts of a layer that selective recomputation repeats, by Megatron-core's names for its modules.
+MODULES = {
+    "again_core": ("core_attn",),
+    "again_block": ("mlp", "moe"),
+    "again_activation": ("moe_act",),
+    "again_norms": ("layernorm",),
+}
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0}  # flex: DeepEP
 
@@ -108,6 +115,7 @@ def complete(columns: Columns) -> Inputs:
     x["ar_method"] = _codes(columns.get("ar_method", "uniform"), METHOD, "ar_method")
     x["dispatcher"] = _codes(columns.get("dispatcher", "alltoall"), DISPATCHER, "dispatcher")
     x["attention"] = _attention(columns.get("attention", ""), x["te"])
+    x |= _modules(columns, x["ar"], x["attention"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
     x["dtype"] = _dtype(columns)
     x["gated"] = _given(columns, "gated", _gated(columns, x))
@@ -178,6 +186,18 @@ def _attention(value: Any, te: np.ndarray) -> np.ndarray:
         codes[names == name] = code
     # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.
     return np.where(np.isnan(codes), np.where(te > 0, ATTENTION["flash"], ATTENTION["unfused"]), codes)
+
+
+def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[str, np.ndarray]:
+    """1 where a part is repeated. Where nobody says which, selective is what it was when attention was not fused."""
+    if "ar_modules" not in columns:
+        return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
+    said = [f"+{name}+" for name in np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))]
+    found = {}
+    for part, names in MODULES.items():
+        named = np.array([any(f"+{name}+" in each for name in names) for each in said])
+        found[part] = 1.0 * ((ar == AR["selective"]) & named)
+    return found
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:

@@ -29,7 +29,12 @@ class Times(NamedTuple):
 
     forward: Array
     backward: Array
-    core: Array  # the attention core's share of forward: what selective recomputation repeats
+    # Shares of forward that selective recomputation may repeat: the attention core, the feed-forward block with its
+    # activation, the activation alone, the norms.
+    core: Array
+    block: Array
+    activation: Array
+    norms: Array
     tp_forward: Array
     tp_backward: Array
     cp: Array  # forward; the backward pass sends twice as much
@@ -48,7 +53,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     projections = _linear(hw, x, tokens, qkv, x.hidden) + _linear(hw, x, tokens, x.hidden, attended)
     core, core_backward = _attention(hw, x)
     feed_forward, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
-    plain_forward, plain_backward = _elementwise(hw, x, own, b)
+    plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
     forward = projections.forward + core + feed_forward.forward + plain_forward + beside
@@ -61,6 +66,9 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         forward=forward,
         backward=backward,
         core=core,
+        block=feed_forward.forward + activation,
+        activation=activation,
+        norms=norms,
         tp_forward=tp_forward,
         tp_backward=tp_backward,
         cp=_context_parallel(topology, x, tokens, b),
@@ -88,6 +96,9 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         forward=forward,
         backward=backward,
         core=zero,
+        block=zero,
+        activation=zero,
+        norms=zero,
         tp_forward=np.where(x.sp > 0, gathered, 0) + scalars,
         tp_backward=topology.all_reduce(tokens * x.hidden * b, x.tp, np.ones(1)),
         cp=zero,
@@ -195,8 +206,9 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> Array:
     return np.where(x.lora > 0, memory_bound(hw, 3.0 * moved, hw.elementwise.bandwidth), 0.0)
 
 
-def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array]:
-    """Two norms, two residual additions (with bias and dropout) and the activation between the two products."""
+def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
+    """Two norms, two residual additions (with bias and dropout) and the activation between the two products: forward,
+    backward, and of forward the activation and the norms."""
     e = hw.elementwise
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
@@ -207,7 +219,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
-    return norms + residual, norms_backward + residual_backward
+    return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms
 
 
 def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array, Array]:

@@ -245,12 +245,12 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
-    plain, scores = _layer_bytes(x, b, tokens, own)
+    plain, scores, again = _layer_bytes(x, b, tokens, own)
     inputs = b * own * x.hidden  # what a recomputed layer keeps
-    whole, _ = recomputed(x)
+    whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
-    working = np.where(whole > 0, (plain + scores) * group, 0.0)
+    working = np.where(whole > 0, (plain + scores) * group, again)
     stage = np.ceil((layers - frozen_layers(x)) / x.vpp) * kept
     if np.any(_cut(x)):
         of_stage, again = _kept_operators(x, b, tokens, own)
@@ -288,11 +288,11 @@ def _eager(x: Inputs) -> Array:
     return (x.lora > 0) & (x.te == 0)
 
 
-def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
-    """What one layer keeps of one micro batch, without and of the score matrix. Split by tp only: queries, keys,
-    values, the attention's output, and the feed-forward block's inner tensors. Everywhere (or split by sp): inputs and
-    outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of adapters in
-    plain PyTorch: see NORM."""
+def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array, Array]:
+    """What one layer keeps of one micro batch, without and of the score matrix, and what selective recomputation makes
+    again of it. Split by tp only: queries, keys, values, the attention's output, and the feed-forward block's inner
+    tensors. Everywhere (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep
+    their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     eight = x.dtype == "fp8"
     product = 1.0 if eight else b
@@ -308,8 +308,15 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
     scores = tokens * x.heads * x.seq_len / x.tp * (b + (b + 1) * x.dropout)
-    unfused = np.where((x.attention == 0) & (x.ar != 1), scores, 0.0)
-    return stream + attended + np.where(x.experts > 0, sparse, dense) + copies, unfused
+    unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
+    inner = np.where(x.experts > 0, sparse, dense)
+    activated = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
+    again = np.where(x.again_block > 0, inner + product * own * h, x.again_activation * activated)
+    again = again + x.again_norms * product * own * h
+    twice = (
+        x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
+    )  # its output, saved by both sides
+    return stream + attended + inner + copies + twice - again, unfused, again
 
 
 def _buffers(x: Inputs, b: float) -> Array:

@@ -20,15 +20,18 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | 
     """The stage of ⌈layers / pp⌉ layers, and with the head if it is the last one."""
     layers = np.ceil(x.layers / x.pp)
     back = layers - frozen_layers(x)
-    again, core = recomputed(x)
+    again = recomputed(x)
     compute = layers * layer.forward + back * layer.backward
-    repeated = back * (again * layer.forward + core * layer.core)
-    tp = layers * layer.tp_forward + back * (again * layer.tp_forward + layer.tp_backward)
+    parts = x.again_core * layer.core + x.again_norms * layer.norms
+    parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
+    repeated = back * (again * layer.forward + parts)
+    gathers = again + 0.5 * x.again_block  # a block's two collectives, of the layer's four
+    tp = layers * layer.tp_forward + back * (gathers * layer.tp_forward + layer.tp_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp)
     # Attention over one block of keys hides the next block's journey round the ring.
     rounds = layers + 2 * back  # the backward pass sends twice as much
     cp = np.maximum((rounds + back * again) * layer.cp - 0.5 * rounds * layer.core, 0.2 * rounds * layer.cp)
-    ep = (layers + back * (1 + again)) * layer.ep
+    ep = (layers + back * (1 + again + x.again_block)) * layer.ep
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
     waits = (layers + back * again) * _waits(hw, layer.host_forward, forward)
@@ -61,14 +64,13 @@ def total(parts: Parts) -> Array:
     return sum((parts[name] for name in IN_STAGE), np.zeros(1))
 
 
-def recomputed(x: Inputs) -> tuple[Array, Array]:
-    """Shares of the layers that run forward twice: wholly, and only their attention core."""
+def recomputed(x: Inputs) -> Array:
+    """Share of the layers that wholly run forward twice."""
     per_chunk = np.maximum(x.layers / (x.pp * x.vpp), 1)
     block = np.clip(x.ar_layers / per_chunk, 0, 1)
     full = np.where(x.ar_method == 1, block, 1.0)
     whole = np.where(x.ar == 2, full, 0.0)
-    whole = np.where(np.isnan(x.recomputed), whole, x.recomputed)
-    return whole, np.where((x.ar == 1) & (x.attention == 0), 1.0, 0.0)
+    return np.where(np.isnan(x.recomputed), whole, x.recomputed)
 
 
 def embedding(hw: Hardware, x: Inputs) -> Array:

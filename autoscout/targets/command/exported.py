@@ -116,6 +116,6 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
 def _why(job: Job, ended: Ended, folder: Path, limit: float, said: int, iterations: int) -> str:
     log = folder / "output.log"
     lacking = f"it said {said} of {iterations} iterations"
-    _, evidence = classify(ended, log, preset_of(job).failure, limit, 0, lacking)
+    _, evidence = classify(ended, log, preset_of(job).failure, limit, 0, lacking, said > 0)
     said_last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
     return f"the exported launch does not work here: {evidence.partition(' (log:')[0]}; it last said: {said_last[:200]}"

@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.running import symptoms
+from autoscout.running import causes, symptoms
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
 # Stricter than running/symptoms.py: a script may speak of memory, catch that and fail for another reason.
 _OUT_OF_MEMORY = re.compile(
-    r"(?i:cuda out of memory|hip out of memory)|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure 2 'out of memory'|CUDA_ERROR_OUT_OF_MEMORY"
+    r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
+    r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|Failed to CUDA calloc|Cuda failure (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY"
     r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
     re.MULTILINE,
 )
@@ -31,15 +32,25 @@ _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
+# torchrun and DeepSpeed of a process that a signal ended.
+_CHILD_SIGNAL = re.compile(
+    r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
+)
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes of the log that are looked at, at each end
 
 
 def classify(
-    ended: Ended, log: Path, known: Iterable[FailureText], timeout_s: float, oom_kills: int, missing: str
+    ended: Ended,
+    log: Path,
+    known: Iterable[FailureText],
+    timeout_s: float,
+    oom_kills: int,
+    missing: str,
+    stepped: bool,
 ) -> tuple[Status, str]:
     """(status, evidence) of a run without a complete result. `missing`: what of it is not there, and which lines came
-    nearest; `oom_kills`: the kernel's, meanwhile."""
+    nearest; `oom_kills`: the kernel's, meanwhile; `stepped`: it said an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -59,11 +70,12 @@ def classify(
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     failed = ended.code != 0
-    if (failed or cause) and (found := _Said(text, how, where).cause(known)):
+    if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found
-    if ended.code == -signal.SIGBUS:  # memory that was mapped, but could not be had
+    died = _signal_of(ended.code, text)
+    if died == signal.SIGBUS:  # memory that was mapped, but could not be had
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
-    if ended.code == -signal.SIGKILL:
+    if died == signal.SIGKILL:
         if oom_kills:
             return "oom", f"{how}: the kernel ran out of memory {where}"
         return "killed", f"{how}, from outside {where}"
@@ -79,25 +91,43 @@ class _Said(NamedTuple):
     text: str
     how: str
     where: str
+    stepped: bool
 
     def cause(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-        return self._of_memory() or self._of_the_machine() or self._of_the_preset(known) or self._of_collectives()
+        return (
+            self._of_memory()
+            or self._of_the_machine()
+            or self._of_the_preset(known)
+            or self._of_collectives()
+            or self._of_exceptions()
+        )
 
     def _of_memory(self) -> tuple[Status, str] | None:
         match = _OUT_OF_MEMORY.search(self.text)
         if match is None:
             return None
         line = self._line(match)
+        if symptoms.find(line, symptoms.MACHINE):  # of a card or a lock, not of a GPU or the host
+            return None
         if others := symptoms.taken_by_others(self.text, {}):
             cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
             return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, cause)} {self.where}"
         return "oom", f"{self.how}: {line} {self.where}"
 
     def _of_the_machine(self) -> tuple[Status, str] | None:
-        found = symptoms.find(self.text, symptoms.MACHINE)
-        if found is None:
-            return None
+        found = symptoms.find(self.text, (*symptoms.SCHEDULER, *symptoms.MACHINE))
+        return self._told(found) if found else None
+
+    def _of_exceptions(self) -> tuple[Status, str] | None:
+        """Of the first whose evidence speaks for anything."""
+        raised = causes.exceptions(self.text, self.stepped)
+        found = next(filter(None, map(causes.judge, raised)), None)
+        return self._told(found) if found else None
+
+    def _told(self, found: symptoms.Found) -> tuple[Status, str]:
         cause = f"{self.how}: {_trim(found.line)}"
+        if found.symptom.status != "infrastructure":
+            return found.symptom.status, f"{cause}: {found.symptom.about} {self.where}"
         return "infrastructure", f"{symptoms.sentence(found.symptom, cause)} {self.where}"
 
     def _of_the_preset(self, known: Iterable[FailureText]) -> tuple[Status, str] | None:
@@ -127,7 +157,7 @@ def died_of(
     if not (cause := _cause(rest)):
         return None
     how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
-    return _Said("\n".join(rest), how, where).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
+    return _Said("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:
@@ -163,6 +193,14 @@ def _cause(lines: list[str]) -> str:
         if found and not _SECONDARY.search(line):
             return found[1]
     return ""
+
+
+def _signal_of(code: int | None, text: str) -> int:
+    """What ended the command (a shell says 128 + n) or, as its launcher tells, a process of it; 0: no signal."""
+    if code is not None and (code < 0 or 128 < code < 160):
+        return -code if code < 0 else code - 128
+    said = _CHILD_SIGNAL.search(text)
+    return int(next(filter(None, said.groups()))) if said else 0
 
 
 def _signal(code: int | None) -> str:

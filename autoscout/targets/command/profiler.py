@@ -122,7 +122,9 @@ class CommandProfiler:
                 return msgspec.structs.replace(told, evidence=note)
             return told
         lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
-        status, evidence = classify(ended, log, preset_of(job).failure, job.launch.timeout_s, kills, lacking)
+        stepped = reader.first_at is not None
+        known = preset_of(job).failure
+        status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
 
     def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:

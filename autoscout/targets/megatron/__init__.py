@@ -23,7 +23,9 @@ class Megatron(Target):
     tasks = ("pretrain", "finetune")
     about = "training with Megatron-core"
     needs_model = True
-    proven = "megatron-core 0.16.1, torch 2.13.0, CPU ranks over gloo"
+    proven = (
+        "megatron-core 0.16.1: torch 2.13.0, CPU ranks over gloo; torch 2.11.0 and Transformer Engine 2.11.0, one H100"
+    )
     packages = ("torch", "megatron-core")
     how = "pip install torch megatron-core==0.16.1, or name an interpreter that has them in launch.python"
 

@@ -4,17 +4,22 @@ import re
 import signal
 from pathlib import Path
 
-from autoscout.running import results, symptoms
+from autoscout.running import causes, results, symptoms
 from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from kb.records import Status
 
 # Memory that does not suffice is named in many ways; of the KV cache it is said when the engine starts.
-_KV_TOO_SMALL = ("No available memory for the cache blocks", "larger than the available KV cache memory")
+_KV_TOO_SMALL = (
+    "No available memory for the cache blocks",
+    "larger than the available KV cache memory",
+    "be stored in KV cache",
+)
 _OUT_OF_MEMORY = (
     *("out of memory", "OutOfMemoryError", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
     *("is less than requested memory for kv", "is less than desired", "No available shared memory"),
 )
+_REFUSING_TYPES = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "TypeError", "UsageError")
 _BROKEN = ("CUDA error", "NCCL error", "CUBLAS_STATUS", "EngineDeadError", "No space left on device")
 # What a process reports because another one has failed.
 _SECONDARY = (
@@ -94,7 +99,25 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
     if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
-    if error.phase in ("config", "build") and not any(said in text for said in _BROKEN) and error.type != "OSError":
+    spoken = causes.judge(
+        causes.Raised(
+            type=error.type,
+            message=error.message,
+            file=causes.last_file(error.traceback),
+            stepped=error.phase == "load",
+        )
+    )
+    if spoken is not None and spoken.symptom.status == "infrastructure":
+        return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
+    if spoken is not None and spoken.symptom.status != "invalid":
+        return spoken.symptom.status, f"vLLM failed {where}: {error.type}: {cause}: {spoken.symptom.about} {log}"
+    refused = spoken is not None or error.type in _REFUSING_TYPES
+    if (
+        refused
+        and error.phase in ("config", "build")
+        and not any(said in text for said in _BROKEN)
+        and error.type != "OSError"
+    ):
         return "invalid", f"vLLM refused it {where}: {cause} {log}"
     return "error", f"vLLM failed {where}: {error.type}{': ' + cause if cause else ''} {log}"
 

@@ -50,7 +50,7 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
 @pytest.mark.parametrize(
     ("how", "status", "evidence"),
     [
-        ("crash", "error", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
+        ("crash", "invalid", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
         ("piped", "error", "exit code 0, but after 2 of 10 iterations it said: ValueError: the data has ended"),
@@ -81,7 +81,7 @@ def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_p
         "SIGTERM\nTraceback (most recent call last):\nSignalException: Process 7 got signal: 15\n"
     )
     ended = Ended(code=None, seconds=120.0, first_output_s=1.0, timed_out=True)
-    status, evidence = classify(ended, log, [], 120.0, 0, "")
+    status, evidence = classify(ended, log, [], 120.0, 0, "", False)
     assert status == "timeout"
     assert "it last said: loading the data (log" in evidence
 

@@ -32,6 +32,7 @@ DENSE: list[dict[str, Any]] = [
     {"pp": 2, "vpp": 2, "overlap_p2p": True},
     {"dp": 4},
     {"dp": 2, **OVERLAPPED},
+    {"pp": 2, "vpp": 2, "overlap_p2p": True, "dp": 2, **OVERLAPPED},
     {"cp": 2},
     {"cp": 4},
     {"tp": 2, "cp": 2, "sp": True},

@@ -45,8 +45,15 @@ answered = 0
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args): pass
     def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 404)
+        told = HOW == "tells" and self.path.startswith("/server_info")
+        self.send_response(200 if told or self.path == "/health" else 404)
+        self.send_header("Content-Type", "application/json")
         self.end_headers()
+        if told:  # the parts and names of vLLM 0.32
+            scheduler = {"max_num_seqs": 4, "max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
+            cache = {"block_size": 16, "num_gpu_blocks": 500, "enable_prefix_caching": False}
+            parts = {"scheduler_config": scheduler, "cache_config": cache, "speculative_config": None}
+            self.wfile.write(json.dumps({"vllm_config": parts}).encode())
     def do_POST(self):
         global answered
         answered += 1
@@ -92,6 +99,20 @@ def test_a_server_that_behaves_is_measured(tmp_path: Path) -> None:
     measured = experiment(tmp_path, "well")
     assert measured.status == "ok", measured.evidence
     assert measured.metrics["kv_needed_tokens"] >= 24 + 6
+
+
+def test_what_a_server_made_of_its_arguments_is_read_back(tmp_path: Path) -> None:
+    measured = experiment(tmp_path, "tells")
+    assert measured.status == "ok", measured.evidence
+    told = json.loads((tmp_path / "0001" / "effective.json").read_text())
+    assert told["values"] == {
+        "scheduler.max_num_seqs": 4,
+        "scheduler.max_num_batched_tokens": 2048,
+        "scheduler.enable_chunked_prefill": True,
+        "cache.block_size": 16,
+        "cache.enable_prefix_caching": False,
+    }
+    assert told["kv_cache_tokens"] == 8000
 
 
 def test_a_port_that_somebody_took_meanwhile_is_not_the_configurations_fault(tmp_path: Path) -> None:

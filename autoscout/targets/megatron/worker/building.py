@@ -85,7 +85,7 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
     optimizer = get_megatron_optimizer(
         configs.optimizer(config["given"], _LEARNING_RATE), wrapped, use_gloo_process_groups=False
     )
-    _connect(shape, exchange.overlap_grad_reduce, wrapped, optimizer)
+    _connect(shape, exchange, wrapped, optimizer)
     return wrapped, optimizer
 
 
@@ -168,7 +168,7 @@ def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
     return spec
 
 
-def _connect(shape: TransformerConfig, overlap_grad_reduce: bool, chunks: list[Any], optimizer: Any) -> None:
+def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimizer: Any) -> None:
     """The hooks by which the schedule starts and ends communication, as Megatron-LM's train() sets them."""
 
     def for_chunks(hooks: list[Any]) -> Any:
@@ -176,9 +176,11 @@ def _connect(shape: TransformerConfig, overlap_grad_reduce: bool, chunks: list[A
 
     shape.grad_scale_func = optimizer.scale_loss
     shape.finalize_model_grads_func = finalize_model_grads
-    if overlap_grad_reduce:
+    if exchange.overlap_grad_reduce:
         shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
         shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])
+    if exchange.overlap_param_gather and exchange.align_param_gather:  # interleaved: the schedule gathers ahead
+        shape.param_sync_func = for_chunks([chunk.start_param_sync for chunk in chunks])
 
 
 def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None:
