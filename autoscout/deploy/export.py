@@ -27,11 +27,20 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     default = found.default.configuration if found.default else {}
     if not assignments:
         return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
-    space = JobSpace.of_job(job)
+    space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     other = completed(space, parse(space, assignments), winner)
     told = of_checkpoint(job, Configuration(default), other) if default else ""
     note = "not the winner: asked for with --config"
     return job, launch(job, other, space.name(other), note, told, found.environment)
+
+
+def _allowing(job: Job, named: list[str]) -> Job:
+    """A person who names a knob that has to be allowed allows it, for this launch."""
+    from autoscout.targets.jobs import declared
+
+    asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
+    allow = [*job.space.allow, *asking]
+    return msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, allow=allow))
 
 
 def launch(

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from autoscout.job.words import nearest_name
+from autoscout.running.torchrun import MEETING_PORT
 from autoscout.targets.launch import Launch, batch_head, exports, heading, program_lines
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError
-
-_RENDEZVOUS_PORT = 29500
 
 
 def render(target: Target, launch: Launch, form: str) -> str:
@@ -76,4 +75,4 @@ def _torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
 
 
 def _meeting(head: str) -> list[str]:
-    return ["--master-addr", head, "--master-port", str(_RENDEZVOUS_PORT)]
+    return ["--master-addr", head, "--master-port", str(MEETING_PORT)]

@@ -86,7 +86,7 @@ def _memory(job: Job, space: JobSpace) -> Finding:
     from autoscout.tuning.predict import predict
 
     try:
-        told = predict(job, {}, None).memory
+        told = predict(space, {}, None).memory
     except AutoscoutError as error:
         return Finding(subject="memory", ok=False, found=str(error))
     if told is None:

@@ -1,6 +1,7 @@
 """The fresh launcher: torchrun starts new processes for every experiment, as a user's own job would."""
 
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from autoscout.running import interpreter, processes, results
 from autoscout.running.outcome import Outcome
 from kb.records import Job
 
+MEETING_PORT = 29500  # where the launchers of several nodes meet, on the first
 _TICK_S = 0.05
 _LOOK_S = 1.0
 _GRACE_S = 5.0
@@ -24,6 +26,20 @@ def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: i
         *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
         *(str(worker), str(experiment)),
+    ]
+
+
+def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]) -> list[str]:
+    """What a person starts on several nodes, `ranks`: of each. One line for all where they are alike, with NODE set to
+    0, 1, …; else one for each. HEAD is the first one's address."""
+    alike = len(set(ranks)) == 1
+    places = [('"$NODE"', ranks[0])] if alike else [(str(node), own) for node, own in enumerate(ranks)]
+    head = shlex.join([*python, "-m", "torch.distributed.run"])
+    meeting = f'--master-addr "$HEAD" --master-port {MEETING_PORT} --max-restarts 0'
+    rest = shlex.join([str(worker), str(experiment)])
+    return [
+        f"{head} --nproc-per-node {own} --nnodes {len(ranks)} --node-rank {node} {meeting} {rest}"
+        for node, own in places
     ]
 
 

@@ -14,7 +14,7 @@ _LISTED = 100_000  # configurations, at most, of which all are asked for
 _START = 3_000  # rows of each kind of sample that a beam begins from
 _BEAM, _ALIKE = 48, 2  # rows that a round goes on from, and of these at most so many of one layout
 _ROUNDS, _PATIENCE = 40, 3  # at most; and without a better row before it ends
-_EVEN = 0.2  # share of a tilted sample's weights that is the same for all values
+_EVEN = 0.2
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:
@@ -23,12 +23,13 @@ def around(space: Space, rows: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros((0, len(space.knobs)), np.int16), *moved])
 
 
-def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """n valid rows drawn towards the values that rows of codes `good` have, knob by knob."""
+def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, even: float = _EVEN) -> np.ndarray:
+    """n valid rows drawn towards the values that rows of codes `good` have, knob by knob; `even`: share of the weights
+    that is the same for all values."""
     weight = {}
     for i, knob in enumerate(space.knobs):
         count = np.bincount(good[:, i] + 1, minlength=len(knob.values) + 1) / len(good)
-        weight[i] = (1 - _EVEN) * count + _EVEN / len(count)
+        weight[i] = (1 - even) * count + even / len(count)
     return space.sample_towards(weight, n, rng)
 
 

@@ -71,6 +71,10 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "memory_gib": min(memory_gib(node) for node in job.cluster.nodes),
         **(_serving(job) if job.task == "serve" else _training(job)),
     }
+    if job.task == "serve":
+        attributes["node_gpus"] = max(node.count for node in job.cluster.nodes)
+        some = range(1, attributes["node_gpus"] if attributes["cuda"] else 1)
+        attributes["engine_counts"] = tuple(sorted({*attributes["degrees"], *some}))
     if len(counts) == 1:
         attributes["gpus"] = job.devices
         if job.task == "serve":

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import msgspec
@@ -129,13 +129,18 @@ def profiler_of(job: Job) -> Profiler:
     return target_of(job).profiler(job)
 
 
+@cache
+def _simulators_of_packages() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group="autoscout.simulators")
+
+
 def simulators_of(job: Job) -> list[Member]:
     """Simulators of the job's objective that need no measured row, made anew: the target's, and what the functions that
     packages name under the entry points `autoscout.simulators` make of the job.
 
     Errors: AutoscoutError for a package that cannot be loaded."""
     found = target_of(job).simulators(job)
-    for entry in importlib.metadata.entry_points(group="autoscout.simulators"):
+    for entry in _simulators_of_packages():
         try:
             found = [*found, *entry.load()(job)]
         except Exception as error:  # a plug-in's own code

@@ -120,7 +120,8 @@ class Target:
         return batch
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none."""
+        """A shell command that runs one experiment by itself, for `--dry-run`; "" if there is none. On several nodes
+        a line for each, or one for all of them, where NODE is 0, 1, … and HEAD the first one's address."""
         return ""
 
     def shadow(

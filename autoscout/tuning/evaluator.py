@@ -9,6 +9,7 @@ simulators itself has asked them about the whole space before it asks for an exp
 each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
 """
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Literal
@@ -164,6 +165,8 @@ class Evaluator:
             return None  # the simulators err in this region, though not on the whole
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
+            if not math.isfinite(predicted):
+                return None  # nothing can be said of it
             event = Simulated(
                 configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
             )
@@ -199,9 +202,11 @@ class Evaluator:
         )
 
     def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
-        """`said`: what the ensemble and its members predicted."""
+        """`said`: what the ensemble and its members predicted; where that is no number, nothing is held against it."""
         assert self._ensemble is not None
         predicted, members = said
+        if not math.isfinite(predicted):
+            return
         metric = self.job.objective.metric
         measured = real.metrics.get(metric) if real.status == "ok" else None
         mape = self._guard.check(predicted, measured, real.configuration.knobs)

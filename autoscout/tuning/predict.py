@@ -64,10 +64,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Shadow | None = None  # where the configuration was traced before
 
 
-def predict(job: Job, given: Mapping[str, Value], kb: Path | None) -> Predicted:
-    """`kb`: None or a file that does not exist is an empty one. Errors: AutoscoutError; exit code 2 for an invalid
-    configuration, 1 where no member has anything to say."""
-    space = JobSpace.of_job(job)
+def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
+    """`given`: knobs; the others follow the reference. `kb`: None or a file that does not exist is an empty one.
+    Errors: AutoscoutError; exit code 2 for an invalid configuration, 1 where no member has anything to say."""
+    job = space.job
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []

@@ -36,7 +36,7 @@ def told(configuration: Configuration, status: Status, metrics: dict[str, float]
 def test_one_configuration_is_predicted_and_explained_without_a_list(job, space):
     assert not space.enumerable
     assert space.is_valid(expert_default(space))
-    found = predict(job, {"tp": 2}, None)
+    found = predict(space, {"tp": 2}, None)
     assert found.configuration["tp"] == 2
     assert found.value > 0
     assert found.memory is not None

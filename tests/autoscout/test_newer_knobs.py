@@ -1,6 +1,8 @@
 """Knobs that newer versions of Megatron-core have: off unless allowed, as Megatron's own classes and parser have them,
 and one sentence where the installed version lacks one."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -101,8 +103,9 @@ def test_a_layout_string_has_every_layer_once(layers, chunks, counted):
 
 def test_a_prediction_says_what_it_does_not_know():
     job = on_gpus(allow=["moments", "nccl_ctas"])
-    usual = predict(job, {"distopt": True}, None)
-    other = predict(job, {"distopt": True, "moments": "bf16", "nccl_ctas": 8}, None)
+    space = JobSpace.of_job(job)
+    usual = predict(space, {"distopt": True}, None)
+    other = predict(space, {"distopt": True, "moments": "bf16", "nccl_ctas": 8}, None)
     assert (usual.unpriced, other.unpriced) == ([], ["moments", "nccl_ctas"])
     assert usual.value == other.value
 
@@ -115,17 +118,39 @@ def test_deepseeks_layout_can_be_said():
     assert "--num-virtual-stages-per-pipeline-rank" not in found
 
 
-def test_what_the_installed_version_lacks_is_said_in_one_sentence(tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 0.12.3\n")
+def with_megatron(version: str, job: Job, folder: Path) -> Job:
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\necho {version}\n")
     python.chmod(0o755)
-    job = on_gpus()
-    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=str(python)))
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=str(python)))
+
+
+def test_a_knob_that_the_installed_version_lacks_is_said_in_one_sentence(tmp_path):
+    said = "megatron-core 0.10.1 has no account_for_embedding_in_pipeline_split, which came with 0.11"
+    (tmp_path / "old").mkdir()
+    assert notes(with_megatron("0.10.1", on_gpus(), tmp_path / "old")) == [f"stage_split is left out: {said}"]
+    job = with_megatron("0.12.3", on_gpus(), tmp_path)
     space = JobSpace.of_job(job)
-    said = "megatron-core 0.12.3 has no account_for_embedding_in_pipeline_split, which came with 0.13"
-    assert notes(job) == [f"stage_split is left out: {said}"]
+    assert notes(job) == []
     with pytest.raises(AutoscoutError, match=r"cuda_graph is left out: megatron-core 0\.12\.3 has no cuda_graph_impl"):
         parse(space, ["cuda_graph=attn"])
     with pytest.raises(AutoscoutError, match=r"\[space\] speaks of 'fsdp': fsdp is left out") as refused:
         JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits(fix={"fsdp": "optim"})))
     assert refused.value.exit_code == 2
+
+
+def test_a_value_that_the_installed_version_lacks_is_no_choice_and_says_why(tmp_path):
+    job = with_megatron("0.15.0", on_gpus("qwen3-30b-a3b", allow=["dispatcher"]), tmp_path)
+    space = JobSpace.of_job(job)
+    assert {"flex", "hybridep"}.isdisjoint(space.domain("dispatcher"))
+    lacks = "megatron-core 0.15.0 has no dispatcher = flex, which came with 0.16"
+    assert lacks in notes(job)
+    found = explain(space, parse(space, ["ep=8", "dispatcher=flex"]), expert_default(space))
+    assert [v.sentence for v in found.violations if v.rule == "L-dispatcher=flex"] == [lacks]
+    fixed = msgspec.structs.replace(job, space=SpaceLimits(fix={"dispatcher": "flex", "ep": 8}))
+    with pytest.raises(AutoscoutError, match=r"came with 0\.16") as refused:
+        JobSpace.of_job(fixed)
+    assert refused.value.exit_code == 3
+    (tmp_path / "new").mkdir()
+    newer = with_megatron("0.16.1", job, tmp_path / "new")
+    assert "flex" in JobSpace.of_job(newer).domain("dispatcher")

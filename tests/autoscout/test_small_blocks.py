@@ -26,7 +26,8 @@ def test_a_few_users_leave_the_smallest_batch(users):
 
 def test_the_papers_serving_job_has_a_simulator_on_either_kind_of_device():
     job = job_of("llama-3-8b-serve")
-    fast, slow = (predict(job, {kind: n}, None) for kind, n in (("a100", 8), ("a40", 4)))
+    space = JobSpace.of_job(job)
+    fast, slow = (predict(space, {kind: n}, None) for kind, n in (("a100", 8), ("a40", 4)))
     assert 0 < fast.value < slow.value
     assert fast.expected_error < 0.3
 

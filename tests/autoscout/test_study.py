@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from landscape import job_of, step_time
@@ -241,3 +242,14 @@ def test_every_strategy_can_be_given(tmp_path, name):
     asked = drive(study)
     best = study.best().configuration
     assert best in [configuration.knobs for configuration in asked]
+
+
+def test_what_no_simulator_can_predict_leaves_the_journal_whole(tmp_path):
+    job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    space = msgspec.structs.replace(job.space, fix={**job.space.fix, "spec": "ngram"})
+    job = msgspec.structs.replace(job, space=space, launch=msgspec.structs.replace(job.launch, repeats=1))
+    study = autoscout.Study(job, kb=tmp_path / "kb.duckdb", profiles=4)
+    while study.wants_more():
+        for i, configuration in enumerate(study.ask()):
+            study.tell(configuration, {job.objective.metric: 100.0 + i})
+    assert isinstance(events_of(tmp_path, study)[-1], SessionEnded)

@@ -62,8 +62,9 @@ def measure(name: str, steps: int, seeds: int) -> dict[str, float]:
     found["recipes"] = timed(lambda: space.recipes)
     given = space.sample(np.random.default_rng(1)).knobs
     simulators = Simulators(job, space, [])
-    found["first prediction"] = timed(lambda: predict(job, given, None))
-    found["prediction"] = timed(lambda: [predict(job, given, None) for _ in range(5)]) / 5
+    found["first prediction"] = timed(lambda: predict(space, given, None))
+    found["prediction"] = timed(lambda: [predict(space, given, None) for _ in range(5)]) / 5
+    found["prediction, space made anew"] = timed(lambda: predict(JobSpace.of_job(job), given, None))
     found["explanation"] = timed(lambda: explain(space, {"tp": 3}, space.reference))
     rng = np.random.default_rng(0)
     wanted = [space.sample(rng).knobs for _ in range(20)]

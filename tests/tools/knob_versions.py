@@ -50,11 +50,15 @@ def main(checkout: str) -> None:
         versions = {f: first(f, known) for f in fields}
         asked = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in knob.asks)
         newest = max((v for v in versions.values() if v[0] == "0"), key=lambda v: int(v[2:]), default="")
-        if knob.since and newest and int(knob.since[2:]) < int(newest[2:]):
+        offered = max([knob.since, *knob.later.values()], key=lambda v: int(v[2:] or 0))
+        if offered and newest and int(offered[2:]) < int(newest[2:]):
             print(f"{knob.name}: since {knob.since}, but {versions}")
-        if knob.since or asked:
+        if offered or asked:
+            since = [*([knob.since] if knob.since else []), *(f"{v} {n}" for v, n in knob.later.items())]
             said = ", ".join(f"`{f}` {v}" for f, v in versions.items()) or f"`{knob.sets}`"
-            rows.append(f"| `{knob.name}` | {said} | {knob.since} | {asked + ': ' + knob.asks_for if asked else ''} |")
+            rows.append(
+                f"| `{knob.name}` | {said} | {', '.join(since)} | {asked + ': ' + knob.asks_for if asked else ''} |"
+            )
     PAGE.write_text(_between(PAGE.read_text(), "megatron versions", "\n".join(rows)))
 
 

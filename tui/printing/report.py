@@ -57,7 +57,10 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo(f"✗ {problem}")
     for note in notes:
         click.echo(f"– {note}")
-    click.echo(f"launched as: {command}")
+    if "$HEAD" in command:
+        click.echo("launched as, on each node (HEAD is the first one's address, NODE is 0, 1, …):")
+    for line in command.splitlines():
+        click.echo(f"  {line}" if "$HEAD" in command else f"launched as: {line}")
     click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
 
 

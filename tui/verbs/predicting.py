@@ -35,7 +35,8 @@ def predict(
     from tui.printing import predictions
 
     job = load_job(job_file)
-    found = predicting.predict(job, parse(JobSpace.of_job(job), assignments), existing_kb(kb))
+    space = JobSpace.of_job(job)
+    found = predicting.predict(space, parse(space, assignments), existing_kb(kb))
     if as_json:
         _json(found)
     else:

@@ -77,6 +77,15 @@ class Feasibility:
         self._watched = features
         self._across = np.zeros((0, len(features[0])), dtype=np.float32)
 
+    def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
+        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        assert self._watched is not None
+        self._watched = _joined((self._watched[0][kept], self._watched[1][kept]), fresh)
+        known = self._across[:, kept]
+        if self._told is not None:
+            told = self._told[0][: len(known)], self._told[1][: len(known)]
+            self._across = np.concatenate([known, _covariance(told, fresh)], axis=1)
+
     def chance(self, importance: np.ndarray) -> np.ndarray:
         """(m,) in 0 … 1 of the watched rows; 1 while nothing failed. `importance` (m,) says which matter most."""
         if not self.failed or self._watched is None or self._told is None:

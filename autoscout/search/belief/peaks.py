@@ -105,7 +105,13 @@ class Memory:
     def watch(self, rows: Rows) -> None:
         """From now on `chance` speaks of these rows."""
         if len(self._values):
+            self._values = self._values[: len(self._vague)]  # what was told since the fit is taken in anew
             self._belief = Belief(self._posterior, self._measured, self._features(rows), self._vague)
+
+    def turn(self, kept: np.ndarray, fresh: Rows) -> None:
+        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        if self._belief is not None:
+            self._belief.turn(kept, self._features(fresh))
 
     def chance(self) -> np.ndarray | float:
         """(m,) that the watched rows fit; 1 while nothing is known."""

@@ -147,7 +147,7 @@ class Posterior:
         """Covariance of f between two sets of features: (|a|, |b|). Of a set with itself in double precision: distances
         of 0 must come out as 0 for the rough part."""
         if a is b:
-            a = b = a[0].astype(float), a[1].astype(float)
+            a = b = _double(a)
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
         r = np.sqrt(np.maximum(squares, 0))
         h = np.float32(self.theta.residual**2) * matern(r) + np.float32(self.theta.rough**2) * np.exp(-r)
@@ -176,10 +176,22 @@ class Belief:
         self.low = np.linalg.cholesky(k)
         self._vague = np.broadcast_to(np.asarray(vague, dtype=float), (n,))
         self._rows = np.empty((max(2 * n, n + 16), m), dtype=np.float32)  # L⁻¹ K(measured, candidates)
-        self._rows[:n] = solve_triangular(
-            self.low.astype(np.float32), posterior.kernel(measured, candidates), lower=True, check_finite=False
-        )
-        self._left = posterior.variance(candidates) - (self._rows[:n] ** 2).sum(axis=0)
+        self._rows[:n], self._left = self._reached(candidates)
+
+    def _reached(self, candidates: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """L⁻¹ K(measured, candidates), and the candidates' variances that are left."""
+        across = self.posterior.kernel(self.measured, candidates)
+        rows = solve_triangular(self.low.astype(np.float32), across, lower=True, check_finite=False)
+        return rows, self.posterior.variance(candidates) - (rows**2).sum(axis=0)
+
+    def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
+        """From now on it speaks of those candidates (places), and then of fresh ones, given by their features."""
+        n, old = len(self.low), self.candidates
+        rows, left = self._reached(fresh)
+        turned = np.empty((len(self._rows), len(kept) + len(left)), dtype=np.float32)
+        turned[:n] = np.concatenate([self._rows[:n, kept], rows], axis=1)
+        self._rows, self._left = turned, np.concatenate([self._left[kept], left])
+        self.candidates = np.concatenate([old[0][kept], fresh[0]]), np.concatenate([old[1][kept], fresh[1]])
 
     def append(self, row: tuple[np.ndarray, np.ndarray], vague: float = 0.0) -> None:
         """One more measured row, given by its features (1, …): a step of the Cholesky factorization."""
@@ -200,7 +212,7 @@ class Belief:
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """The next row of the Cholesky factor, and the variance of y that is left at it."""
-        across = self.posterior.kernel(row, self.measured)[0].astype(float)
+        across = self.posterior.kernel(_double(row), _double(self.measured))[0]  # what is nearly known needs each digit
         edge = solve_triangular(self.low, across, lower=True, check_finite=False)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
         return edge, max(left, 1e-6)
@@ -240,3 +252,7 @@ class Belief:
     def deviation(self) -> np.ndarray:
         """(m,): standard deviation of f."""
         return np.sqrt(np.maximum(self._left, 1e-10))
+
+
+def _double(features: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return features[0].astype(float), features[1].astype(float)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from autoscout.search import candidates
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.belief.prior_means import Mean, nothing
+from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 
@@ -27,8 +27,8 @@ _SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how m
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
-_SAMPLED, _FRESH, _ELITE = 4_000, 1_200, 100  # where the pool is a sample: candidates, new rows, what these lean to
-_BASES, _CLIMBS = 8, 2  # rows whose neighbours are looked at, and how often
+_RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
+_FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
@@ -69,7 +69,8 @@ class Model:
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
-        self._around: dict[int, np.ndarray] = {}  # row → those one knob beside it, where the pool is a sample
+        self.renewal = None if pool.complete else Renewal(pool, rng)
+        self._due = 0  # steps that renew the candidates
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -115,17 +116,26 @@ class Model:
         rows = self.rows
         if self.feasibility.failed:
             self.feasibility.fit()
+        fits = True  # one kind of work a step
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._refit(rows, pending)
+            self._due = _RENEWED
         elif self.memory.stale(_GROWTH):
             self.memory.fit()
             self.memory.watch(self._memory_rows(self.candidates))
+        else:
+            fits = False
         for row in rows[len(self._believed) :]:
             self._append(int(row))
             self._believed.append(int(row))
         for row in pending:
             self._append(row)
         self._look(pending)
+        if self.renewal is not None:
+            once = 0 if fits or not self._due else 1
+            for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
+                self._renew(self.renewal, rows)
+                self._look(pending)
         for member in self._active():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -151,15 +161,14 @@ class Model:
             z = member.mean.z[rows] / member.unit
             vague = self._vague(rows) / member.unit**2
             member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
-        self.memory.fit()
+        if self.pool.complete or not self._fitted_on:  # else in a step of its own
+            self.memory.fit()
         self._weigh(len(rows))
         self._believed = [int(row) for row in rows]
-        if self.pool.complete:
+        if self.pool.complete or not len(self._open(pending)):
             self.candidates = np.arange(len(self.pool))
             if len(self.pool) > _CANDIDATES:
                 self._choose_candidates(rows, pending)
-        else:
-            self._renew_candidates(rows, pending)
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
@@ -187,38 +196,25 @@ class Model:
         at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
-    def _renew_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
-        """Where the pool is a sample: the most promising of the candidates until now, of new rows from the whole space
-        and towards the values of what is good, and of what lies one knob beside the best and the most promising."""
-        pool, best = self.pool, rows[np.argsort(self.logs, kind="stable")[:_BASES]]
-        looked = self.candidates if len(self.candidates) else np.arange(len(pool))
-        gain = self._scored(looked, pending)
-        elite = looked[np.argsort(-gain, kind="stable")[:_ELITE]]
-        towards = candidates.towards(pool.space, pool.codes[np.concatenate([elite, best])], _FRESH, self.rng)
-        drawn = candidates.spread(pool.space, _FRESH // 4, self.rng)
-        beside = self._beside(best)
-        fresh = np.concatenate([self._added(towards), self._added(drawn), beside])
-        for climb in range(_CLIMBS + 1):
-            fresh = np.setdiff1d(fresh, looked)
-            looked, gain = np.concatenate([looked, fresh]), np.concatenate([gain, self._scored(fresh, pending)])
-            if climb < _CLIMBS:
-                fresh = self._beside(looked[np.argsort(-gain, kind="stable")[:_BASES]])
-        order = np.argsort(-gain, kind="stable")
-        others = self.rng.permutation(order[_SAMPLED * 5 // 8 :])[: _SAMPLED * 3 // 8]
-        self.candidates = np.unique(np.concatenate([looked[order[: _SAMPLED * 5 // 8]], looked[others], beside]))
+    def _cold(self) -> bool:
+        """Whether nothing was known of costs beforehand: no favourites to begin from, and nothing to ask about rows."""
+        return not any(m.mean.z.shape[1] for m in self.members)
 
-    def _added(self, codes: np.ndarray) -> np.ndarray:
-        rows = self.pool.add(codes)
+    def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
+        """Fresh candidates beside those until now, which the beliefs then speak of too."""
+        self._due = max(self._due - 1, 0)
+        best = rows[np.argsort(self.logs, kind="stable")]
+        promising = self.candidates[np.argsort(-self.gain, kind="stable")]
+        looked = renewal.rows(best, promising)
         self._grow()
-        return rows
-
-    def _beside(self, rows: np.ndarray) -> np.ndarray:
-        new = [row for row in rows.tolist() if row not in self._around]
-        moved = [candidates.around(self.pool.space, self.pool.codes[row][None]) for row in new]
-        if new:
-            ends = np.cumsum([len(each) for each in moved])
-            self._around |= dict(zip(new, np.split(self._added(np.concatenate(moved)), ends[:-1]), strict=True))
-        return np.concatenate([self._around[row] for row in rows.tolist()])
+        kept = renewal.kept(best, self.candidates, self.gain)
+        fresh = np.setdiff1d(looked, self.candidates[kept])
+        for member in self._active():
+            assert member.belief is not None
+            member.belief.turn(kept, self._member_features(member, fresh))
+        self.feasibility.turn(kept, self._chance_features(fresh))
+        self.memory.turn(kept, self._memory_rows(fresh))
+        self.candidates = np.concatenate([self.candidates[kept], fresh])
 
     def _grow(self) -> None:
         """Every mean speaks of the rows that the pool has by now."""
@@ -388,10 +384,10 @@ class Model:
         where it was measured; None for a failed one, and for one that was not among the candidates."""
         if row in self._believed:
             return self._unbent(float(self.believed_costs()[self._believed.index(row)])), 0.0
-        at = int(np.searchsorted(self.candidates, row))
-        if row in self.failed or at == len(self.candidates) or self.candidates[at] != row:
+        at = np.flatnonzero(self.candidates == row)
+        if row in self.failed or not len(at):
             return None
-        return self._unbent(float(self.mean[at])), float(self.deviation[at])
+        return self._unbent(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
     def _unbent(self, bent: float) -> float:
         """The log-cost; far above the best it is not known any more."""

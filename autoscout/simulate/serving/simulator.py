@@ -236,9 +236,11 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
-    """False for what no calibration covers: speculative decoding; 8-bit caches where the GPU has no such numbers."""
+    """False for what no calibration covers: speculative decoding, prompts that another server reads, 8-bit caches where
+    the GPU has no such numbers."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
     known = known & np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
+    known = known & (np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) == 0)
     if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
         known = known & ~np.char.startswith(cache, "fp8")

@@ -100,12 +100,16 @@ class Megatron(Target):
         return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
+        from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.running.interpreter import target_python
-        from autoscout.running.torchrun import torchrun_command
+        from autoscout.running.torchrun import on_nodes, torchrun_command
         from autoscout.targets.megatron.arguments import world_size
         from autoscout.targets.megatron.profiler import RANK
 
-        return shlex.join(torchrun_command(target_python(job), RANK, experiment, world_size(configuration)))
+        python, ranks = target_python(job), [node.count for node in used_nodes(job, configuration)]
+        if len(ranks) == 1 or device_kind(job) == "cpu":
+            return shlex.join(torchrun_command(python, RANK, experiment, world_size(configuration)))
+        return "\n".join(on_nodes(python, RANK, experiment, ranks))
 
     def shadow(
         self,

@@ -5,8 +5,10 @@ import importlib.metadata
 import re
 import subprocess
 
+import msgspec
+
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog
+from autoscout.space.knob import Catalog, RuleEntry
 from autoscout.space.opened import asking, without
 from kb.records import Job
 
@@ -16,7 +18,10 @@ _LIMIT_S = 60.0
 
 def adapted(catalog: Catalog, job: Job) -> Catalog:
     version = version_of(job)
-    return without(catalog, _lacking(catalog, version)) if version else catalog
+    if not version:
+        return catalog
+    rules = [*catalog.rule, *_without_values(catalog, version)]
+    return without(msgspec.structs.replace(catalog, rule=rules), _lacking(catalog, version))
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
@@ -27,7 +32,9 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
     attributes = attributes_of(job)
     closed = {k.name for k in catalog.knob if asking(k, catalog, attributes)}
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
-    return [why for name, why in _lacking(catalog, version).items() if name in named or name not in closed]
+    lacking = [why for name, why in _lacking(catalog, version).items() if name in named or name not in closed]
+    wanted = {f"L-{name}": name for name in named}
+    return [*lacking, *(r.reason for r in _without_values(catalog, version) if wanted.get(r.id.partition("=")[0]))]
 
 
 def version_of(job: Job) -> str:
@@ -50,6 +57,22 @@ def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
         for k in catalog.knob
         if k.since and _numbers(version) < _numbers(k.since)
     }
+
+
+def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
+    """Rules that forbid values which came with a newer version."""
+    return [
+        RuleEntry(
+            id=f"L-{knob.name}={value}",
+            holds=f"{knob.name} != {value!r}",
+            reason=f"{_PACKAGE} {version} has no {knob.name} = {value}, which came with {since}",
+            source=f"the fields of {_PACKAGE} by release tag",
+            checked=_PACKAGE,
+        )
+        for knob in catalog.knob
+        for value, since in knob.later.items()
+        if _numbers(version) < _numbers(since)
+    ]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

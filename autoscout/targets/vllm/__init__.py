@@ -72,8 +72,10 @@ class Vllm(Target):
         yield from portfolio(space)
 
     def profiler(self, job: Job) -> "Profiler":
+        from autoscout.targets.vllm import disaggregated
         from autoscout.targets.vllm.profiler import VllmProfiler
 
+        disaggregated.refused(job)
         return VllmProfiler(job)
 
     def equivalence(self, job: Job) -> "Check":
@@ -87,9 +89,11 @@ class Vllm(Target):
         return in_turn(job, batch)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        from autoscout.targets.vllm import arguments
+        from autoscout.targets.vllm import arguments, disaggregated
         from autoscout.targets.vllm.launching import MODEL
 
+        if configuration.knobs.get(disaggregated.KNOB):
+            return "\n".join(disaggregated.lines(job, configuration, job.launch.model_path or MODEL))
         engine = arguments.engine_arguments(job, configuration)
         return shlex.join(arguments.serve_command(job, job.launch.model_path or MODEL, engine, 8000))
 

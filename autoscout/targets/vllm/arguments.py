@@ -31,7 +31,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     for name, value in configuration.knobs.items():
         if name not in fields or _is_default(name, value):
             continue
-        if name in ("spec_until", "kv_disk") or fields[name].startswith("the "):
+        if name in ("spec_until", "kv_disk", "prefill", "prefill_tp") or fields[name].startswith("the "):
             continue
         argument, *inner = fields[name].split(".")
         if inner:

@@ -3,6 +3,7 @@
 import json
 
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
+from autoscout.targets.vllm.disaggregated import one_server
 
 PORT = 8000
 _RAY_PORT = 6379
@@ -10,6 +11,7 @@ _RAY_PORT = 6379
 
 def yaml(found: Launch) -> str:
     """For `vllm serve --config FILE.yaml`. JSON scalars are YAML scalars."""
+    one_server(found)
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
     lines.append(f"model: {json.dumps(found.program[-1])}")
     for flag, value in found.arguments.items():
@@ -40,6 +42,7 @@ def _ray(nodes: int) -> list[str]:
 
 def k8s(found: Launch) -> str:
     """A Deployment and its Service. The engine's processes share memory through /dev/shm."""
+    one_server(found)
     name = "".join(c if c.isalnum() else "-" for c in found.job.lower()).strip("-")
     args = [*found.program[1:], "--host", "0.0.0.0", "--port", str(PORT)]
     args += [word for pair in words(found) for word in pair]

@@ -7,7 +7,7 @@ import msgspec
 from autoscout.cluster import devices
 from autoscout.running import power
 from autoscout.targets.launch import Launch
-from autoscout.targets.vllm import arguments
+from autoscout.targets.vllm import arguments, disaggregated
 from kb.records import Configuration, Job
 
 MODEL = "MODEL"  # where the job has random weights only
@@ -27,7 +27,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     if len(used) > 1:
         missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
     missing += power.advice(configuration)
-    return Launch(
+    found = Launch(
         job=job.name,
         name="",
         evidence="",
@@ -39,6 +39,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         image=_image(catalog_of(job).version) if on_gpus else NO_IMAGE,
         on_gpus=on_gpus,
     )
+    return disaggregated.launch(job, configuration, found) if configuration.knobs.get(disaggregated.KNOB) else found
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:

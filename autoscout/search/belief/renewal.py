@@ -1,0 +1,52 @@
+"""Candidates where the pool is a sample: a few fresh ones at every step, so that no step takes long.
+
+A *climb* goes one knob on from what is best, measured or promised, until each of these has been gone on from; every
+third round, and where there is nothing to climb, rows are *drawn*: towards the values of what is good, and evenly.
+"""
+
+import numpy as np
+
+from autoscout.search import candidates
+from autoscout.search.pool import Pool
+
+_BASES, _CLIMBED = 8, 4  # rows of either kind that are gone on from, and how many a round
+_TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards what is good, of each even kind; what is good
+_NEAR, _MOVED = 150, 6  # rows drawn around each of the two best; of its knobs, how many are drawn evenly on average
+_KEPT, _LUCK = 2_500, 1_500  # candidates that stay: the most promising, and others at random
+
+
+class Renewal:
+    def __init__(self, pool: Pool, rng: np.random.Generator) -> None:
+        self._pool, self._rng = pool, rng
+        self._around: dict[int, np.ndarray] = {}  # row → those one knob beside it
+        self._rounds = 0
+
+    def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
+        """Rows to look at from now on; those that the pool lacked are in it. `best`: measured rows, `promising`:
+        candidates, the best of either first."""
+        self._rounds += 1
+        tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
+        bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]
+        space, codes = self._pool.space, self._pool.codes
+        if not bases or self._rounds % 3 == 0:
+            good = codes[np.concatenate([best[:_BASES], promising[:_ELITE]])]
+            few = _MOVED / len(space.knobs)
+            near = [candidates.towards(space, codes[row][None], _NEAR, self._rng, few) for row in best[:2]]
+            drawn = candidates.towards(space, good, _TOWARDS, self._rng)
+            return self._pool.add(np.concatenate([*near, drawn, candidates.spread(space, _EVENLY, self._rng)]))
+        moved = [candidates.around(space, codes[row][None]) for row in bases]
+        found = self._pool.add(np.concatenate(moved))
+        ends = np.cumsum([len(each) for each in moved])[:-1]
+        self._around |= dict(zip(bases, np.split(found, ends), strict=True))
+        return np.unique(np.concatenate([found, *self._beside(best)]))
+
+    def kept(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
+        """Which of the candidates `looked` (n,) stay, as places in it: by `gain` (n,), some by luck, and what is one
+        knob beside the best measured rows."""
+        order = np.argsort(-gain, kind="stable")
+        lucky = self._rng.permutation(order[_KEPT:])[:_LUCK]
+        beside = np.flatnonzero(np.isin(looked, np.concatenate([np.zeros(0, int), *self._beside(best)])))
+        return np.unique(np.concatenate([order[:_KEPT], lucky, beside]))
+
+    def _beside(self, best: np.ndarray) -> list[np.ndarray]:
+        return [self._around[row] for row in best[:_BASES].tolist() if row in self._around]

@@ -1,0 +1,88 @@
+"""Prompts read by one server and answered by another (the knob `prefill`): both as `vllm serve`, and a router between
+them. Written down, not started: nobody has seen the pair run with our load yet.
+
+The cache travels by NIXL, the servers' roles are those of vLLM 0.32 (kv_connector/v1/nixl/connector.py).
+"""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.targets.launch import Launch
+from autoscout.targets.vllm.arguments import engine_arguments, flags, world_size
+from kb.records import AutoscoutError, Configuration, Job
+
+KNOB = "prefill"
+_SCRIPT, _ROUTER = "disaggregated.sh", "router.py"
+_PORT, _PREFILL_PORT, _DECODE_PORT = 8000, 8100, 8200
+_SIDE_PORTS = (5600, 5700)  # where a server's engines tell of themselves, each on a port of its own from there on
+
+
+def refused(job: Job) -> None:
+    """Errors: AutoscoutError (exit 2) where a session of the job might come to such a pair."""
+    space = job.space
+    if KNOB in space.allow or any(v for v in [space.fix.get(KNOB, 0), *space.limit.get(KNOB, [])]):
+        raise AutoscoutError(
+            f"[space] allows {KNOB}, but an experiment is one server here: a pair with a router is written "
+            f"(`autoscout export SESSION --config {KNOB}=2`), not started; drop it from [space] to tune the others",
+            2,
+        )
+
+
+def pair(job: Job, configuration: Configuration) -> list[dict[str, Any]]:
+    """The arguments of the server that reads prompts, and of the one that answers."""
+    knobs, both = configuration.knobs, engine_arguments(job, configuration)
+    ranks, size = int(knobs[KNOB]), int(knobs.get("prefill_tp", 1))
+    engines = {"tensor_parallel_size": size, "data_parallel_size": ranks // size}
+    reads = {**both, **engines, "kv_transfer_config": _role("kv_producer")}
+    return [reads, {**both, "kv_transfer_config": _role("kv_consumer")}]
+
+
+def lines(job: Job, configuration: Configuration, model: str) -> list[str]:
+    """Of a shell: the server that reads prompts, and the one that answers."""
+    ranks = int(configuration.knobs[KNOB])
+    gpus = [range(ranks), range(ranks, ranks + world_size(configuration))]
+    found = []
+    for own, port, side, arguments in zip(
+        gpus, (_PREFILL_PORT, _DECODE_PORT), _SIDE_PORTS, pair(job, configuration), strict=True
+    ):
+        said = [w for flag, v in flags(arguments).items() for w in ([flag] if v is True else [flag, str(v)])]
+        command = ["vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), *said]
+        variables = f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))} VLLM_NIXL_SIDE_CHANNEL_PORT={side}"
+        found.append(f"{variables} {shlex.join(command)}")
+    return found
+
+
+def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
+    """`found`: the launch of the server that answers. A script that starts both and a router, and ends them all."""
+    router = f"python {_ROUTER} {_PORT} {_PREFILL_PORT} {_DECODE_PORT}"
+    script = [
+        "#!/bin/bash",
+        f"# {KNOB}: one server reads prompts, one answers; ask the router, on port {_PORT}",
+        "trap 'kill $(jobs -p) 2>/dev/null' EXIT",
+        *(f"{line} &" for line in [*lines(job, configuration, found.program[-1]), router]),
+        "wait -n  # one that ends ends all",
+    ]
+    needs = "the package nixl in vLLM's environment; for many users a router of production in place of ours"
+    return msgspec.structs.replace(
+        found,
+        program=["bash", _SCRIPT],
+        arguments={},
+        devices=[int(configuration.knobs[KNOB]) + world_size(configuration)],
+        files={_SCRIPT: "\n".join(script) + "\n", _ROUTER: (Path(__file__).parent / _ROUTER).read_text()},
+        missing=[*found.missing, needs],
+    )
+
+
+def one_server(found: Launch) -> None:
+    """Errors: AutoscoutError (exit 2) for a pair, in a format that describes one server."""
+    if _SCRIPT in found.files:
+        raise AutoscoutError(
+            "two servers and a router go into no one file of that kind; use --format command or slurm", 2
+        )
+
+
+def _role(name: str) -> dict[str, str]:
+    return {"kv_connector": "NixlConnector", "kv_role": name}
