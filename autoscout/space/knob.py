@@ -32,7 +32,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     asks_for: str = ""  # … and why: other numbers, another package, nobody has seen them run
     priced: bool = True  # whether our simulators know what it does to time and memory
     since: str = ""  # the first version of the target that has it, where older ones are still met
-    later: dict[str, str] = {}  # values that came after the knob itself, and the first version of each
+    newer: dict[str, str] = {}  # values that came after the knob itself, and the first version of each
     replace: bool = False  # declares a knob of the same name anew
 
 

@@ -87,9 +87,9 @@ def test_both_servers_and_the_router_are_written():
 
 
 def test_a_session_refuses_before_it_starts():
-    for limits in ({"allow": ["prefill"]}, {"fix": {"prefill": 4}, "allow": []}):
+    for job in (job_on(allow=["prefill"]), job_on(fix={"prefill": 4}, allow=[])):
         with pytest.raises(AutoscoutError, match=r"is written .* not started") as refused:
-            profiler_of(job_on(**limits))
+            profiler_of(job)
         assert refused.value.exit_code == 2
 
 
@@ -105,7 +105,7 @@ class Engine(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = {"asked": body, "kv_transfer_params": {"remote_port": self.server.server_port}}
+        said = {"asked": body, "kv_transfer_params": {"remote_port": self.connection.getsockname()[1]}}
         text = json.dumps(said).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

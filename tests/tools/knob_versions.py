@@ -50,11 +50,11 @@ def main(checkout: str) -> None:
         versions = {f: first(f, known) for f in fields}
         asked = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in knob.asks)
         newest = max((v for v in versions.values() if v[0] == "0"), key=lambda v: int(v[2:]), default="")
-        offered = max([knob.since, *knob.later.values()], key=lambda v: int(v[2:] or 0))
+        offered = max([knob.since, *knob.newer.values()], key=lambda v: int(v[2:] or 0))
         if offered and newest and int(offered[2:]) < int(newest[2:]):
             print(f"{knob.name}: since {knob.since}, but {versions}")
         if offered or asked:
-            since = [*([knob.since] if knob.since else []), *(f"{v} {n}" for v, n in knob.later.items())]
+            since = [*([knob.since] if knob.since else []), *(f"{v} {n}" for v, n in knob.newer.items())]
             said = ", ".join(f"`{f}` {v}" for f, v in versions.items()) or f"`{knob.sets}`"
             rows.append(
                 f"| `{knob.name}` | {said} | {', '.join(since)} | {asked + ': ' + knob.asks_for if asked else ''} |"

@@ -70,7 +70,7 @@ def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
             checked=_PACKAGE,
         )
         for knob in catalog.knob
-        for value, since in knob.later.items()
+        for value, since in knob.newer.items()
         if _numbers(version) < _numbers(since)
     ]
 
