@@ -21,7 +21,8 @@ from kb.records import AutoscoutError, Budget, Guard, Job, MetricSource, Model, 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([hms])")
+_DURATION = re.compile(r"(?=.)(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?")
 
 
 def read_job(path: str | Path) -> Job:
@@ -106,13 +107,12 @@ def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
 
 
 def seconds(duration: str) -> float:
-    """ "90s", "20m", "1.5h" → seconds; "" → infinity."""
+    """ "90s", "20m", "1.5h", "1h30m" → seconds; "" → infinity."""
     if not duration:
         return float("inf")
-    match = _DURATION.match(duration)
-    if not match:
-        raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m or 1.5h", 2)
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+    if not _DURATION.fullmatch(duration):
+        raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m, 1.5h or 1h30m", 2)
+    return sum(float(number) * {"s": 1, "m": 60, "h": 3600}[unit] for number, unit in _PART.findall(duration))
 
 
 def _preset(path: Path, name: Any) -> dict[str, Any]:

@@ -97,6 +97,10 @@ def test_the_identity_of_a_job_is_what_it_computes(tmp_path):
 
 def test_durations_and_budgets(tmp_path):
     assert [seconds(s) for s in ("90s", "1.5m", "2h", "")] == [90.0, 90.0, 7200.0, float("inf")]
+    assert [seconds(s) for s in ("2m30s", "1h30m", "1h1m1s")] == [150.0, 5400.0, 3661.0]
+    for wrong in ("30", "5s2m", "1m1m", "-1s", " 5s", "1h 5m"):
+        with pytest.raises(AutoscoutError, match="is not a duration"):
+            seconds(wrong)
     job = load_job(write(tmp_path))
     assert with_budget(job, 3, None).budget.profiles == 3
     with pytest.raises(AutoscoutError, match="--profiles 0"):

@@ -12,6 +12,7 @@ import pytest
 from profile_bench import Bench, tiny_job
 
 from autoscout.running import ranks
+from tui.draw.rank_table import rank_rows
 
 pytestmark = pytest.mark.engine
 
@@ -65,3 +66,7 @@ def test_every_rank_says_what_it_did_and_the_one_that_is_slowed_is_named(bench: 
     assert found.times > 1.3
     steps = measured.per_rank["step_time_s"]
     assert max(steps) < 1.3 * min(steps)  # by their steps nobody would know
+    screen = rank_rows(measured, 100, 12, True).plain
+    print(screen)
+    assert "slowest: rank 1 (" in screen
+    assert [line.split()[1] for line in screen.splitlines() if line.startswith(">")] == ["1"]
