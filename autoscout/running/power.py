@@ -50,8 +50,11 @@ def capped(configuration: Configuration) -> Iterator[None]:
 
 
 def restore() -> None:
-    """Takes back what a killed holder, or we, have left. Errors: AutoscoutError where the driver refuses."""
+    """Takes back what a killed holder, or we, have left: ourselves or root, since anybody may write where it lies.
+    Errors: AutoscoutError where the driver refuses."""
     try:
+        if left_path().stat().st_uid not in (0, os.geteuid()):
+            return
         before = json.loads(left_path().read_bytes())
     except FileNotFoundError:
         return

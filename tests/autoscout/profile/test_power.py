@@ -83,6 +83,14 @@ def test_what_a_killed_holder_left_is_taken_back_before_the_next_experiment(driv
     assert not power.left_path().exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_another_user_wrote_there_is_no_order_to_us(driver: Path) -> None:
+    power.left_path().write_text('{"0": 100.0}')
+    os.chown(power.left_path(), 12345, -1)
+    power.restore()
+    assert limits(driver) == [700.0, 650.0]
+
+
 def test_a_driver_that_refuses_is_one_sentence(driver: Path) -> None:
     (driver / "forbidden").touch()
     assert "its power limit cannot be set to 700 W (Insufficient Permissions); run as root, or take" in power.refused()
