@@ -156,6 +156,10 @@ def test_adapters_are_exported_to_megatron_bridge_each_configuration_as_itself(w
         words = (*launch.program, *sorted({**launch.environment, **launch.files}.items()))
         assert found.setdefault(words, configuration) == configuration
     assert len(found) > 50
+    bridge = target_of(space.job).launch(space.job, space.reference)
+    with pytest.raises(AutoscoutError, match="--check cannot start Megatron-Bridge") as told:
+        target_of(space.job).check(space.job, bridge, "command")
+    assert told.value.exit_code == 2
 
 
 def test_frozen_layers_are_not_exported_as_if_all_was_trained(write):

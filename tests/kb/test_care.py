@@ -27,7 +27,7 @@ def failed(kb: Path) -> dict[str, str]:
 
 def test_info(kb: Path):
     info = care.info(kb)
-    assert (info["measurements"], info["jobs"], info["sessions"], info["schema"]) == (6, 1, 1, 4)
+    assert (info["measurements"], info["jobs"], info["sessions"], info["schema"]) == (6, 1, 1, 5)
     assert info["statuses"] == {"ok": 6}
 
 

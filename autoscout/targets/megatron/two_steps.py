@@ -20,10 +20,10 @@ _FILE = arguments.USER_BUFFERS  # its file is made where it is launched
 def check(job: Job, launch: Launch, form: str) -> float:
     """Seconds until they were trained. Errors: AutoscoutError (exit 2) for what our worker does not start, (exit 1)
     for what does not train, with the cause."""
-    configuration = Configuration(launch.configuration)
-    flags = arguments.flags(job, configuration)
     if job.model.lora:
         raise AutoscoutError("--check cannot start Megatron-Bridge, which trains adapters; run the exported command", 2)
+    configuration = Configuration(launch.configuration)
+    flags = arguments.flags(job, configuration)
     if changed := [flag for flag, value in flags.items() if flag != _FILE and launch.arguments.get(flag) != value]:
         raise AutoscoutError(f"--check: {changed[0]} is not exported as the configuration has it", 2)
     short = msgspec.structs.replace(job.launch, warmup=0, iterations=_ITERATIONS, measure_s=float("inf"))

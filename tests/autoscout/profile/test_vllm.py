@@ -17,7 +17,7 @@ from autoscout.cluster import gpus
 from autoscout.deploy import export
 from autoscout.job.objective import nearest_miss
 from autoscout.running import equivalence
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import target
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import keeper as serving_keeper
@@ -101,14 +101,6 @@ def test_the_command_of_a_large_model_says_all_of_it(tmp_path: Path) -> None:
     for words in ("--nodes=2", "--gpus-per-node=8", "ray start --head", 'ray start --address="$RAY_ADDRESS"'):
         assert words in script.read_text()
     assert "a Ray cluster of 2 nodes" in export.written(job, found, "command")
-
-
-def test_only_servers_can_be_checked() -> None:
-    job = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
-    trains = export.launch(job, Configuration({"mbs": 1}), "x", "measured")
-    with pytest.raises(AutoscoutError, match="--check cannot start") as told:
-        export.checked(job, trains, "command")
-    assert told.value.exit_code == 2
 
 
 def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
