@@ -66,7 +66,7 @@ def build(config: dict[str, Any], script: Script, shape: Any) -> tuple[list[Any]
         optimizer = get_megatron_optimizer(
             configs.optimizer(config["given"], 1e-5), chunks, use_gloo_process_groups=False
         )
-    building._connect(shape, exchange.overlap_grad_reduce, chunks, optimizer)
+    building._connect(shape, exchange, chunks, optimizer)
     return chunks, optimizer
 
 
