@@ -1,8 +1,13 @@
 import importlib.util
+import sys
 from collections.abc import Iterator
 
 import pytest
 from profile_bench import Bench
+
+from autoscout.running.processes import WORKER
+
+sys.path.append(str(WORKER))  # what all workers share lies beside them only where they run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,18 +1,15 @@
 """Ranks that are forked from a process that has imported everything, on GPUs."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from autoscout.running.processes import WORKER
 from autoscout.running.torchrun import Torchrun
 from autoscout.targets.jobs import load_job
 from autoscout.targets.megatron.profiler import RANK, MegatronProfiler, profiler
 from kb.records import Configuration
 
-sys.path.insert(0, str(WORKER))
 torch = pytest.importorskip("torch")
 forkable = pytest.importorskip("forkable")
 
