@@ -83,10 +83,12 @@ def test_what_a_killed_holder_left_is_taken_back_before_the_next_experiment(driv
     assert not power.left_path().exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_what_another_user_wrote_there_is_no_order_to_us(driver: Path) -> None:
     power.left_path().write_text('{"0": 100.0}')
-    os.chown(power.left_path(), 12345, -1)
+    try:
+        os.chown(power.left_path(), 12345, -1)
+    except OSError as error:
+        pytest.skip(f"a file cannot be given away here: {error.strerror}")
     power.restore()
     assert limits(driver) == [700.0, 650.0]
 
