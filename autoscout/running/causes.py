@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from autoscout.running.results import RankError
 from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SHARED_MEMORY, STARTING, Found, Symptom
 
 MESSAGE = "Message"  # the type of a line that tells of an error without an exception
@@ -167,7 +168,7 @@ def below(file: str) -> bool:
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
 _HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
 _COMPLAINT = re.compile(r"(?i:\b(?:error|failed|fatal|critical)\b)")
-_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
@@ -195,7 +196,12 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
     return [*found, *told]
 
 
-def last_file(traceback: str) -> str:
-    """The file of a traceback's last frame; "" where it has none."""
-    frames = re.findall(r'^\s*File "([^"]+)", line \d+', traceback, re.MULTILINE)
-    return frames[-1] if frames else ""
+def first(text: str, stepped: bool) -> Found | None:
+    """Of the exceptions that a log tells of, the first whose evidence speaks for anything."""
+    return next(filter(None, map(judge, exceptions(text, stepped))), None)
+
+
+def raised(error: RankError, stepped: bool) -> Raised:
+    """What a rank wrote of its own end."""
+    frames = _FRAME.findall(error.traceback)
+    return Raised(type=error.type, message=error.message, file=frames[-1] if frames else "", stepped=stepped)

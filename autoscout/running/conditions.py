@@ -103,9 +103,8 @@ def parsed(table: str) -> list[Sample]:
 def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
-    working = [
-        s for s in samples if not s.reasons & _IDLE
-    ] or samples  # starts and ends are no part of what is measured
+    # Starts and ends are no part of what is measured.
+    working = [s for s in samples if not s.reasons & _IDLE] or samples
     return {
         "clock_mhz": min(s.clock_mhz for s in working),
         "temperature_c": max(s.temperature_c for s in samples),

@@ -88,8 +88,7 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     codes = {rank: code for rank, code in outcome.codes.items() if code > 0}
     if codes:
         rank, code = min(codes.items())
-        said = filter(None, map(causes.judge, causes.exceptions(logs.get(rank, ""), stepped=True)))
-        if (found := next(said, None)) is not None:
+        if (found := causes.first(logs.get(rank, ""), stepped=True)) is not None:
             return _of_symptom(found, f"rank {rank}", "", {}, folder)
         last = results.log_tail(folder, rank)
         return "error", f"rank {rank} ended with exit code {code}: {_trim(last)} (log: {folder}/rank-{rank}.log)"
@@ -128,8 +127,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return _of_symptom(found, who, error.message, error.memory, folder)
     if _contains(error, _NOT_A_NUMBER):
         return "wrong", _sentence(error, folder)
-    file = causes.last_file(error.traceback)
-    raised = causes.Raised(type=error.type, message=error.message, file=file, stepped=error.steps > 0)
+    raised = causes.raised(error, error.steps > 0)
     if (spoken := causes.judge(raised)) is not None:
         if spoken.symptom.status == "infrastructure":
             return _of_symptom(spoken, who, error.message, {}, folder)
@@ -138,8 +136,8 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return "error", _sentence(error, folder)
     # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
-    raised_there = error.type != "RuntimeError" or "/megatron/" in file
-    refused = raised_there and not causes.below(file) and (error.phase in _REFUSING_PHASES or first_step)
+    raised_there = error.type != "RuntimeError" or "/megatron/" in raised.file
+    refused = raised_there and not causes.below(raised.file) and (error.phase in _REFUSING_PHASES or first_step)
     return "invalid" if refused else "error", _sentence(error, folder)
 
 

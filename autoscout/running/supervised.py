@@ -60,7 +60,7 @@ def run(
     on_output: Callable[[bytes], None],
     enough: Callable[[], str],
     grace_s: float = 5.0,
-    begin: "Begin | None" = None,
+    begin: Begin | None = None,
 ) -> Ended:
     """Runs it to its end, the limit, `stopping()`, or until `enough()` says why it may end; that is asked after every
     piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts it, where that is not a program.

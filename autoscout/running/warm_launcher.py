@@ -42,7 +42,7 @@ class Warm:
     def start(self, stopping: Callable[[], bool]) -> None:
         """Gets ready for one experiment, so that the zygote's imports are not part of its cost."""
         alive = self._process is not None and self._process.poll() is None
-        if stopping() or (alive and self._ready):
+        if stopping() or self.unfit or (alive and self._ready):
             return
         self.close()
         self._errors.seek(0)

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from multiprocessing import get_context
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -15,10 +16,10 @@ def imports() -> Iterator[None]:
     import torch
 
     cuda: Any = torch.cuda
-    known = _in_a_child(_properties)
+    known = _seen_by_a_child()
     real = cuda.current_device, cuda.get_device_properties
     if known:
-        cuda.current_device, cuda.get_device_properties = lambda: 0, lambda device=None: _Properties(known)
+        cuda.current_device, cuda.get_device_properties = lambda: 0, lambda device=None: SimpleNamespace(**known)
     try:
         yield
     finally:
@@ -27,12 +28,7 @@ def imports() -> Iterator[None]:
 
 def usable() -> bool:
     """Whether a process that is forked now can use its GPU."""
-    return bool(_in_a_child(_properties))
-
-
-class _Properties:
-    def __init__(self, known: dict[str, Any]) -> None:
-        self.__dict__.update(known)
+    return bool(_seen_by_a_child())
 
 
 def _properties() -> dict[str, Any]:
@@ -43,14 +39,14 @@ def _properties() -> dict[str, Any]:
     return {name: getattr(found, name) for name in ("name", "major", "minor", "total_memory", "multi_processor_count")}
 
 
-def _in_a_child(function: Any) -> dict[str, Any]:
-    """{} where it fails."""
+def _seen_by_a_child() -> dict[str, Any]:
+    """Properties of the GPU; {} where a child cannot use it."""
     context = get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
     def body() -> None:
         try:
-            theirs.send(function())
+            theirs.send(_properties())
         finally:
             os._exit(0)
 

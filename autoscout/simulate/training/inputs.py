@@ -192,12 +192,13 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
     """1 where a part is repeated. Where nobody says which, selective is what it was when attention was not fused."""
     if "ar_modules" not in columns:
         return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
-    said = [f"+{name}+" for name in np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))]
-    found = {}
-    for part, names in MODULES.items():
-        named = np.array([any(f"+{name}+" in each for name in names) for each in said])
-        found[part] = 1.0 * ((ar == AR["selective"]) & named)
-    return found
+    said = np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))
+    named = {part: np.zeros(len(said), bool) for part in MODULES}
+    for value in set(said.tolist()):
+        for part, names in MODULES.items():
+            if not set(value.split("+")).isdisjoint(names):
+                named[part] |= said == value
+    return {part: 1.0 * ((ar == AR["selective"]) & here) for part, here in named.items()}
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:

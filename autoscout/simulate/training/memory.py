@@ -245,12 +245,12 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
-    plain, scores, again = _layer_bytes(x, b, tokens, own)
+    plain, scores, selective = _layer_bytes(x, b, tokens, own)
     inputs = b * own * x.hidden  # what a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
-    working = np.where(whole > 0, (plain + scores) * group, again)
+    working = np.where(whole > 0, (plain + scores) * group, selective)
     stage = np.ceil((layers - frozen_layers(x)) / x.vpp) * kept
     if np.any(_cut(x)):
         of_stage, again = _kept_operators(x, b, tokens, own)
@@ -313,9 +313,8 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     activated = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
     again = np.where(x.again_block > 0, inner + product * own * h, x.again_activation * activated)
     again = again + x.again_norms * product * own * h
-    twice = (
-        x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
-    )  # its output, saved by both sides
+    # The output of a fused core that is recomputed is saved by both sides.
+    twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return stream + attended + inner + copies + twice - again, unfused, again
 
 

@@ -119,9 +119,7 @@ class _Said(NamedTuple):
         return self._told(found) if found else None
 
     def _of_exceptions(self) -> tuple[Status, str] | None:
-        """Of the first whose evidence speaks for anything."""
-        raised = causes.exceptions(self.text, self.stepped)
-        found = next(filter(None, map(causes.judge, raised)), None)
+        found = causes.first(self.text, self.stepped)
         return self._told(found) if found else None
 
     def _told(self, found: symptoms.Found) -> tuple[Status, str]:

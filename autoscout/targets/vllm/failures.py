@@ -99,14 +99,7 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
     if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
-    spoken = causes.judge(
-        causes.Raised(
-            type=error.type,
-            message=error.message,
-            file=causes.last_file(error.traceback),
-            stepped=error.phase == "load",
-        )
-    )
+    spoken = causes.judge(causes.raised(error, stepped=error.phase == "load"))
     if spoken is not None and spoken.symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
     if spoken is not None and spoken.symptom.status != "invalid":
