@@ -142,8 +142,7 @@ async def test_a_long_journal_says_how_far_it_is_read(tmp_path):
         read = Read(alive=None)
         read.share = 0.42
         app.post_message(read)
-        await pilot.pause(0.4)
-        assert "reading the journal: 42%" in text_of(app)
+        await until(pilot, lambda: "reading the journal: 42%" in text_of(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -203,12 +202,11 @@ async def test_filtering_and_marking_experiments(tmp_path):
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app, len(ended()))
         await pilot.press("slash", *"oom", "enter")
-        await pilot.pause(0.3)
         table = app.query_one("#experiments", Rows)
-        assert table.row_count == 1
+        await until(pilot, lambda: table.row_count == 1)
         app.query_one("#filter", Input).value = "-oom tp2"
-        await pilot.pause(0.3)
-        assert table.row_count == sum("tp2" in r.name and r.status != "oom" for r in app.session.state.runs)
+        left = sum("tp2" in r.name and r.status != "oom" for r in app.session.state.runs)
+        await until(pilot, lambda: table.row_count == left)
         await pilot.press("m")
         assert len(app.session.marked) == 1
 
@@ -221,10 +219,9 @@ async def test_experiments_page_by_page(tmp_path):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app, len(events))
         await pilot.press("5")
-        await pilot.pause(0.3)
         table = app.query_one("#experiments", Rows)
+        await until(pilot, lambda: "experiment 3,000 of 3,000" in text_of(app))
         assert table.row_count == 3000
-        assert "experiment 3,000 of 3,000" in text_of(app)
         await pilot.press("b")
         assert 2970 < table.cursor < 2999
         assert f"mbs{table.cursor + 1}" in text_of(app)
@@ -261,10 +258,7 @@ async def test_a_damaged_journal_is_said_and_shown_as_far_as_it_goes(tmp_path):
     with open(app.session.follower.path, "ab") as file:
         file.write(b"{broken}\n")
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause(1.0)
-        app.repaint()
-        await pilot.pause()
-        assert "is not a journal event" in " ".join(text_of(app).split())
+        await until(pilot, lambda: "is not a journal event" in " ".join(text_of(app).split()))
 
 
 async def test_the_tree_opens(tmp_path):
@@ -288,9 +282,9 @@ async def test_one_experiment_in_full(tmp_path):
         await settle(pilot, app, len(ended()))
         await pilot.press("5")
         app.query_one("#filter", Input).value = "pp2_tp1_arnone_mbs2"
-        await pilot.pause(0.3)
+        await until(pilot, lambda: app.query_one("#experiments", Rows).row_count == 1)
         await pilot.press("enter")
-        await pilot.pause(0.3)
+        await until(pilot, lambda: isinstance(app.screen, Full))
         assert isinstance(app.screen, Full)
         told = app.screen.text.plain
         for words in ("predicted 0.8400, measured 0.8000: +5.0%", "pretrain_gpt.py", "tp                1  default 2"):
@@ -310,12 +304,12 @@ async def test_the_row_under_the_cursor_is_run_again_pinned_and_excluded(tmp_pat
             await settle(pilot, app, len(session()))
             await pilot.press("5")
             app.query_one("#filter", Input).value = "oom"
-            await pilot.pause(0.3)
+            await until(pilot, lambda: app.query_one("#experiments", Rows).row_count == 1)
             await pilot.press("r")
             await pilot.press("P", "j", "enter")  # the second knob: tp
             await pilot.press("x", "enter")  # the first: pp
             await pilot.press("v")
-            await pilot.pause(0.3)
+            await until(pilot, lambda: (tmp_path / "orders.jsonl").read_bytes().count(b"\n") == 4)
     given = [msgspec.json.decode(line) for line in (tmp_path / "orders.jsonl").read_bytes().splitlines()]
     assert [(o["what"], o["values"]) for o in given] == [
         ("retry", {"pp": 4, "tp": 1, "ar": "none", "mbs": 1}),
