@@ -73,7 +73,9 @@ def best_of_job(kb: Path, job: Job) -> Best:
     space = JobSpace.of_job(job)
     default = expert_default(space)
     known = [
-        (session, m) for session, m in store.measurements(kb, job=job.id, answers=True) if m.counts
+        (session, m)
+        for session, m in store.measurements(kb, job=job.id, answers=True, designed=target_of(job).designs)
+        if m.counts
     ]
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:

@@ -21,8 +21,8 @@ def length(columns: Columns) -> int:
     return max((len(v) for v in columns.values() if _is_array(v)), default=1)
 
 
-def take(columns: Columns, rows: np.ndarray) -> dict[str, Any]:
-    """The columns of some rows: a mask or indices."""
+def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
+    """The columns of some rows: a mask, indices or a slice."""
     return {name: np.asarray(v)[rows] if _is_array(v) else v for name, v in columns.items()}
 
 

@@ -11,6 +11,7 @@ Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive halving and doubling)
 """
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -68,30 +69,36 @@ class Table:
     """`phase` for columns: (n,) codes of topology and algorithm, sizes, members and strides → hops and shares."""
 
     def __init__(self, size: Array, members: Array, stride: Array) -> None:
-        self._sizes, self._members, self._strides = (_values(a) for a in (size, members, stride))
-        shape = (len(TOPOLOGIES), len(ALGORITHMS), len(self._sizes), len(self._members), len(self._strides))
-        self._hops, self._share = np.zeros(shape), np.zeros(shape)
-        for t, topology in enumerate(TOPOLOGIES):
-            for a, algorithm in enumerate(ALGORITHMS):
-                for i, n in enumerate(self._sizes.tolist()):
-                    for j, k in enumerate(self._members.tolist()):
-                        for l, s in enumerate(self._strides.tolist()):
-                            found = phase(topology, algorithm, n, k, s) if k * s <= n else (0.0, 0.0)
-                            self._hops[t, a, i, j, l], self._share[t, a, i, j, l] = found
-        places = (_place(self._sizes, size), _place(self._members, members), _place(self._strides, stride))
-        self._at = np.ravel_multi_index(np.broadcast_arrays(*places), shape[2:])
-        self._block = shape[2] * shape[3] * shape[4]
+        values = [_values(a) for a in (size, members, stride)]
+        self._hops, self._share = _tabled(*values)
+        places = [_place(v, a) for v, a in zip(values, (size, members, stride), strict=True)]
+        self._at = (places[0] * len(values[1]) + places[1]) * len(values[2]) + places[2]
+        self._block = len(values[0]) * len(values[1]) * len(values[2])
 
     def __call__(self, topology: Array, algorithm: Array | int) -> tuple[Array, Array]:
         at = (topology * len(ALGORITHMS) + algorithm) * self._block + self._at
-        return self._hops.reshape(-1)[at], self._share.reshape(-1)[at]
+        return self._hops[at], self._share[at]
 
 
-def _values(column: Array) -> Array:
-    return np.flatnonzero(np.bincount(np.ravel(column)))
+@functools.lru_cache(4096)
+def _tabled(sizes: tuple[int, ...], members: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Array, Array]:
+    """One entry for each topology, algorithm, size, members and stride, in that order; zeros where a group is larger
+    than its dimension."""
+    found = [
+        phase(t, a, n, k, s) if k * s <= n else (0.0, 0.0)
+        for t, a, n, k, s in itertools.product(TOPOLOGIES, ALGORITHMS, sizes, members, strides)
+    ]
+    hops, share = np.array(found).T
+    return np.ascontiguousarray(hops), np.ascontiguousarray(share)
 
 
-def _place(values: Array, column: Array) -> Array:
-    places = np.zeros(int(values[-1]) + 1, dtype=np.int64)
-    places[values] = np.arange(len(values))
+def _values(column: Array) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(np.bincount(np.ravel(column))).tolist())
+
+
+def _place(values: tuple[int, ...], column: Array) -> Array:
+    if len(values) == 1:
+        return np.zeros(1, dtype=np.int64)
+    places = np.zeros(values[-1] + 1, dtype=np.int64)
+    places[list(values)] = np.arange(len(values))
     return places[column]

@@ -54,9 +54,12 @@ def device(name: str) -> Device:
 
 
 def of_devices(names: Any, n: int) -> dict[str, Array]:
-    """(n,) each field of the devices of n designs."""
-    words = np.broadcast_to(np.asarray(names), n)
-    kinds, which = np.unique(words, return_inverse=True)
+    """Each field of the devices of n designs: (n,), or (1,) where they are all the same."""
+    words = np.atleast_1d(names)
+    if (words == words[0]).all():
+        one = device(str(words[0]))
+        return {f: np.full(1, getattr(one, f)) for f in Device.__struct_fields__}
+    kinds, which = np.unique(np.broadcast_to(words, n), return_inverse=True)
     found = [device(str(kind)) for kind in kinds]
     return {f: np.array([getattr(d, f) for d in found])[which] for f in Device.__struct_fields__}
 

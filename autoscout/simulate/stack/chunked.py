@@ -48,7 +48,7 @@ def all_to_all(parts: list[Part], size: Array, chunks: Array) -> Array:
     """`size` bytes leave every rank in equal pieces, always sent direct, dimension by dimension."""
     total: Array = np.zeros(1)
     for part in parts:
-        hops, share = part.direct
+        hops, share = part.direct()
         total = total + np.where(part.members > 1, hops * part.latency + share * size / part.bandwidth, 0.0)
     return total
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.encode import length
+from autoscout.simulate.encode import length, take
 from autoscout.simulate.member import Columns
 from autoscout.simulate.stack import bill, chunked
 from autoscout.simulate.stack.buckets import exposed, exposed_closed
@@ -24,6 +24,7 @@ from autoscout.simulate.stack.transformer import (
 )
 
 Array = np.ndarray
+_BLOCK = 8192
 METRICS = (
     "latency_s",
     "tokens_per_s",
@@ -43,6 +44,10 @@ def evaluate(columns: Columns, workloads: list[tuple[float, Mapping[str, Any]]],
     """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
     chunk by chunk. (n,) by metric, beside the parts of the time as `part_…`."""
     n = length(columns)
+    if n > _BLOCK:  # so that columns stay in the processor's cache
+        rows = [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
+        found = [evaluate(take(columns, row), workloads, whole) for row in rows]
+        return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     fabric = dimensions(columns, n)
     npus = np.prod([d.size for d in fabric], axis=0)
     device = bill.of_devices(columns["device"], n)

@@ -4,6 +4,9 @@ NPUs are numbered with the first dimension fastest; tensor-parallel ranks are ne
 sequence, the replicas, and the pipeline stages furthest apart (COSMIC's order).
 """
 
+import functools
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 
@@ -26,13 +29,13 @@ class Dimension(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A group's share of one dimension. `hops`, `share`: of a phase by the dimension's algorithm; `sent`: of direct
-    messages between all members."""
+    """A group's share of one dimension. `hops`, `share`: of a phase by the dimension's algorithm; `direct()`: of
+    direct messages between all members."""
 
     members: Array
     hops: Array
     share: Array
-    direct: tuple[Array, Array]
+    direct: Callable[[], tuple[Array, Array]]
     shrinks: Array  # by how much a reduce-scatter makes the buffer smaller for the next dimension
     bandwidth: Array
     latency: Array
@@ -66,8 +69,8 @@ def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
     for d in fabric:
         low = np.maximum(stride, before)
         high = np.minimum(last, before * d.size)
-        inside = np.maximum(high // np.maximum(low, 1), 1)
-        step = np.minimum(np.maximum(low // before, 1), d.size)
+        inside = np.maximum((high / low).astype(np.int64), 1)
+        step = np.minimum((low / before).astype(np.int64), d.size)
         table = Table(d.size, inside, step)
         hops, share = table(d.topology, d.algorithm)
         parts.append(
@@ -75,7 +78,7 @@ def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
                 members=inside,
                 hops=hops,
                 share=share,
-                direct=table(d.topology, DIRECT),
+                direct=functools.partial(table, d.topology, DIRECT),
                 shrinks=np.where(d.algorithm == TREE, 1, inside),
                 bandwidth=d.bandwidth,
                 latency=d.latency,
@@ -94,7 +97,8 @@ def _codes(columns: Columns, name: str, i: int, words: tuple[str, ...], n: int) 
     value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, words[0])))
     if value.ndim == 0:
         return np.full(n, words.index(str(value)) if str(value) in words else 0, dtype=np.int64)
+    letters = np.ascontiguousarray(value, dtype="U2").view(np.uint32).reshape(n, 2)  # two tell all words apart
     codes = np.zeros(n, dtype=np.int64)
     for code, word in enumerate(words[1:], start=1):
-        codes[value == word] = code
+        codes[(letters[:, 0] == ord(word[0])) & (letters[:, 1] == ord(word[1]))] = code
     return codes

@@ -8,7 +8,7 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.stack.workloads import Workload
 
-ERROR = 0.1  # standard deviation of the logarithm, against the same model chunk by chunk (docs/full-stack.md)
+ERROR = 0.05  # standard deviation of the logarithm, against the same model chunk by chunk (docs/full-stack.md)
 
 
 class ClosedForm:

@@ -19,6 +19,7 @@ class Stack(Target):
     tasks = ("pretrain", "serve")
     about = f"whole clusters, {DESIGNED}: network, collectives and devices as knobs"
     needs_model = True
+    designs = True
     proven = f"{DESIGNED}: held against closed forms and published simulator logs (docs/full-stack.md)"
 
     def metrics(self, job: Job) -> tuple[str, ...]:
