@@ -51,7 +51,7 @@ class Stack(Target):
         from autoscout.simulate.stack.stack_member import ClosedForm
         from autoscout.simulate.stack.workloads import workloads
 
-        return [ClosedForm(job.objective.metric, workloads(job))]
+        return [ClosedForm(job.objective, workloads(job))]
 
     def described_by(self, files: list[Path]) -> dict[str, Any] | None:
         from autoscout.targets.stack.importer import job_of

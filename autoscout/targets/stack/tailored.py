@@ -10,7 +10,7 @@ from autoscout.simulate.stack.bill import parts
 from autoscout.simulate.stack.workloads import Workload, workloads
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
-from kb.records import Job
+from kb.records import Job, SpaceLimits
 
 _LARGEST_DIMENSION = 4096  # NPUs
 _OF_A_WORKLOAD = re.compile(r"\{?\bw_(\w+)\b\}?")
@@ -44,7 +44,7 @@ def tailored(catalog: Catalog, job: Job) -> Catalog:
     instead = {"device": [job.cluster.nodes[0].device], "npus": [job.devices]}
     sizes = [d for d in divisors(job.devices) if 2 <= d <= _LARGEST_DIMENSION]
     found = workloads(job)
-    knobs = [_tailored(knob, named, instead, sizes, found[0][1]) for knob in catalog.knob]
+    knobs = [_named(_tailored(knob, named, instead, sizes, found[0][1]), job.space) for knob in catalog.knob]
     rules = [_written_out(r, w) for r in catalog.rule for w in _differing(r, [w for _, w in found])]
     device = " else ".join(f"{d.gib} if device == '{name}'" for name, d in parts().device.items())
     rules += [_memory(w, i) for i, (_, w) in enumerate(found)]
@@ -60,6 +60,15 @@ def _tailored(knob: KnobEntry, named: set[str], instead: dict, sizes: list[int],
     elif re.fullmatch(r"npus_\d", knob.name):
         values = sizes
     return msgspec.structs.replace(knob, values=values, when=_filled(knob.when, w))
+
+
+def _named(knob: KnobEntry, limits: SpaceLimits) -> KnobEntry:
+    """Any bandwidth or latency can be had that a person names."""
+    if not re.fullmatch(r"(bandwidth|latency)_\d", knob.name) or isinstance(knob.values, str):
+        return knob
+    wanted = [*limits.limit.get(knob.name, []), *([limits.fix[knob.name]] if knob.name in limits.fix else [])]
+    numbers = [v for v in wanted if isinstance(v, int | float) and not isinstance(v, bool)]
+    return msgspec.structs.replace(knob, values=sorted({*knob.values, *numbers}))  # type: ignore[type-var]
 
 
 def _differing(rule: RuleEntry, found: list[Workload]) -> list[Workload]:
