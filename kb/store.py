@@ -138,8 +138,8 @@ def measurements(
     """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
     did to experiments, which is no fact about a configuration (the view `incidents` has it).
 
-    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early; `designed`: also
-    what models said. `answers`:
+    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early; `designed`:
+    also what models said. `answers`:
     only what may stand for a run here: ours, and what those measured successfully whose word answers
     (sharing/author_trust.py).
     """

@@ -33,7 +33,11 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(Finding(subject="note", ok=True, found=text) for text in target_of(job).notes_on_job(job)),
         _environment(job),
         *_constraints(job, known),
-        *([] if target_of(job).designs else [_devices(job), _memory(job, space), _noise(job, known), _time(job, known)]),
+        *(
+            []
+            if target_of(job).designs
+            else [_devices(job), _memory(job, space), _noise(job, known), _time(job, known)]
+        ),
     ]
 
 

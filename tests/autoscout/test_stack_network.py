@@ -22,7 +22,9 @@ def network(*dims: tuple[str, int, str], bandwidth: float = 100.0) -> dict:
     return columns
 
 
-def all_reduce(columns: dict, members: int, size: float, chunks: int = 1, hierarchical: bool = True, whole=False) -> float:
+def all_reduce(
+    columns: dict, members: int, size: float, chunks: int = 1, hierarchical: bool = True, whole=False
+) -> float:
     parts = group(dimensions(columns, 1), np.array([members]), np.array([1]))
     how = chunked.scheduled if whole else chunked.closed
     return float(how(parts, np.array([size]), np.array([chunks]), np.array([hierarchical])).max())
@@ -42,7 +44,9 @@ def test_all_reduces_of_one_dimension_cost_what_the_textbook_says():
 
 
 def test_a_direct_exchange_on_a_ring_and_a_ring_on_full_connection_are_congested():
-    apart = all_reduce(network(("ring", 8, "direct")), 8, 1024 * MIB) / all_reduce(network(("ring", 8, "ring")), 8, 1024 * MIB)
+    apart = all_reduce(network(("ring", 8, "direct")), 8, 1024 * MIB) / all_reduce(
+        network(("ring", 8, "ring")), 8, 1024 * MIB
+    )
     assert apart == pytest.approx(16 / 7, rel=1e-3)  # hops of all messages, over those of neighbours
     few = all_reduce(network(("fully_connected", 8, "ring")), 8, 1024 * MIB)
     assert few / all_reduce(network(("fully_connected", 8, "direct")), 8, 1024 * MIB) == pytest.approx(3.5, rel=1e-3)
@@ -70,18 +74,26 @@ def loads(size: int, members: int, stride: int, steps: list[list[tuple[int, int,
     return 2 * total
 
 
-@pytest.mark.parametrize(("members", "stride", "size"), [(4, 1, 4), (8, 1, 8), (4, 2, 8), (4, 1, 8), (8, 2, 16), (4, 4, 16)])
+@pytest.mark.parametrize(
+    ("members", "stride", "size"), [(4, 1, 4), (8, 1, 8), (4, 2, 8), (4, 1, 8), (8, 2, 16), (4, 4, 16)]
+)
 def test_shares_on_a_ring_are_the_loads_of_its_fullest_link(members, stride, size):
     pairs = [(a, b, 1 / members) for a, b in itertools.permutations(range(members), 2)]
-    assert phase("ring", "direct", size, members, stride)[1] == pytest.approx(loads(size, members, stride, [pairs]), rel=0.01)
-    halving = [
-        [(a, a ^ 2**i, 0.5 ** (i + 1)) for a in range(members)] for i in range(int(math.log2(members)))
-    ]
-    if members * stride < size or members == 4 and stride == 1:  # within an arc there is one way
-        assert phase("ring", "halving_doubling", size, members, stride)[1] >= loads(size, members, stride, halving) - 1e-9
-    around = [[(a, (a + 1) % members, 0.5 / members) for a in range(members)]
-              + [((a + 1) % members, a, 0.5 / members) for a in range(members)]] * (members - 1)
-    assert phase("ring", "ring", size, members, stride)[1] == pytest.approx(loads(size, members, stride, around), rel=0.01)
+    assert phase("ring", "direct", size, members, stride)[1] == pytest.approx(
+        loads(size, members, stride, [pairs]), rel=0.01
+    )
+    halving = [[(a, a ^ 2**i, 0.5 ** (i + 1)) for a in range(members)] for i in range(int(math.log2(members)))]
+    if members * stride < size or (members == 4 and stride == 1):  # within an arc there is one way
+        assert (
+            phase("ring", "halving_doubling", size, members, stride)[1] >= loads(size, members, stride, halving) - 1e-9
+        )
+    around = [
+        [(a, (a + 1) % members, 0.5 / members) for a in range(members)]
+        + [((a + 1) % members, a, 0.5 / members) for a in range(members)]
+    ] * (members - 1)
+    assert phase("ring", "ring", size, members, stride)[1] == pytest.approx(
+        loads(size, members, stride, around), rel=0.01
+    )
 
 
 def test_what_cannot_be_costs_infinitely_and_says_why():

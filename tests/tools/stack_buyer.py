@@ -1,6 +1,7 @@
 """A buyer's question: so much money or so many watts, and a mix of jobs: which cluster, wired how?
 
-    PYTHONPATH=. python tests/tools/stack_buyer.py JOB.toml --usd 20e6 [--watts 500e3] [--measured SECONDS --today TODAY.toml]
+    PYTHONPATH=. python tests/tools/stack_buyer.py JOB.toml --usd 20e6 [--watts 500e3]
+        [--measured SECONDS --today TODAY.toml]
 
 Every workload of the job gets the layout that suits it on each cluster (a session of `tune` shares one layout between
 them); the cluster is chosen by their weighted time. Then each thing that money buys is doubled by itself: what would it
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.stack.bill import device as device_of
 from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.stack.stack_member import ERROR
 from autoscout.simulate.stack.transformer import layout, memory_gib
-from autoscout.simulate.stack.bill import device as device_of
 from autoscout.simulate.stack.workloads import workloads
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb.records import Job
@@ -33,7 +34,9 @@ def clusters(job: Job) -> list[dict[str, Any]]:
     npus = job.space.limit.get("npus", [job.devices])
     return [
         {"device": d, "npus": n, "npus_1": island, "npus_2": n // island, "bandwidth_1": inside, "bandwidth_2": out}
-        for d, n, island, inside, out in itertools.product(devices, npus, (8, 32, 64), (200, 400, 900), (25, 50, 100, 200))
+        for d, n, island, inside, out in itertools.product(
+            devices, npus, (8, 32, 64), (200, 400, 900), (25, 50, 100, 200)
+        )
         if int(n) % island == 0 and int(n) > island
     ]
 
@@ -98,12 +101,16 @@ def main() -> None:
         return
     seconds, each, usd, watts, cluster = min(told, key=lambda row: row[0])
     print(f"{len(told)} clusters within the budget; predicted, nothing here was measured. The best:")
-    print(f"  {cluster['npus']} {cluster['device']} in islands of {cluster['npus_1']} ({cluster['bandwidth_1']} GB/s of "
-          f"each), {cluster['bandwidth_2']} GB/s of each between them; {usd / 1e6:.1f} M$, {watts / 1e3:.0f} kW")
+    print(
+        f"  {cluster['npus']} {cluster['device']} in islands of {cluster['npus_1']} ({cluster['bandwidth_1']} GB/s of "
+        f"each), {cluster['bandwidth_2']} GB/s of each between them; {usd / 1e6:.1f} M$, {watts / 1e3:.0f} kW"
+    )
     for (weight, w), (s, chosen) in zip(mix, each, strict=True):
         laid = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        print(f"  {'request' if w['serving'] else 'step'} of {w['layers']} layers × {w['hidden']} (weight {weight:g}): "
-              f"{s:.3f} s with {laid}")
+        print(
+            f"  {'request' if w['serving'] else 'step'} of {w['layers']} layers × {w['hidden']} (weight {weight:g}): "
+            f"{s:.3f} s with {laid}"
+        )
     factor, spread = 1.0, ERROR
     if asked.measured and asked.today:
         now = JobSpace.of_job(load_job(asked.today))
@@ -113,12 +120,18 @@ def main() -> None:
         factor, spread = asked.measured / modelled, ERROR * np.sqrt(2)  # two clusters err, each by itself
         print(f"today: measured {asked.measured:.3f} s, the model says {modelled:.3f} s: × {factor:.2f}")
         low, high = (factor * seconds * np.exp(sign * SPAN * spread) for sign in (-1, 1))
-        print(f"tomorrow: {factor * seconds:.3f} s (90 % interval {low:.3f} to {high:.3f}), "
-              f"{asked.measured / (factor * seconds):.2f} × as fast")
+        print(
+            f"tomorrow: {factor * seconds:.3f} s (90 % interval {low:.3f} to {high:.3f}), "
+            f"{asked.measured / (factor * seconds):.2f} × as fast"
+        )
     print("| what is doubled | time | at | gain |")
     print("|---|---|---|---|")
-    doubled = [("bandwidth_1", "bandwidth inside islands"), ("bandwidth_2", "bandwidth between islands"),
-               ("npus", "devices"), ("npus_1", "size of an island")]
+    doubled = [
+        ("bandwidth_1", "bandwidth inside islands"),
+        ("bandwidth_2", "bandwidth between islands"),
+        ("npus", "devices"),
+        ("npus_1", "size of an island"),
+    ]
     for name, meaning in doubled:
         changed = {**cluster, name: 2 * cluster[name]}
         changed["npus_2"] = changed["npus"] // changed["npus_1"]

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python tests/tools/stack_cosmic.py ../shared/data/cosmic/astrasim_rows.csv
 
-Documented (symbolic_tensor_graph @ 31ec220: sharding_spreadsheets/module/fullset and fully_sharded_fullset; ASTRA-sim's
+Documented (symbolic_tensor_graph @ 31ec220: sharding_spreadsheets/module, fullset and fully_sharded_fullset; ASTRA-sim's
 Workload.cc and CommunicatorGroup.cc of November 2024): an operator takes the larger of operations / peak and bytes /
 local bandwidth, an element counting as one byte, one micro batch runs through all stages, and every collective of a part
 of the NPUs is one logical ring, whatever the algorithm's knob says. The logs agree with bytes / bandwidth alone: the
@@ -75,8 +75,10 @@ def main() -> None:
         )
     many = np.array([int(row["w_num_stacks"]) > 4 and row["w_num_npus"] == "64" for row in rows])
     away = np.abs(errors)
-    print(f"{np.sum(away <= 0.05)} of {len(away)} rows within 5 %; of the {many.sum()} that operators decide "
-          f"{np.sum(away[many] <= 0.05)}, mean {away[many].mean():.1%}")
+    print(
+        f"{np.sum(away <= 0.05)} of {len(away)} rows within 5 %; of the {many.sum()} that operators decide "
+        f"{np.sum(away[many] <= 0.05)}, mean {away[many].mean():.1%}"
+    )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     PYTHONPATH=. python tests/tools/stack_published.py ../shared/data/validation/*.csv.gz
 
 Each row's cluster as a design: nodes of eight behind a switch (NVLink: 300 GB/s an A100 and 450 GB/s an H100 each way),
-nodes behind switches (what the row says, else 25 and 50 GB/s a GPU), rings of four chunks, dense models in bf16. Nothing
-is fitted on these rows: what they say of our model is its error, which the buyer's interval rests on.
+nodes behind switches (25 and 50 GB/s a GPU), rings of four chunks, dense models in bf16. But for `reached` in parts.toml
+nothing is fitted on these rows: what they say of our model is its error, which the buyer's interval rests on.
 """
 
 import sys
@@ -34,7 +34,12 @@ def design(columns: dict[str, Any], i: int) -> tuple[dict[str, np.ndarray], dict
     layers, hidden, heads = (int(said(name, 0)) for name in ("layers", "hidden", "heads"))
     npus, batch, length = (int(said(name, 0)) for name in ("gpus", "global_batch", "seq_len"))
     tp, pp, sp, mbs = (int(said(name, 1)) for name in ("tp", "pp", "cp", "mbs"))
-    if not device or "40" in gpu or not (layers and hidden and heads and npus and batch and length) or said("experts", 0):
+    if (
+        not device
+        or "40" in gpu
+        or not (layers and hidden and heads and npus and batch and length)
+        or said("experts", 0)
+    ):
         return None
     if str(said("dtype", "bf16")) not in ("bf16", "fp16", "") or said("fp8", 0):
         return None
@@ -69,7 +74,7 @@ def errors(rows: Rows) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    print("| table | device | rows | measured / predicted, median | standard deviation of its logarithm | off by, median |")
+    print("| table | device | rows | measured / predicted, median | deviation of its logarithm | off by, median |")
     print("|---|---|---|---|---|---|")
     for path in sys.argv[1:]:
         for rows in read(Path(path)).sets:
@@ -77,7 +82,10 @@ def main() -> None:
                 for device, logs in errors(rows).items():
                     away = np.median(np.abs(np.expm1(-np.array(logs))))
                     name = Path(path).name.partition(".")[0]
-                    print(f"| {name} | {device} | {len(logs)} | {np.exp(np.median(logs)):.2f} | {np.std(logs):.2f} | {away:.0%} |")
+                    print(
+                        f"| {name} | {device} | {len(logs)} | {np.exp(np.median(logs)):.2f} | {np.std(logs):.2f} | "
+                        f"{away:.0%} |"
+                    )
 
 
 if __name__ == "__main__":

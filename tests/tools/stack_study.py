@@ -63,7 +63,9 @@ def job(model: Model, length: int, fixed: dict[str, Value], device: str = "npu",
     )
 
 
-def best(wanted: Job, seed: int, near: list[dict[str, Value]] | None = None) -> tuple[float, dict[str, Value], JobSpace]:
+def best(
+    wanted: Job, seed: int, near: list[dict[str, Value]] | None = None
+) -> tuple[float, dict[str, Value], JobSpace]:
     """The best of a space by the closed form, and what the chunk-level model says of it."""
     space = JobSpace.of_job(wanted)
     given = workloads(wanted)
@@ -156,8 +158,10 @@ def picture(device: str) -> str:
         x = edge + (np.log10(u) - ends[0]) / (ends[1] - ends[0]) * (width - 2 * edge)
         return x, height - edge - (min(np.log10(t), ends[3])) / ends[3] * (height - 2 * edge)
 
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-             f'font-size="13"><rect width="100%" height="100%" fill="white"/>']
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+        f'font-size="13"><rect width="100%" height="100%" fill="white"/>'
+    ]
     for number, (name, u, t) in enumerate(fronts):
         colour = ("#1b6ca8", "#c8553d", "#3a7d44", "#7d5ba6")[number]
         points = " ".join("{:.1f},{:.1f}".format(*at(a, b)) for a, b in zip(u, t, strict=True))
@@ -170,8 +174,10 @@ def picture(device: str) -> str:
     for value in np.linspace(ends[0], ends[1], 5):
         x = at(10**value, 1)[0]
         lines.append(f'<text x="{x:.0f}" y="{height - edge + 20}" text-anchor="middle">{10**value / 1e6:.3g} M$</text>')
-    lines.append(f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">price of the network of 1,024 {device}'
-                 f'</text><text x="{edge - 40}" y="{edge - 20}">time, against the fastest design (predicted)</text></svg>')
+    lines.append(
+        f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">price of the network of 1,024 {device}'
+        f'</text><text x="{edge - 40}" y="{edge - 20}">time, against the fastest design (predicted)</text></svg>'
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -183,8 +189,10 @@ def main() -> None:
     asked = parser.parse_args()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = study(asked.seeds, asked.device)
-    print("| model | reference, s | workload only | collectives only | network only | full stack, each seed | "
-          "full stack against single layers | valid designs | share of all assignments |")
+    print(
+        "| model | reference, s | workload only | collectives only | network only | full stack, each seed | "
+        "full stack against single layers | valid designs | share of all assignments |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name, row in found.items():
         single = {layer: seconds for layer, (seconds, _, _) in row["single"].items()}
@@ -192,14 +200,17 @@ def main() -> None:
         full = ", ".join(f"{s:.4g}" for s in row["full"])
         print(
             f"| {name} | {row['reference']:.4g} | {single['workload']:.4g} | {single['collectives']:.4g} | "
-            f"{single['network']:.4g} | {full} | {min(gains):.2f}–{max(gains):.2f} × | {row['count']:.3g} | {row['share']:.3%} |"
+            f"{single['network']:.4g} | {full} | {min(gains):.2f}–{max(gains):.2f} × | "
+            f"{row['count']:.3g} | {row['share']:.3%} |"
         )
     for name, row in found.items():
         print(f"* {name}: {words(row['best'])}")
     for name, row in found.items():
         worst = max(row["full"]) <= min(s for s, _, _ in row["single"].values())
-        print(f"{name}: every seed at least as good as each single layer: {worst}; with bandwidths as knobs "
-              f"{row['wide']:.3g} valid designs; {row['cpu_s']:.1f} s CPU a search")
+        print(
+            f"{name}: every seed at least as good as each single layer: {worst}; with bandwidths as knobs "
+            f"{row['wide']:.3g} valid designs; {row['cpu_s']:.1f} s CPU a search"
+        )
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if asked.svg:
         asked.svg.write_text(picture(asked.device))

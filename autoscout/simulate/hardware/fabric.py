@@ -1,13 +1,13 @@
 """One dimension of a network: what a collective costs in it, by topology and algorithm.
 
 A dimension joins `size` NPUs, each of which can send `bandwidth` bytes a second into it: over two links of half of that
-in a ring, over size − 1 links in full connection, over one link to a switch (so the same money buys the same bytes,
-as in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is two hops.
+in a ring, over size − 1 links in full connection, over one link to a switch (so the same money buys the same bytes, as
+in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is two hops.
 
-A phase is a reduce-scatter or an all-gather of a buffer of m bytes among `members` of the dimension, each `stride` places
+A phase is a reduce-scatter or an all-gather of a buffer of m bytes among `members` of the dimension, `stride` places
 apart (the places between belong to other groups, which do the same at the same time): hops × latency + share × m /
 bandwidth. `share` is the load of the fullest link, so congestion is in it: messages that cross others' links.
-Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive halving and doubling); Sanders, Speck, Träff 2009 (two trees).
+in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is two hops.
 """
 
 import functools
@@ -60,7 +60,9 @@ def _in_ring(algorithm: str, size: int, members: int, stride: int) -> tuple[floa
         share = (members - 1) / members * stride * (1 if closed else 2)
         return (members - 1) * stride * (1 if closed else members - 1), share
     if algorithm == "direct":
-        crossing = members // 2 * ((members + 1) // 2)  # pairs across the fullest link of an arc, or all hops of one NPU
+        crossing = (
+            members // 2 * ((members + 1) // 2)
+        )  # pairs across the fullest link of an arc, or all hops of one NPU
         return members // 2 * stride * (1 if closed else 2), crossing / members * stride * (1 if closed else 2)
     return (members - 1) * stride, math.log2(members) * stride
 

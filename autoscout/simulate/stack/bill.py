@@ -74,7 +74,9 @@ def network_bill(fabric: list[Dimension], npus: Array) -> tuple[Array, Array, Ar
         tier = np.searchsorted(prices.reach, reach)
         into = np.where(d.size > 1, d.bandwidth / GB, 0.0)
         switched = d.topology == TOPOLOGIES.index("switch")
-        link, switch, nic, power = (np.array(a)[tier] for a in (prices.link_usd, prices.switch_usd, prices.nic_usd, prices.watts))
+        link, switch, nic, power = (
+            np.array(a)[tier] for a in (prices.link_usd, prices.switch_usd, prices.nic_usd, prices.watts)
+        )
         usd = usd + into * (link + nic + np.where(switched, switch, 0.0))
         watts = watts + into * power
         gb_s = gb_s + into

@@ -40,7 +40,9 @@ METRICS = (
 )
 
 
-def evaluate(columns: Columns, workloads: list[tuple[float, Mapping[str, Any]]], whole: bool = False) -> dict[str, Array]:
+def evaluate(
+    columns: Columns, workloads: list[tuple[float, Mapping[str, Any]]], whole: bool = False
+) -> dict[str, Array]:
     """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
     chunk by chunk. (n,) by metric, beside the parts of the time as `part_…`."""
     n = length(columns)

@@ -11,8 +11,8 @@ from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.stack.workloads import Workload
 from kb.records import Objective
 
-# Standard deviation of log(measured / predicted) over published steps (tests/tools/stack_published.py); against the same
-# model chunk by chunk it is 0.02.
+# Standard deviation of log(measured / predicted) over published steps (tests/tools/stack_published.py); against the
+# same model chunk by chunk it is 0.02.
 ERROR = 0.32
 
 

@@ -14,7 +14,10 @@ def workloads(job: Job) -> list[tuple[float, Workload]]:
     own = (1.0, _numbers(job.model, job.task, job.traffic.seq_len, job.traffic.global_batch, *_served(job)))
     return [
         own,
-        *((w.weight, _numbers(w.model, w.task, w.seq_len, w.global_batch, w.seq_len, w.output_len, w.concurrency)) for w in job.traffic.mix),
+        *(
+            (w.weight, _numbers(w.model, w.task, w.seq_len, w.global_batch, w.seq_len, w.output_len, w.concurrency))
+            for w in job.traffic.mix
+        ),
     ]
 
 

@@ -4,14 +4,20 @@ a switched node of eight and switches between nodes, rings of chunks, the optimi
 from collections.abc import Iterator
 
 from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.recipes import first, stated
 from kb.records import Configuration, Value
 
 
 def advised(space: Space) -> Iterator[Configuration]:
     npus = max(int(v) for v in space.knob["npus"].values)
-    wanted = {**stated(space), "npus": npus, "collectives": "hierarchical"}
-    yield first(space, wanted, _layouts(npus))
+    node = {"dims": 2, "npus_1": 8, "npus_2": npus // 8} if npus > 8 and npus % 8 == 0 else {}
+    devices = [str(v) for v in space.knob["device"].values]
+    own = space.job.cluster.nodes[0].device if isinstance(space, JobSpace) else devices[0]
+    device = own if own in devices else devices[0]
+    wanted = {**stated(space), **node, "npus": npus, "device": device, "collectives": "hierarchical"}
+    told = ({**layout, "device": device, "npus": npus} for layout in _layouts(npus))
+    yield first(space, wanted, told)
 
 
 def _layouts(npus: int) -> Iterator[dict[str, Value]]:

@@ -124,7 +124,7 @@ def _job(path: Path, sections: dict[str, Any], said: dict[str, Any]) -> dict[str
         "objective": {"minimize": "latency_s"},
         "space": {"fix": fix, "limit": limit, **({"rule": rules} if rules else {})},
         "notes": [
-            "weight_sharded 1 is zero = 3; tp is what dp, sp and pp leave; bandwidths are of one NPU over all its links",
+            "weight_sharded 1 is zero = 3; tp is what dp, sp and pp leave; bandwidths are of an NPU over all its links",
             "device: COSMIC's NPU of 10 TFLOP/s, 50 GB/s and 24 GB; name one that you can buy",
         ],
     }
@@ -176,7 +176,9 @@ def _sections(path: Path) -> dict[str, Any]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 found[node.targets[0].id] = ast.literal_eval(node.value)
     except (SyntaxError, ValueError) as error:
-        raise AutoscoutError(f"{path}: a knob file holds dictionaries and lists of literals only ({error})", 2) from error
+        raise AutoscoutError(
+            f"{path}: a knob file holds dictionaries and lists of literals only ({error})", 2
+        ) from error
     for name in found:
         if name not in _SECTIONS:
             raise AutoscoutError(f"{path}: '{name}'{nearest_name(name, _SECTIONS)}", 2)

@@ -21,19 +21,20 @@ def problems(job: Job) -> Iterator[str]:
     kinds = {node.device for node in job.cluster.nodes}
     known = parts().device
     if len(kinds) > 1:
-        yield "a stack is of one kind of device; name one in cluster.nodes and the others in [space] limit = { device = […] }"
+        yield "a stack is of one kind of device; name one in cluster.nodes, others in [space] limit = { device = […] }"
     for kind in kinds - known.keys():
         yield f"cluster.nodes.device = '{kind}'{nearest_name(kind, known)} (what a stack is made of: parts.toml)"
     for name, values in {**{k: [v] for k, v in job.space.fix.items()}, **job.space.limit}.items():
-        if name.rstrip("_1234") in ("bandwidth", "npus") and any(isinstance(v, int | float) and v <= 0 for v in values):
-            least = next(v for v in values if isinstance(v, int | float) and v <= 0)
-            yield f"[space] wants {name} = {least}: a dimension without {name.rstrip('_1234')} joins nothing; more than 0"
-    product = 1
-    for i in range(1, 5):
+        what = name.rstrip("_1234")
+        least = min((v for v in values if isinstance(v, int | float)), default=1)
+        if what in ("bandwidth", "npus") and least <= 0:
+            yield f"[space] wants {name} = {least}: a dimension without {what} joins nothing; give more than 0"
+    product, dims = 1, job.space.fix.get("dims", 4)
+    for i in range(1, (dims if isinstance(dims, int) else 4) + 1):
         size = job.space.fix.get(f"npus_{i}")
         product = product * size if isinstance(size, int) and product else 0
     if product and "npus" not in job.space.limit and product != (total := job.space.fix.get("npus", job.devices)):
-        yield f"[space] fixes dimensions of {product} NPUs together, but the cluster has {total}; make the product {total}"
+        yield f"[space] fixes dimensions of {product} NPUs together, but the cluster has {total}; make that the product"
     if job.task == "serve" and not job.traffic.concurrency:
         yield "traffic of a stack needs concurrency: how many requests are served at once"
 
