@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python tests/tools/stack_cosmic.py ../shared/data/cosmic/astrasim_rows.csv
 
-Documented (symbolic_tensor_graph @ 31ec220: sharding_spreadsheets/module, fullset and fully_sharded_fullset; ASTRA-sim's
+Documented (symbolic_tensor_graph @ 31ec220: sharding_spreadsheets, fullset and fully_sharded_fullset; ASTRA-sim's
 Workload.cc and CommunicatorGroup.cc of November 2024): an operator takes the larger of operations / peak and bytes /
-local bandwidth, an element counting as one byte, one micro batch runs through all stages, and every collective of a part
+local bandwidth, an element counting as one byte, one micro batch runs through all stages, and every collective of part
 of the NPUs is one logical ring, whatever the algorithm's knob says. The logs agree with bytes / bandwidth alone: the
 peak acts nowhere in them. Not published: the network of several dimensions with congestion that they ran on; here a
 ring's step is one message over the slowest of the links that the group spans. Nothing is fitted.

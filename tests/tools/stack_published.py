@@ -3,7 +3,7 @@
     PYTHONPATH=. python tests/tools/stack_published.py ../shared/data/validation/*.csv.gz
 
 Each row's cluster as a design: nodes of eight behind a switch (NVLink: 300 GB/s an A100 and 450 GB/s an H100 each way),
-nodes behind switches (25 and 50 GB/s a GPU), rings of four chunks, dense models in bf16. But for `reached` in parts.toml
+nodes behind switches (25 and 50 GB/s a GPU), rings of four chunks, dense models in bf16. But for `reached` (parts.toml)
 nothing is fitted on these rows: what they say of our model is its error, which the buyer's interval rests on.
 """
 

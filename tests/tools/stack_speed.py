@@ -29,8 +29,8 @@ def main() -> None:
     )
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
-        f"searched: {costs[0]:.4g} s, {space.name(space.of_codes(codes[0].tolist()))}; {time.process_time() - began:.1f} s "
-        f"CPU, {(after - before) / 1024:.0f} MiB above the imports"
+        f"searched: {costs[0]:.4g} s, {space.name(space.of_codes(codes[0].tolist()))}; "
+        f"{time.process_time() - began:.1f} s CPU, {(after - before) / 1024:.0f} MiB above the imports"
     )
     columns = space.columns(space.sample_many(40_000, np.random.default_rng(0)))
     told = []
@@ -42,9 +42,7 @@ def main() -> None:
             took.append(time.process_time() - began)
         print(f"{'chunk by chunk' if whole else 'closed form'}: {40_000 / min(took):,.0f} designs a second")
     apart = np.log(told[0] / told[-1])
-    print(
-        f"closed form against chunk by chunk: deviation of the logarithm {apart.std():.3f}, median {np.median(apart):+.3f}"
-    )
+    print(f"closed form / chunk by chunk: deviation of the logarithm {apart.std():.3f}, median {np.median(apart):+.3f}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is tw
 A phase is a reduce-scatter or an all-gather of a buffer of m bytes among `members` of the dimension, `stride` places
 apart (the places between belong to other groups, which do the same at the same time): hops × latency + share × m /
 bandwidth. `share` is the load of the fullest link, so congestion is in it: messages that cross others' links.
-in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is two hops.
+Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive halving and doubling); Sanders, Speck, Träff 2009 (trees).
 """
 
 import functools
