@@ -47,10 +47,10 @@ ALWAYS: dict[str, Value] = {"dims": 4, "mbs": 1}
 
 
 def job(model: Model, length: int, fixed: dict[str, Value], device: str = "npu", wide: bool = False) -> Job:
-    """`wide`: bandwidths of 100 to 500 GB/s in each dimension are knobs too, as in COSMIC's knobs_5_extended.py."""
+    """`wide`: bandwidths of 25 to 400 GB/s into each dimension are knobs too, as in COSMIC's knobs_5_extended.py."""
     limit: dict[str, list[Value]] = {f"npus_{i}": [4, 8, 16] for i in range(1, 5)}
     limit |= {"zero": [0, 3], "chunks": [2, 4, 8, 16], "pp": [1, 2, 4]}
-    limit |= {f"bandwidth_{i}": [100, 200, 400] if wide else [100] for i in range(1, 5)}
+    limit |= {f"bandwidth_{i}": [25, 50, 100, 200, 400] if wide else [100] for i in range(1, 5)}
     limit = {name: values for name, values in limit.items() if name not in fixed}
     return Job(
         name="study",
