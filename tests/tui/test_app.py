@@ -44,7 +44,13 @@ from tui.session.neighbours import waiting_orders
 from tui.widgets.lazy_table import Rows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-SIZES = [(80, 24), (120, 40), (200, 50)]
+SIZES = [(80, 24), (120, 40), pytest.param((200, 50), marks=pytest.mark.thorough)]
+
+
+def shape(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
 KEYS = {"1": "tune", "2": "arms", "3": "checks", "5": "experiments", "6": "compare", "8": "launch"}
 STATES: dict[str, list[AnyEvent]] = {
     "empty": [],
@@ -102,7 +108,7 @@ def compare(shown: str, name: str) -> None:
     assert shown == stored.read_text()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("state", STATES)
 async def test_tune_in_every_state(tmp_path, state, size):
     app = recording(tmp_path, STATES[state])
@@ -111,7 +117,7 @@ async def test_tune_in_every_state(tmp_path, state, size):
         compare(text_of(app), f"tune-{state}-{size[0]}x{size[1]}")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("state", ["crashed", "silent"])
 async def test_what_the_process_of_a_session_tells(tmp_path, state, size):
     """Its lock is held or not; how long it is silent is the clock's."""
@@ -126,7 +132,7 @@ async def test_what_the_process_of_a_session_tells(tmp_path, state, size):
     compare(re.sub(r"\d\d:\d\d", "MM:SS", shown), f"tune-{state}-{size[0]}x{size[1]}")
 
 
-@pytest.mark.parametrize("size", [(60, 18), (40, 10)], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", [(60, 18), (40, 10)], ids=shape)
 async def test_a_terminal_that_is_too_small_shows_what_fits_and_says_so(tmp_path, size):
     app = recording(tmp_path, running())
     async with app.run_test(size=size) as pilot:
@@ -145,7 +151,7 @@ async def test_a_long_journal_says_how_far_it_is_read(tmp_path):
         await until(pilot, lambda: "reading the journal: 42%" in text_of(app))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "1"])
 async def test_the_other_screens(tmp_path, key, size):
     app = recording(tmp_path, ended())

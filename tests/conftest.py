@@ -1,0 +1,9 @@
+"""How hard tests look: `make test` tries a few fixed examples of each property, `make test-all` many random ones."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True, database=None)
+settings.register_profile("thorough", max_examples=150, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
