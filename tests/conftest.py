@@ -2,6 +2,9 @@
 
 import os
 
+# Before anything loads numpy: with a worker of pytest a core, threads of the linear algebra only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True, database=None)
