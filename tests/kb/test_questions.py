@@ -34,7 +34,7 @@ def test_each_question_has_an_answer_with_the_columns_of_the_page(kb: Path, titl
     assert table.rows or "simulator" in title  # they are used only where enough is known
 
 
-def test_there_are_ten(kb: Path):
+def test_there_are_ten():
     assert len(QUESTIONS) == 10
 
 
