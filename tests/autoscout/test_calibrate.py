@@ -52,6 +52,7 @@ def test_measures_this_machine(measured):
         assert hw["island"]["all_reduce"]["latency_us"][0] > 0
 
 
+@pytest.mark.thorough
 def test_predictions_use_it(measured):
     """Both models know the device by its name from now on; the serving model knew no CPU before."""
     folder, document = measured
