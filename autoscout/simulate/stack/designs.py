@@ -4,7 +4,7 @@ Two ways: in closed form (a million designs a second a core), or with collective
 bucket (`chunked=True`), which is what stands in for an experiment. No number here was measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from autoscout.simulate.stack.transformer import (
 
 Array = np.ndarray
 _BLOCK = 8192
+_NOTHING = np.zeros(1)
 METRICS = (
     "latency_s",
     "tokens_per_s",
@@ -41,15 +42,15 @@ METRICS = (
 
 
 def evaluate(
-    columns: Columns, workloads: list[tuple[float, Mapping[str, Any]]], whole: bool = False
+    columns: Columns, workloads: Sequence[tuple[float, Mapping[str, Any]]], whole: bool = False
 ) -> dict[str, Array]:
     """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
     chunk by chunk. (n,) by metric, beside the parts of the time as `part_…`."""
     n = length(columns)
     if n > _BLOCK:  # so that columns stay in the processor's cache
         rows = [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
-        found = [evaluate(take(columns, row), workloads, whole) for row in rows]
-        return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+        blocks = [evaluate(take(columns, row), workloads, whole) for row in rows]
+        return {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
     fabric = dimensions(columns, n)
     npus = np.prod([d.size for d in fabric], axis=0)
     device = bill.of_devices(columns["device"], n)
@@ -60,10 +61,10 @@ def evaluate(
         at = layout(columns, m)
         timed = (_served if m["serving"] else _step)(columns, m, at, fabric, device, whole)
         for name, seconds in timed.items():
-            found[f"part_{name}"] = found.get(f"part_{name}", 0.0) + seconds * (weight / total)
+            found[f"part_{name}"] = found.get(f"part_{name}", _NOTHING) + seconds * (weight / total)
         latency = sum(timed.values())
-        found["latency_s"] = found.get("latency_s", 0.0) + latency * (weight / total)
-        found["tokens_per_s"] = found.get("tokens_per_s", 0.0) + m["tokens"] / latency * (weight / total)
+        found["latency_s"] = found.get("latency_s", _NOTHING) + latency * (weight / total)
+        found["tokens_per_s"] = found.get("tokens_per_s", _NOTHING) + m["tokens"] / latency * (weight / total)
         found["peak_memory_gib"] = np.maximum(found["peak_memory_gib"], memory_gib(m, at))
     latency = found["latency_s"]
     found["cluster_usd"] = usd + npus * device["usd"]
