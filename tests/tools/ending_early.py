@@ -75,7 +75,7 @@ def replayed(job: Job, order: list[Measurement]) -> Session:
     spent = full = 0.0
     ended = 0
     for run in order:
-        bar = early.bar(job.objective, told)
+        bar = early.bar(job.objective, told, bool(told))
         at = next((n for n in range(1, len(run.iterations_s)) if early.hopeless(run.iterations_s[:n], bar)), None)
         saved = sum(run.iterations_s[at:]) if at else 0.0
         full, spent, ended = full + run.cost_s, spent + run.cost_s - saved, ended + (at is not None)
