@@ -2,14 +2,14 @@
 
     PYTHONPATH=. python tests/tools/ending_pairs.py [JOB.toml …] [--pairs 1] [--profiles 8] [--python PYTHON]
 
-Of each job pairs of real sessions, one with `launch.end_early` and one without, the one or the other first in turns,
-each with a knowledge base of its own; search and rounds at the end are counted apart. Seconds of devices are what the runs
-took by the clock times their devices; of CPU, of the session with all that it starts.
+Of each job pairs of real sessions, one with `launch.end_early` and one without, each with a knowledge base of its own.
+Both run at once and take the devices in turns, an experiment each, so that they meet the same machine. Search and
+rounds at the end are counted apart: seconds of devices are what the runs took by the clock times their devices; of CPU,
+of the session with all that it starts.
 """
 
 import argparse
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -41,45 +41,47 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         return self.search_s + self.rounds_s
 
 
-def session(path: Path, end_early: bool, profiles: int, seed: int, python: str) -> Spent:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "job"
-        shutil.copytree(path.parent, folder, ignore=lambda _, names: [n for n in names if n in ("logs", "build")])
+class Running:
+    """One session of a pair, in a folder of its own."""
+
+    def __init__(self, path: Path, end_early: bool, profiles: int, seed: int, python: str) -> None:
+        self._name = tempfile.TemporaryDirectory()
+        self._home = Path(self._name.name)
+        folder = self._home / "job"
+        shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns("logs", "build"))
         job = folder / path.name
-        extra = f"end_early = {str(end_early).lower()}\n" + (f'python = "{python}"\n' if python else "")
+        extra = f"end_early = {str(end_early).lower()}\n"
         before = job.read_text()
         if before.count("[launch]\n") != 1:
             raise SystemExit(f"{path} has no line [launch]")
         job.write_text(before.replace("[launch]\n", f"[launch]\n{extra}"))
-        words = [str(job), "--no-tui", "--kb", f"{name}/kb.duckdb", "--profiles", str(profiles), "--seed", str(seed)]
-        path_ = f"{Path(python).parent}:{os.environ['PATH']}" if python else os.environ["PATH"]
-        used = _cpu()
-        subprocess.run(
-            [sys.executable, "-m", "tui.cli", "tune", *words],
-            check=True,
+        words = ["--no-tui", "--kb", str(self._home / "kb.duckdb"), "--profiles", str(profiles), "--seed", str(seed)]
+        found = f"{Path(python).parent}:{os.environ['PATH']}" if python else os.environ["PATH"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tui.cli", "tune", str(job), *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path_},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": found},
             stdout=sys.stderr,
         )
-        used = _cpu() - used
-        (journal,) = Path(name).glob("sessions/*/journal.jsonl")
+
+    def spent(self) -> Spent:
+        """Waits for its end. Errors: SystemExit when it failed."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        if status:
+            raise SystemExit(f"a session failed with {os.waitstatus_to_exitcode(status)}")
+        (journal,) = self._home.glob("sessions/*/journal.jsonl")
         events = list(journals.events(journal))
-    ended = [(e.purpose == "confirm", e.measurement) for e in events if isinstance(e, ExperimentEnded)]
-    said = next(e for e in events if isinstance(e, Confirmed))
-    return Spent(
-        search_s=sum(m.device_s for last, m in ended if not last),
-        rounds_s=sum(m.device_s for last, m in ended if last),
-        cpu_s=used,
-        runs=sum(not last for last, _ in ended),
-        rounds=sum(last for last, _ in ended),
-        short=sum(m.fidelity == "short" for _, m in ended),
-        sentence=said.sentence,
-    )
-
-
-def _cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+        self._name.cleanup()
+        ended = [(e.purpose == "confirm", e.measurement) for e in events if isinstance(e, ExperimentEnded)]
+        return Spent(
+            search_s=sum(m.device_s for last, m in ended if not last),
+            rounds_s=sum(m.device_s for last, m in ended if last),
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            runs=sum(not last for last, _ in ended),
+            rounds=sum(last for last, _ in ended),
+            short=sum(m.fidelity == "short" for _, m in ended),
+            sentence=next(e.sentence for e in events if isinstance(e, Confirmed)),
+        )
 
 
 def main() -> None:
@@ -95,7 +97,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for path in map(Path, given.jobs):
         for seed in range(given.pairs):
-            both = {on: session(path, on, given.profiles, seed, given.python) for on in (seed % 2 == 0, seed % 2 == 1)}
+            begun = {on: Running(path, on, given.profiles, seed, given.python) for on in (False, True)}
+            both = {on: session.spent() for on, session in begun.items()}
             for on in (False, True):
                 print(row(f"{path.name}, {seed}", on, both[on], both[False]), flush=True)
 
