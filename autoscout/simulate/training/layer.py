@@ -16,7 +16,9 @@ from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
-FP8_CAST = 4.0  # bytes a value: read in bf16, written twice in 8 bits
+# Bytes a value of casting an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
+# and written once more) before it is written.
+CAST = {"fp8": 4.0, "fp4": 7.0}
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
 # its matrix product), and in fused ones.
@@ -83,7 +85,7 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     """Final norm, logits and cross entropy, on the last stage. The vocabulary is split over tp."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
-    logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden)
+    logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden, "bf16" if x.dtype == "fp4" else x.dtype)
     fused = x.attention > 0
     elements = tokens * x.vocab / x.tp
     share = hw.elementwise.bandwidth
@@ -116,16 +118,17 @@ class _Linear(NamedTuple):
         return _Linear(self.forward + other.forward, self.backward + other.backward)
 
 
-def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array) -> _Linear:
+def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "") -> _Linear:
     """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches."""
     accumulate = outputs * inputs * 2 * x.grad_bytes
     frozen = x.lora > 0
-    dx = gemm(hw, tokens, inputs, outputs, x.dtype)
-    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, x.dtype, accumulate))
-    forward = gemm(hw, tokens, outputs, inputs, x.dtype)
-    if x.dtype == "fp8":  # inputs and gradients are cast, with a transposed copy for the weight gradients
-        forward = forward + memory_bound(hw, FP8_CAST * tokens * inputs, hw.elementwise.bandwidth)
-        dx = dx + memory_bound(hw, FP8_CAST * tokens * outputs, hw.elementwise.bandwidth)
+    dtype = dtype or x.dtype
+    dx = gemm(hw, tokens, inputs, outputs, dtype)
+    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, dtype, accumulate))
+    forward = gemm(hw, tokens, outputs, inputs, dtype)
+    if cast := CAST.get(dtype):  # inputs and gradients, with a transposed copy for the weight gradients
+        forward = forward + memory_bound(hw, cast * tokens * inputs, hw.elementwise.bandwidth)
+        dx = dx + memory_bound(hw, cast * tokens * outputs, hw.elementwise.bandwidth)
     return _Linear(forward, dx + dw)
 
 
@@ -133,7 +136,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting one by one."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
-    dtype = "bf16" if x.dtype == "fp8" else x.dtype  # only linear layers compute in 8 bits
+    dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
     seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # unfused, a mask hides the rest
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)

@@ -29,6 +29,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
 ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes that products keep of an input; 4 bits with a scale for every 16
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
 # stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
@@ -294,8 +295,8 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     tensors. Everywhere (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep
     their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
-    eight = x.dtype == "fp8"
-    product = 1.0 if eight else b
+    eight = x.dtype in PRODUCTS
+    product = PRODUCTS.get(x.dtype, b)
     plain = 2 * b + 2 * product + 2 * x.dropout
     stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b) / x.tp

@@ -145,8 +145,10 @@ def trust(x: Inputs, fleet: list[Hardware]) -> Array:
 
 
 def topology(hw: Hardware, x: Inputs) -> Topology:
-    per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node)
-    return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s))
+    """Links of the job's nodes. Hosts of an island that spans several (the trays of an NVL72 rack) are one node."""
+    trays = np.where(x.per_node == hw.per_tray, hw.per_node / max(hw.per_tray, 1), 1.0)
+    per_node = np.where(np.isnan(x.per_node), hw.per_node, x.per_node * trays)
+    return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s * trays))
 
 
 def step(x: Inputs, fleet: list[Hardware], counts: list[Array]) -> Parts:

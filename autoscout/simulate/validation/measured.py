@@ -180,8 +180,6 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
         precision = str(row.get("precision", "")).lower()
         if "Megatron-Bridge" in str(row.get("framework", "")) and not re.search(r"bf16|fp\d", precision):
             why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"
-        if "fp4" in precision:
-            why[i] = "4-bit training"
         if "litgpt" in str(row.get("framework", "")) and "full.yaml" in str(row.get("other", "")):
             why[i] = "litgpt's full fine-tuning: its peaks leave no room for the optimizer that its table implies"
     devices = columns.get("gpu", np.full(n, ""))

@@ -309,7 +309,7 @@ def _precision(name: str, own: Row) -> str:
         return "fp8"
     if "transformer_impl" in own:
         return "bf16" if str(own.get("bf16", "True")) == "True" else "fp16"
-    for known in ("bf16", "fp16", "fp32"):
+    for known in ("fp4", "bf16", "fp16", "fp32"):
         if known in plain:
             return known
     return "fp8" if "fp8" in plain or "float8" in plain else "bf16"
