@@ -107,6 +107,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     per_tray: int = 0  # hosts of an island that spans several; 0: an island is a host
     peak_tflops: dict[str, float]  # by dtype, dense
     cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
+    watts: float = 0.0  # a device's limit by its data sheet; 0: not known
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
     doubt: float = 0.0  # of log(measured / predicted), beside the usual: runs disagree with what its kernels say

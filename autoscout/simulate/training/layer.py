@@ -19,6 +19,7 @@ Array = np.ndarray
 # Bytes a value of casting an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
 # and written once more) before it is written.
 CAST = {"fp8": 4.0, "fp4": 7.0}
+ADAPTER_KERNELS = 12.0  # of a layer with two adapted products, one way
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
 # its matrix product), and in fused ones.
@@ -58,8 +59,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
-    forward = projections.forward + core + feed_forward.forward + plain_forward + beside
-    backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside
+    forward = projections.forward + core + feed_forward.forward + plain_forward + beside[0]
+    backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
     operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
     collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1) + np.where(x.ep > 1, 2.0, 0.0)
@@ -201,12 +202,20 @@ def _feed_forward(
     )
 
 
-def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> Array:
-    """Of all adapters, forward, and as much backward: two thin products each, bound by the memory. The input is dropped
-    out (read, written, read again), the output added (written, read, written). What the host needs to issue them is
+def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
+    """Of all adapters, forward and backward: two thin products each, bound by the memory, counted from NeMo's. Forward
+    an input is dropped out (read, written with a mask) and read; an output is written, scaled and added to the frozen
+    product's. Backward the same, and both gradients are added where they meet. What the host needs to issue them is
     left out: where that counts, launches are captured into graphs."""
-    moved = np.where(x.lora > 0, tokens * adapter_width(x) / x.tp * b, 0.0)
-    return np.where(x.lora > 0, memory_bound(hw, 3.0 * moved, hw.elementwise.bandwidth), 0.0)
+    if not np.any(x.lora > 0):
+        return np.zeros(1), np.zeros(1)
+    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
+
+    def moved(inputs: float, outputs: float) -> Array:
+        each = memory_bound(hw, (inputs + outputs) * half, hw.elementwise.bandwidth, ADAPTER_KERNELS)
+        return np.where(x.lora > 0, each, 0.0)
+
+    return moved(3.5, 6.0), moved(7.5, 4.0)
 
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
