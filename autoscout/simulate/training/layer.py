@@ -151,8 +151,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
     # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
-    # normalise one after the other.
-    passes = np.where(x.seq_len <= 2048, 1.5, 3.0)
+    # normalise one after the other, plain operators in fp32.
+    passes = np.where(x.fused_activation == 0, 13.0, np.where(x.seq_len <= 2048, 1.5, 3.0))
     softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
     softmax_backward = memory_bound(hw, 3.0 * b * scores, e.bandwidth)
     dropped = np.where(x.dropout > 0, memory_bound(hw, (2.0 * b + 1) * scores, e.bandwidth), 0.0)
@@ -225,10 +225,16 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
     inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
-    activation = np.where(x.gated > 0, 3.0, 2.0) * inner
-    rope = np.where(x.learned_positions > 0, 0.0, 2.0 * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b)
+    eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
+    activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
+    rope = np.where(x.learned_positions > 0, 0.0, np.where(eager, 6.0, 2.0) * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b)
+    # Plain operators: a copy in fp32, its square's mean, the scaled copy and the weighted one, each read and written.
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
+    if np.any(eager_norm):
+        norms = np.where(eager_norm, memory_bound(hw, 2 * 24 * own * x.hidden, e.bandwidth, 10), norms)
+        twice = memory_bound(hw, 2 * 40 * own * x.hidden, e.bandwidth, 16)
+        norms_backward = np.where(eager_norm, twice, norms_backward)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
     return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms
