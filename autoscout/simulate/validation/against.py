@@ -24,7 +24,8 @@ _ALIKE = 1e-9  # log of the ratio of predictions that are the same
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
+    """`mape` over `rows`; `regret`: how much slower than its job's best the configuration is that is predicted to be
+    best, mean of jobs; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
     `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
     ran though predicted to fail (they have no MAPE)."""
 
@@ -34,6 +35,7 @@ class Accuracy(msgspec.Struct, frozen=True):
     coverage: float
     groups: dict[str, dict[str, float]]
     failing: int
+    regret: float | None
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
@@ -85,7 +87,7 @@ def score_rows(rows: Rows) -> Scores:
     fold, held_out = _folds(rows)
     predictions |= _held_out(rows, fold)
     able = {name: p for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
-    members = {name: _accuracy(rows, p) for name, p in able.items()}
+    members = {name: score_as_it_is(rows, p) for name, p in able.items()}
     group_rows = {
         name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
         for name in rows.groups
@@ -131,7 +133,8 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
-def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
+def score_as_it_is(rows: Rows, said: Prediction) -> Accuracy:
+    """One member's predictions of rows."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
@@ -145,6 +148,7 @@ def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
         rank=_rank(rows.job[known], said.value[known], rows.values[known]),
         coverage=float(inside[known].mean()),
         groups=groups,
+        regret=_regret(rows.metric, rows.job[known], said.value[known], rows.values[known]),
         failing=int(np.isposinf(said.value).sum() + (said.value == 0).sum()),
     )
 
@@ -159,6 +163,16 @@ def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float
         if apart.any():
             ahead, said = (m[i] - m[j])[apart], (p[i] - p[j])[apart]
             found.append(float((np.sign(ahead) * np.sign(said) * (np.abs(said) > _ALIKE)).mean()))
+    return float(np.mean(found)) if found else None
+
+
+def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    sign = -1 if "tokens_per_s" in metric or "requests_per_s" in metric else 1
+    found = []
+    for name in np.unique(job):
+        p, m = sign * np.log(predicted[job == name]), sign * np.log(measured[job == name])
+        if np.ptp(m) > _DIFFER:
+            found.append(float(np.exp(m[np.argmin(p)] - m.min()) - 1))
     return float(np.mean(found)) if found else None
 
 

@@ -49,6 +49,8 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     },
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
 }
+# Frameworks of which no more is assumed than that their layers are Transformer Engine's; MLPerf's tables name containers.
+_FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _MOST = 1e13  # larger numbers are mistakes
@@ -284,6 +286,8 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     if framework.startswith("Megatron-Bridge"):  # what follows is its version
         framework = "Megatron-Bridge"
+    if _FUSED.search(framework) or str(own.get("source", "")) == "mlperf":
+        return {"te": 1}
     return FRAMEWORKS.get(framework, {})
 
 
