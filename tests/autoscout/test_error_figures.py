@@ -17,7 +17,10 @@ def test_a_rise_a_lost_row_and_a_narrower_interval_are_each_told():
     old = Figure(rows=10, mape=8.0, inside=90.0, rank=0.9, regret=1.0)
     assert risen({"a": old}, {"a": msgspec.structs.replace(old, mape=8.7)}) == []
     assert "errs by 8.9 %" in risen({"a": old}, {"a": msgspec.structs.replace(old, mape=8.9)})[0]
-    assert "errs by 32.1 %" in risen({"a": msgspec.structs.replace(old, mape=30.0)}, {"a": msgspec.structs.replace(old, mape=32.1)})[0]
+    assert (
+        "errs by 32.1 %"
+        in risen({"a": msgspec.structs.replace(old, mape=30.0)}, {"a": msgspec.structs.replace(old, mape=32.1)})[0]
+    )
     assert "9 rows are predicted, 10 were" in risen({"a": old}, {"a": msgspec.structs.replace(old, rows=9)})[0]
     assert "0 rows are predicted" in risen({"a": old}, {})[0]
     assert "84 % of rows" in risen({"a": old}, {"a": msgspec.structs.replace(old, inside=84.0)})[0]

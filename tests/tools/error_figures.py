@@ -70,7 +70,9 @@ def figures(data: Path) -> dict[str, Figure]:
         if measured.runs is not None:
             died = np.isposinf(measured.runs.values)
             wrong = 100 * float((Memory().fits(measured.runs.columns) == died).mean())
-            found[f"{Path(name).name.split('.')[0]}/does it fit"] = Figure(len(died), round(wrong, 1), 100.0, None, None)
+            found[f"{Path(name).name.split('.')[0]}/does it fit"] = Figure(
+                len(died), round(wrong, 1), 100.0, None, None
+            )
     return found
 
 

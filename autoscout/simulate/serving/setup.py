@@ -33,8 +33,8 @@ _ALIASES = {
     "output_len": "output_mean",
     "graph_size": "max_cudagraph_capture_size",
 }
-# Half of the range of lengths over their mean, where a table names means only and clients came one after another; that of
-# benchmarks that draw lengths between 80 and 100 % of a number.
+# Half of the range of lengths over their mean, where a table names means only and clients came one after another: that
+# of benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1
 _SAMPLE = 1000  # requests that the moments of a job's traffic are taken from
 

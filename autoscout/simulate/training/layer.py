@@ -227,7 +227,11 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
-    rope = np.where(x.learned_positions > 0, 0.0, np.where(eager, 6.0, 2.0) * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b)
+    rope = np.where(
+        x.learned_positions > 0,
+        0.0,
+        np.where(eager, 6.0, 2.0) * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b,
+    )
     # Plain operators: a copy in fp32, its square's mean, the scaled copy and the weighted one, each read and written.
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.encode import take
+from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
 from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
-from autoscout.simulate.training.software import Variant, evidence, mixed, variants
+from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
 from autoscout.simulate.training.stage import recomputed
 from autoscout.simulate.training.stage_operators import by_stage
 from autoscout.simulate.training.step import devices, fleets
@@ -74,8 +74,10 @@ class Memory:
         died = np.isposinf(values)
         some = variants(columns)
         if len(some) > 1:
-            told = [np.log(values) - np.log(self._raw(each.columns)[0]) for each in some]
-            short = [np.maximum(-self._known_pressure(each.columns), 0) for each in some]  # it should not fit
+            told = [np.log(values) - np.log(total) for total, _ in self._raw_of_each(some, length(columns))]
+            short = [
+                np.maximum(-each, 0) for each in self._pressure_of_each(some, length(columns))
+            ]  # it should not fit
             left = [np.where(died, lack, each) for each, lack in zip(told, short, strict=True)]
             self.software = evidence(some, left, 2 * ERROR)
         raw = np.log(self._mixed(columns)[0])
@@ -102,7 +104,8 @@ class Memory:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
         some = variants(columns)
         spread = self._spread(some)
-        chances = [_chance((self._known_pressure(each.columns) + self.margin) / spread) for each in some]
+        each = self._pressure_of_each(some, length(columns))
+        chances = [_chance((pressure + self.margin) / spread) for pressure in each]
         if len(some) == 1:
             return chances[0]
         *_, weights = mixed([np.ones(1)] * len(some), self._shares(some))
@@ -120,7 +123,7 @@ class Memory:
     def _mixed(self, columns: Columns) -> tuple[Array, Array, dict[str, Array]]:
         """(n,) GiB, the deviation of its logarithm between software profiles, and its parts."""
         some = variants(columns)
-        each = [self._raw(variant.columns) for variant in some]
+        each = self._raw_of_each(some, length(columns))
         if len(each) == 1:
             return each[0][0], np.zeros(len(each[0][0])), each[0][1]
         value, between, weights = mixed([total for total, _ in each], self._shares(some))
@@ -131,10 +134,20 @@ class Memory:
     def _pressure(self, columns: Columns) -> Array:
         """(n,) log(needed / available): of the mean over what software may run."""
         some = variants(columns)
-        if len(some) == 1:
-            return self._known_pressure(columns)
-        logs = [np.exp(self._known_pressure(each.columns)) for each in some]
-        return np.log(mixed(logs, self._shares(some))[0])
+        each = self._pressure_of_each(some, length(columns))
+        return each[0] if len(each) == 1 else np.log(mixed([np.exp(p) for p in each], self._shares(some))[0])
+
+    def _raw_of_each(self, some: list[Variant], n: int) -> list[tuple[Array, dict[str, Array]]]:
+        if len(some) == 1 or "stages" in some[0].columns:
+            return [self._raw(each.columns) for each in some]
+        total, parts = self._raw(stacked(some, n))
+        cuts = [slice(i * n, (i + 1) * n) for i in range(len(some))]
+        return [(total[cut], {name: part[cut] for name, part in parts.items()}) for cut in cuts]
+
+    def _pressure_of_each(self, some: list[Variant], n: int) -> list[Array]:
+        if len(some) == 1 or "stages" in some[0].columns:
+            return [self._known_pressure(each.columns) for each in some]
+        return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
@@ -311,8 +324,9 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
     ends = index == x.pp - 1
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, LOGITS)
-    whole_rows = np.where(x.tp > 1, GATHERED_LOGITS * tokens * x.vocab, split)
-    head = np.where(ends, np.where(x.split_loss > 0, split, whole_rows) + 2 * inputs, 0.0)
+    if np.any(x.split_loss == 0):
+        split = np.where((x.split_loss == 0) & (x.tp > 1), GATHERED_LOGITS * tokens * x.vocab, split)
+    head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     # Unfused attention goes back through gradients of its scores, after and before the softmax, when the loss is gone.
     # Plain operators: scaled, masked, and in fp32, each with its gradient.

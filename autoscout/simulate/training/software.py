@@ -1,8 +1,8 @@
 """What a job runs on where nobody says so: a prior over software profiles, which measured rows of the job settle.
 
 A profile is what a trainer's code decides and no shape tells: whether norms, activation and attention are fused, in how
-many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted as a
-mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
+many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted as
+a mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
 """
 
 from typing import Any, NamedTuple
@@ -50,17 +50,38 @@ class Variant(NamedTuple):
     columns: Columns
 
 
-def variants(columns: Columns) -> list[Variant]:
-    """One, and the columns as they are, where every row says what it runs."""
+def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[Variant]:
+    """One, and the columns as they are, where every row says what it runs. `blind_to`: columns in which profiles may
+    differ for whoever asks; such profiles are one."""
     said = np.atleast_1d(np.asarray(columns.get("software", ""), dtype=str))
     unknown = said == UNKNOWN
     if not unknown.any():
         return [Variant("", np.zeros(1), columns)]
-    found = []
-    for i, (name, profile) in enumerate(PROFILES.items()):
-        share = np.where(unknown, np.log(profile.share), 0.0 if i == 0 else -np.inf)
-        filled = {column: _filled(columns.get(column), value, unknown) for column, value in profile.columns.items()}
-        found.append(Variant(name, share, {**columns, **filled}))
+    found: dict[Any, Variant] = {}
+    for name, profile in PROFILES.items():
+        own = {column: value for column, value in profile.columns.items() if column not in blind_to}
+        key = tuple(own.items())
+        known = 0.0 if not found or key == next(iter(found)) else -np.inf
+        share = np.where(unknown, np.log(profile.share), known)
+        if key in found:
+            found[key] = found[key]._replace(
+                log_share=np.where(unknown, np.logaddexp(found[key].log_share, share), known)
+            )
+            continue
+        filled = {column: _filled(columns.get(column), value, unknown) for column, value in own.items()}
+        found[key] = Variant(name, share, {**columns, **filled})
+    return list(found.values())
+
+
+def stacked(some: list[Variant], n: int) -> dict[str, Any]:
+    """The (n,) rows of all variants, one after the other: one call predicts them all."""
+    found: dict[str, Any] = {}
+    for name in {name: None for variant in some for name in variant.columns}:
+        each = [variant.columns.get(name, "" if name == "attention" else np.nan) for variant in some]
+        if (all(one is each[0] for one in each) and np.ndim(each[0]) == 0) or name == "degrees":
+            found[name] = each[0]
+        else:
+            found[name] = np.concatenate([np.broadcast_to(np.asarray(one), n) for one in each])
     return found
 
 

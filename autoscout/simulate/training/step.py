@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autoscout.simulate.encode import job_of, software_of
+from autoscout.simulate.encode import job_of, length, software_of
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, hardware, kinds
 from autoscout.simulate.member import Columns, Prediction
@@ -19,23 +19,24 @@ from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, c
 from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import data_parallel, optimizer
 from autoscout.simulate.training.pipeline import idle
-from autoscout.simulate.training.software import evidence, mixed, variants
+from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
 from kb.records import Job
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
+_MEMORY_ONLY = frozenset({"split_loss"})  # in which profiles of software differ
 USUAL = 0.10  # standard deviation of log(measured / predicted) on ground that data covers
-# Software that nobody named: the mean bias of the ten frameworks and devices that docs/simulators-training.md lists, and
-# about how far they lie from each other.
+# Software that nobody named: the mean bias of the ten frameworks and devices of docs/simulators-training.md, and about
+# how far they lie from each other.
 SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
-    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "fused_norm", "fused_activation", "lora", "lora_rank",
-    "adapter_width", "packing", "packed_context",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "fused_norm",
+    "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
     "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
@@ -65,8 +66,8 @@ class Training:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects itself by measured rows of one job, which first tell what software it runs."""
         values = np.asarray(values, dtype=float)
-        if len(some := variants(columns)) > 1:
-            totals = [np.sum(list(self._known(each.columns)[0].values()), axis=0) for each in some]
+        if len(some := variants(columns, _MEMORY_ONLY)) > 1:
+            totals = [np.sum(list(parts.values()), axis=0) for parts, _ in self._of_each(some, length(columns))]
             self.software = evidence(some, [np.log(values / total) for total in totals], USUAL)
         parts, error = self._parts(columns)
         known = np.isfinite(values) & np.isfinite(error)
@@ -79,10 +80,10 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
-        some = variants(columns)
-        each = [self._known(variant.columns) for variant in some]
-        if len(each) == 1:
-            return each[0]
+        some = variants(columns, _MEMORY_ONLY)
+        if len(some) == 1:
+            return self._known(columns)
+        each = self._of_each(some, length(columns))
         totals = [np.sum(list(parts.values()), axis=0) for parts, _ in each]
         shares = [variant.log_share + self.software.get(variant.name, 0.0) for variant in some]
         value, between, weights = mixed(totals, shares)
@@ -92,6 +93,11 @@ class Training:
         scale = np.exp(np.where(unknown, SLOWER, 0.0)) * value / np.sum(list(parts.values()), axis=0)
         doubt = np.where(unknown, UNSEEN, 0.0)
         return {name: scale * part for name, part in parts.items()}, np.sqrt(error**2 + between**2 + doubt**2)
+
+    def _of_each(self, some: list[Variant], n: int) -> list[tuple[Parts, Array]]:
+        parts, error = self._known(stacked(some, n))
+        cuts = [slice(i * n, (i + 1) * n) for i in range(len(some))]
+        return [({name: part[cut] for name, part in parts.items()}, error[cut]) for cut in cuts]
 
     def _known(self, columns: Columns) -> tuple[Parts, Array]:
         groups = [(rows, *self._same_precision(some)) for rows, some in by_precision(columns)]

@@ -104,7 +104,8 @@ NUMBERS = [
 # Where 0 says something; elsewhere it is how tables write "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "fused_norm", "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "fused_norm",
+    "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
 NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "software", "stages")
 

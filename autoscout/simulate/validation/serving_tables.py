@@ -63,8 +63,8 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
 }
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
 _DEVICES = (
-    "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4", "mi300x", "mi325x",
-    "mi350x", "mi355x",
+    "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
+    "mi300x", "mi325x", "mi350x", "mi355x",
 )  # fmt: skip
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144

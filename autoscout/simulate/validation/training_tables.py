@@ -49,7 +49,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     },
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
 }
-# Frameworks of which no more is assumed than that their layers are Transformer Engine's; MLPerf's tables name containers.
+# Frameworks of which no more is assumed than Transformer Engine's layers; MLPerf's tables name containers.
 _FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
