@@ -260,3 +260,18 @@ def test_rank_is_over_pairs_that_differ_and_the_same_ones_for_every_member():
     assert _rank(job, np.ones(6), measured) == 0.0  # predicted to be alike: no order, but no better than that either
     assert _rank(job, np.array([1.0, 1.0, 3.0, 2.0, 5.0, 5.0]), measured) == pytest.approx((4 - 1) / 5)
     assert _rank(job[4:], measured[4:], measured[4:]) is None
+
+
+def test_what_was_said_of_running_out_of_memory_stands_beside_what_became_of_it(tmp_path):
+    rows = [
+        {"gpu": "A100", "n_gpus": 8, "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 256,
+         "tp": tp, "micro_batch": mbs, "zero_stage": 1, "iteration_time_s": 10.0 if fits else "",
+         "framework": "Megatron-LM", "status": "ok" if fits else "oom"}
+        for tp, mbs, fits in ((8, 1, True), (4, 1, True), (8, 2, True), (1, 8, False), (1, 16, False), (2, 32, False))
+    ]  # fmt: skip
+    memory = score(written(tmp_path / "t.csv", rows)).memory
+    assert memory is not None
+    assert (memory.right, memory.favourites) == (1.0, (1, 0))
+    assert sum(bin_.runs for bin_ in memory.calibration) == 6
+    assert (memory.calibration[0].died, memory.calibration[-1].died) == (0.0, 1.0)
+    assert all(bin_.least <= bin_.said <= bin_.most for bin_ in memory.calibration)

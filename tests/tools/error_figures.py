@@ -30,7 +30,7 @@ TABLES = (
     "validation/serve_end_to_end.csv.gz",
 )
 POINTS, SHARE, LEAST = 2.0, 0.1, 0.5
-SERVING_STEP = 8  # every so many rows of serving tables: each is simulated event by event
+SERVING_STEP = 24  # every so many rows of serving tables: each is simulated event by event
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -154,10 +154,13 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known."""
-    if "params" not in columns or "ffn" not in columns:
+    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known; without it by
+    the width: four times the hidden size is what blocks without a gate have, and few with one."""
+    if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
+    if "params" not in columns:
+        return np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
     experts = x["experts"]
     inner = np.where(experts > 0, experts * _floats(columns.get("expert_ffn", ffn)), ffn)
     attention = h * x["head_dim"] * (2 * x["heads"] + 2 * x["kv_heads"])

@@ -1,8 +1,8 @@
 """What a job runs on where nobody says so: a prior over software profiles, which measured rows of the job settle.
 
 A profile is what a trainer's code decides and no shape tells: whether norms, activation and attention are fused, in how
-many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted as
-a mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
+many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted
+as a mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
 """
 
 from typing import Any, NamedTuple

@@ -2,6 +2,7 @@
 ones and the ensemble only on rows of models that they were not fitted on."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -13,13 +14,16 @@ from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import analytic, members_of
-from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.memory import CAUTION, Memory
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.measured import Rows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
 _FOLDS = 8  # models are held out one by one, or in so many parts;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
 _DIFFER = 0.05  # log of the ratio from which on two rows of a job are to be told apart: closer ones are noise
+SURE = 0.05  # chance of running out of memory below which a configuration is tried without a second thought
+_BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
 _ALIKE = 1e-9  # log of the ratio of predictions that are the same
 
 
@@ -40,12 +44,27 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 class OutOfMemory(msgspec.Struct, frozen=True):
     """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
-    to fit (of all runs)."""
+    to fit (of all runs). `calibration`: what was said, and what became of it. `favourites`: of how many jobs with runs
+    of both kinds, and of how many of them the run that would be tried first (the fastest by prediction of those that
+    are given less than SURE to die, or else the surest) died."""
 
     runs: int
     died: int
     right: float
     false_fits: float
+    calibration: list["Said"]
+    favourites: tuple[int, int]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `died`:
+    the share that did."""
+
+    least: float
+    most: float
+    runs: int
+    said: float
+    died: float
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -178,10 +197,28 @@ def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.nd
 
 def _decisions(rows: Rows) -> OutOfMemory:
     died = np.isposinf(rows.values)
-    fits = Memory().fits(rows.columns)
+    chance = Memory().oom_probability(rows.columns)
+    fits = chance <= CAUTION
+    bins = [(a, b, (chance >= a) & (chance < b)) for a, b in pairwise(_BINS)]
+    both = [job for job in np.unique(rows.job) if 0 < died[rows.job == job].sum() < (rows.job == job).sum()]
+    first = [_tried_first(rows, chance, np.flatnonzero(rows.job == job)) for job in both]
     return OutOfMemory(
+        calibration=[
+            Said(a, min(b, 1.0), int(here.sum()), float(chance[here].mean()), float(died[here].mean()))
+            for a, b, here in bins
+            if here.any()
+        ],
+        favourites=(len(both), int(died[first].sum()) if first else 0),
         runs=len(died),
         died=int(died.sum()),
         right=float((fits != died).mean()),
         false_fits=float((fits & died).mean()),
     )
+
+
+def _tried_first(rows: Rows, chance: np.ndarray, here: np.ndarray) -> int:
+    sure = here[chance[here] < SURE]
+    if not len(sure) or Training().applies(rows.columns):
+        return int(here[np.nanargmin(chance[here])])
+    seconds = Training().predict(take(rows.columns, sure)).value
+    return int(sure[np.nanargmin(seconds)]) if np.isfinite(seconds).any() else int(sure[0])
