@@ -144,7 +144,7 @@ def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, ch
     [
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB SXM4"),
         ("nvidia a100 80gb pcie", "NVIDIA A100 80 GB PCIe"),
-        ("a800", "NVIDIA A100 80 GB SXM4"),
+        ("a800", "NVIDIA A800 80 GB SXM4"),
         ("H100 SXM5 80GB HBM3", "NVIDIA H100 80 GB SXM5"),
         ("NVIDIA L40S", "NVIDIA L40S"),
         ("NVIDIA A40", "NVIDIA A40"),

@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
-from tests.tools.error_figures import DATA, FIGURES, TABLES, Figure, figures, risen
+from tests.tools.error_figures import DATA, FIGURES, TABLES, TRAINING, Figure, figures, risen
 
 COMMITTED = msgspec.json.decode(FIGURES.read_bytes(), type=dict[str, Figure])
 
 
 @pytest.mark.skipif(not (DATA / TABLES[0]).exists(), reason="measurements of others are not beside this checkout")
 def test_no_source_is_predicted_worse_than_the_committed_figures():
-    assert risen(COMMITTED, figures(DATA)) == []
+    stems = tuple(name.rsplit("/", 1)[-1].split(".")[0] for name in TRAINING)
+    assert risen({name: of for name, of in COMMITTED.items() if name.startswith(stems)}, figures(DATA, TRAINING)) == []
 
 
 def test_a_rise_a_lost_row_and_a_narrower_interval_are_each_told():

@@ -33,7 +33,8 @@ def test_priors_are_probabilities_and_known_rows_are_left_alone():
 def test_a_mixture_lies_between_its_profiles_and_doubts_more():
     each = [Memory().predict({**variant.columns, "software": ""}).value for variant in variants(UNKNOWN)]
     said = Memory().predict(UNKNOWN)
-    assert (np.min(each, axis=0) < said.value).all() and (said.value < np.max(each, axis=0)).all()
+    assert (np.min(each, axis=0) < said.value).all()
+    assert (said.value < np.max(each, axis=0)).all()
     assert (said.error > Memory().predict(LAYOUTS).error).all()
 
 

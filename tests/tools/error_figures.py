@@ -9,6 +9,7 @@ less than half a point), when rows that were predicted no longer are, or when it
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ TABLES = (
     "validation/megatron_ci_golden_large_models.csv",
     "validation/serve_end_to_end.csv.gz",
 )
+TRAINING = TABLES[:-1]  # what the test suite has the time for; serving is simulated event by event
 POINTS, SHARE, LEAST = 2.0, 0.1, 0.5
 SERVING_STEP = 24  # every so many rows of serving tables: each is simulated event by event
 
@@ -44,9 +46,9 @@ class Figure(msgspec.Struct, frozen=True):
     regret: float | None
 
 
-def figures(data: Path) -> dict[str, Figure]:
+def figures(data: Path, tables: Sequence[str] = TABLES) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
-    for name in TABLES:
+    for name in tables:
         measured = read(data / name)
         for rows in measured.sets:
             for source in np.unique(rows.groups["source"]):
@@ -84,7 +86,8 @@ def risen(before: dict[str, Figure], now: dict[str, Figure]) -> list[str]:
         if new is None or new.rows < old.rows:
             worse.append(f"{name}: {new.rows if new else 0} rows are predicted, {old.rows} were")
             continue
-        if new.mape > old.mape + max(min(POINTS, SHARE * old.mape), LEAST):
+        if new.mape > old.mape + max(min(TRAINING = TABLES[:-1]  # what the test suite has the time for; serving is simulated event by event
+POINTS, SHARE * old.mape), LEAST):
             worse.append(f"{name}: errs by {new.mape:.1f} %, before {old.mape:.1f} %")
         if new.inside < min(old.inside, 90.0) - 5:
             worse.append(f"{name}: {new.inside:.0f} % of rows lie in their 90 % interval, before {old.inside:.0f} %")

@@ -94,8 +94,8 @@ def scored(report: Report) -> None:
     if (memory := report.memory) is not None:
         click.echo(
             f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
-            f"{memory.false_fits:.1%} died though predicted to fit; of {memory.favourites[0]} jobs the run that would be "
-            f"tried first died in {memory.favourites[1]}\n"
+            f"{memory.false_fits:.1%} died though predicted to fit; of {memory.favourites[0]} jobs the run that would "
+            f"be tried first died in {memory.favourites[1]}\n"
         )
         click.echo(_calibration(memory))
     if report.skipped:
