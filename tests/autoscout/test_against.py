@@ -124,7 +124,6 @@ def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
         ({"experts": 64, "topk": 6}, "no expert_ffn (so many experts are narrower than ffn)"),
         ({"seq_len": ""}, "no seq_len"),
         ({"model": "mimo-vlm-7b"}, "a kind of model or run that is not predicted (mimo)"),
-        ({"precision": "NVFP4"}, "4-bit training"),
         (
             {"framework": "Megatron-Bridge 26.08", "precision": ' variant0 (table cell "a (b)")'},
             "no precision (Megatron-Bridge has FP8 and BF16 rows)",
