@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from autoscout.simulate.energy import TrainingEnergy
+from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.asked_once import Shared
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.residual import Residual

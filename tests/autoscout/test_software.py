@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscout.simulate.energy import TrainingEnergy
+from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.software import PROFILES, mixed, variants
 from autoscout.simulate.training.step import Training
