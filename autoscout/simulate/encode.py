@@ -55,7 +55,9 @@ def of_job(job: Job) -> dict[str, Any]:
     load that it serves."""
     kinds = list(device_counts(job))
     load = {"traffic": job.traffic} if job.task == "serve" else {}
-    return {**attributes_of(job), **load, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+    # What a person's own trainer runs nobody says; Megatron's layers are known.
+    unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
+    return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
 
 
 def software_of(columns: Columns) -> np.ndarray:
