@@ -13,7 +13,7 @@ from typing import Literal
 Way = Literal["local", "ssh", "srun", "ray"]
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-_SSH_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4")
+_SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
 RAY_TASK = Path(__file__).parent / "ray_task.py"
 # What a way says when it does not get there → what to do.
 _REFUSALS = (

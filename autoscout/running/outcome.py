@@ -12,6 +12,9 @@ from autoscout.running.results import RankError
 from kb.records import Status
 
 
+HOST_LOST = "host_lost"  # a condition of a measurement: a host failed under it
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the processes of an experiment ended, as its launcher saw it."""
 

@@ -5,6 +5,7 @@ given what the ranks read and brings back what they leave.
 """
 
 import base64
+import contextlib
 import json
 import math
 import os
@@ -54,7 +55,6 @@ class OverHosts:
         self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
         self._failures: dict[str, list[str]] = {}
         self._said: dict[str, dict[str, str]] = {}  # by host: what its interpreter is
-        self._last: list[str] = []  # hosts of the last experiment
 
     # ---- what there is --------------------------------------------------------------------------------------------
 
@@ -112,7 +112,6 @@ class OverHosts:
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
         shares = self._chosen(ranks)
-        self._last = [share.host for share in shares]
         agents = self._begun(shares, stopping)
         if self._warm:
             self._warmed(agents, stopping)
@@ -238,17 +237,15 @@ class OverHosts:
     def _chosen(self, ranks: int) -> list[Share]:
         """Errors: AutoscoutError when too few hosts are left."""
         drained = frozenset(self.drained)
-        avoided = drained | {host for host in self._last if self._failures.get(host) and host not in drained}
-        try:
-            return self._choose(ranks, avoided)
-        except AutoscoutError:
-            pass
+        with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
+            return self._choose(ranks, frozenset(self._failures))
         try:
             return self._choose(ranks, drained)
         except AutoscoutError as error:
-            said = "; ".join(self._failures[host][-1] for host in sorted(drained))
-            why = f"{', '.join(sorted(drained))} failed twice and {'is' if len(drained) == 1 else 'are'} not used any more ({said})"
-            raise AutoscoutError(f"{why}: {error}" if drained else str(error)) from error
+            if not drained:
+                raise
+            said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
+            raise AutoscoutError(f"{error}; {said}") from error
 
     def _begun(self, shares: list[Share], stopping: Callable[[], bool]) -> list[NodeAgent]:
         """Their agents, those that were lost started anew."""
@@ -320,7 +317,7 @@ class OverHosts:
         self._failures.setdefault(host, []).append(said)
         if len(self._failures[host]) < _DRAINED:
             return said
-        return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more in this session"
+        return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more"
 
 
 def allowed() -> dict[str, str]:

@@ -149,6 +149,8 @@ class MegatronProfiler:
             kills = failures.oom_kills() - kills
             status, evidence = failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
             measurement = _failed(configuration, name, status, evidence)
+            if outcome.lost:
+                measurement = msgspec.structs.replace(measurement, conditions={failures.HOST_LOST: 1.0})
         return msgspec.structs.replace(
             measurement,
             context=about.context,
