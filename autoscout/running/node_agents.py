@@ -54,14 +54,19 @@ def packed(folders: Iterable[Path]) -> bytes:
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in dict.fromkeys([processes.WORKER, *folders]):
             for path in sorted(folder.rglob("*.py")):
-                archive.write(path, path.relative_to(_ROOT))
+                archive.write(path, _place(path))
     said = into.getvalue()
     return f"{len(said):010d}".encode() + said
 
 
 def sent(path: Path) -> str:
     """Where one of the packed scripts lies on a node."""
-    return f"{{agent}}/{path.relative_to(_ROOT)}"
+    return f"{{agent}}/{_place(path)}"
+
+
+def _place(path: Path) -> Path:
+    """In the archive; a target of another package has a place of its own."""
+    return path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path("other", path.parent.name, path.name)
 
 
 class NodeAgent:

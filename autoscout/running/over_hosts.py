@@ -23,7 +23,7 @@ from kb.records import AutoscoutError, Job
 
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _LOOK_S = 60.0
-_OTHERS_S = 3.0  # after one host's ranks have failed, for the others to say what they saw
+_OTHERS_S = 1.0  # after one host's ranks have failed, for the others to say what they saw
 _ENDING_S = 20.0
 _DRAINED = 2  # failures after which a host is not used any more
 _SKEW_S = 30.0  # between two clocks

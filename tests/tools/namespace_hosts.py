@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_SSHD = "/usr/sbin/sshd"
+_SSHD, _SSH = "/usr/sbin/sshd", "/usr/bin/ssh"
 _LIMIT_S = 20.0
 _TIED = ("setpriv", "--pdeathsig", "KILL")  # to this process
 _UNSHARE = ("unshare", "-n", "-m", "-u", "-p", "-f")
@@ -62,7 +62,7 @@ def missing() -> str:
     """ "" or why there can be no such hosts here."""
     if os.geteuid() != 0:
         return "needs root"
-    for program in ("setpriv", "unshare", "nsenter", "ip", "ssh", _SSHD):
+    for program in ("setpriv", "unshare", "nsenter", "ip", _SSH, _SSHD):
         if shutil.which(program) is None:
             return f"needs {program} (apt-get install iproute2 util-linux openssh-server openssh-client)"
     tried = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True)
@@ -79,10 +79,15 @@ class Hosts:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._written()
         hub = self._begun("exec sleep infinity")
+        self.bin = folder / "bin"  # with an ssh that goes out from the first host
+        self.bin.mkdir()
         self._in(hub, "ip", "link", "add", "br0", "type", "bridge")
         self._in(hub, "ip", "link", "set", "br0", "up")
         self._hub = hub
         self.pids = [self._host(i) for i in range(count)]
+        ssh = self.bin / "ssh"
+        ssh.write_text(f'#!/bin/sh\nexec nsenter -t {self.pids[0]} -n -m -u -- {_SSH} "$@"\n')
+        ssh.chmod(0o755)
 
     def command(self, host: int, *words: str) -> list[str]:
         """What runs a command there, without ssh."""
@@ -95,6 +100,15 @@ class Hosts:
     def start_again(self, host: int) -> None:
         self.pids[host] = self._host(host)
 
+    def pull(self, host: int, out: bool = True) -> None:
+        """Its network cable: nothing comes through, and nobody is told."""
+        self._in(self._hub, "ip", "link", "set", f"v{host}", "down" if out else "up")
+
+    def processes(self, host: int) -> list[str]:
+        """Command lines of what runs there, without its sshd."""
+        said = subprocess.run(self.command(host, "ps", "axo", "args="), capture_output=True, text=True).stdout
+        return [line for line in said.splitlines() if not line.startswith(("sshd:", "ps axo"))]
+
     def close(self) -> None:
         for process in reversed(self._processes):
             process.kill()
@@ -103,7 +117,7 @@ class Hosts:
     def wait_for(self, host: int) -> None:
         """Until its sshd answers."""
         until = time.monotonic() + _LIMIT_S
-        while subprocess.run(self.command(host, "ssh", self.names[host], "true"), capture_output=True).returncode:
+        while subprocess.run(self.command(host, _SSH, self.names[host], "true"), capture_output=True).returncode:
             if time.monotonic() > until:
                 raise RuntimeError(f"{self.names[host]} does not start")
             time.sleep(0.05)
@@ -118,7 +132,8 @@ class Hosts:
             private=private if self._private and i else "",
         )
         pid = self._begun(script)
-        self._in(self._hub, "ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        peer = ("name", "eth0", "address", f"02:00:00:00:00:{i + 1:02x}", "netns", str(pid))  # the same after a restart
+        self._in(self._hub, "ip", "link", "add", f"v{i}", "type", "veth", "peer", *peer)
         self._in(self._hub, "ip", "link", "set", f"v{i}", "master", "br0", "up")
         return pid
 

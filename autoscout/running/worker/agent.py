@@ -79,6 +79,7 @@ class Agent:
                 return
             if now > self._beat + _BEAT_S:
                 self._beat = now
+                bury([*([self._zygote] if self._zygote else []), *(self._run.processes.values() if self._run else [])])
                 os.write(self._answers, b"\n")
             if self._run is not None and self._run.step():
                 self.say({"ended": self._run.ended()})
@@ -161,7 +162,7 @@ class Run:
         self._kills = _oom_kills()
         self._problem = ""
         self._stopped: list[str] = []  # names of those that were ended from here
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._begin(asked, filled)
         except OSError as error:
@@ -190,7 +191,7 @@ class Run:
             return
         for one in asked["processes"]:
             with open(self._folder / one["log"], "ab") as log:
-                self._processes[one["name"]] = subprocess.Popen(
+                self.processes[one["name"]] = subprocess.Popen(
                     tied([here(word) for word in one["command"]]),
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -223,7 +224,7 @@ class Run:
             assert self._zygote is not None and self._zygote.stdin is not None
             with contextlib.suppress(OSError):
                 os.write(self._zygote.stdin.fileno(), b'{"stop": true}\n')
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             if process.poll() is None:
                 self._stopped.append(name)
                 process.terminate()
@@ -246,18 +247,19 @@ class Run:
         return False
 
     def _fresh_step(self) -> bool:
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             code = process.poll()
             if code is not None and name not in self._codes:
                 self._codes[name] = code
                 if code and self._ending == float("inf"):
                     self._ending = time.monotonic() + _GRACE_S
-        if len(self._codes) < len(self._processes) and time.monotonic() < self._ending:
+        if len(self._codes) < len(self.processes) and time.monotonic() < self._ending:
             return False
-        late = [name for name in self._processes if name not in self._codes]
+        late = [name for name in self.processes if name not in self._codes]
         self._stopped += [name for name in late if name not in self._stopped]
         kill_all(0.0, sparing=self._zygote)
-        for process in self._processes.values():
+        bury([*([self._zygote] if self._zygote else []), *self.processes.values()])
+        for process in self.processes.values():
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
@@ -367,6 +369,18 @@ def _oom_kills() -> int:
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
+
+
+def bury(owned: "list[subprocess.Popen[bytes]]") -> None:
+    """What was not ours at first, and ended."""
+    for process in owned:
+        process.poll()
+    living = {process.pid for process in owned}
+    with contextlib.suppress(ChildProcessError):
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid in living:
+                return
+            os.waitpid(found.si_pid, 0)
 
 
 def _hash(path: Path) -> str | None:
