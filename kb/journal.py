@@ -102,9 +102,8 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 
 
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
-    """`number` counts the session's experiments from 1.
+    """`number` counts the session's experiments from 1. Purposes:
 
-    Purposes:
         search      the strategy or a person asked for it: counts towards the budget
         check       the simulators' choice of a batch that they answered, to check them: counts, too
         anchor      the reference once more, beside the budget, to see what the machine did meanwhile
@@ -112,8 +111,8 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
         confirm     finalists and reference once more, in rounds, beside the budget
         profile     one experiment alone (`autoscout profile`)
 
-    In the knowledge base rows have the purposes `answered` (known from a session that was answered with it) and
-    `import`, too; no experiment has them.
+    Rows of the knowledge base also have the purposes `answered` (from another session) and `import`. `placement`: hosts
+    and devices in the order of ranks, as "node1:0,1 node2:0"; "" on this machine's first ones.
     """
 
     number: int
@@ -121,6 +120,7 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     configuration: Configuration
     name: str
     folder: str  # relative to the journal's folder
+    placement: str = ""
 
 
 class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):

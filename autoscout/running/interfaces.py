@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from autoscout.cluster.placement import Placement
 from autoscout.running.outcome import Outcome
 from kb.records import Configuration, Measurement
 
@@ -47,6 +48,15 @@ class Placed(Protocol):
 
     def place(self, elsewhere: bool) -> None:
         """Whether the next run is to be on other devices than usual, where there are free ones."""
+        ...
+
+
+@runtime_checkable
+class OnHosts(Protocol):
+    """A profiler that runs where it is told, of whatever hosts there are."""
+
+    def on(self, placement: Placement) -> None:
+        """The hosts and devices of the next runs."""
         ...
 
 
