@@ -10,33 +10,24 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.reach import RAY_TASK, Way
 from kb.records import AutoscoutError, Job
 
 _SLOTS = re.compile(r"^([\w.@:-]+)(?:\s+(?:slots|slots_per_host)\s*=\s*(\d+))?(?:\s+max[_-]slots\s*=\s*\d+)?\s*$")
 
 
-class Reached(msgspec.Struct, frozen=True):
-    """A host, how a process is started there, and how many devices it has."""
-
-    host: str
-    way: Way
-    slots: int
+Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts that are not to be used) → hosts, the first leads
 
 
-class Share(msgspec.Struct, frozen=True):
-    """A host's part of an experiment: so many ranks. `visible`: its devices, as CUDA_VISIBLE_DEVICES; "" all."""
-
-    host: str
-    way: Way
-    ranks: int
-    visible: str = ""
+def way_to(hosts: str, name: str) -> Way:
+    """How a process is started on one of a job's hosts (`cluster.hosts`)."""
+    if hosts in ("slurm", "ray"):
+        return "srun" if hosts == "slurm" else "ray"
+    return "local" if name in (os.uname().nodename, "localhost") else "ssh"
 
 
-Choose = Callable[[int, frozenset[str]], list[Share]]  # (ranks, hosts that are not to be used) → hosts, the first leads
-
-
-def reached(hosts: str) -> list[Reached]:
+def reached(hosts: str) -> list[Host]:
     """Errors: AutoscoutError (exit 2) for a host file, an allocation or a cluster that is not there, or is wrong."""
     if hosts == "slurm":
         return _of_slurm()
@@ -49,37 +40,46 @@ def chooser(job: Job) -> Choose:
     """Takes the first hosts that have as many devices as each of the job's nodes; ranks fill them in turn."""
     known = reached(job.cluster.hosts)
 
-    def choose(ranks: int, avoided: frozenset[str]) -> list[Share]:
-        free = [host for host in known if host.host not in avoided]
-        shares: list[Share] = []
+    def choose(ranks: int, avoided: frozenset[str]) -> Placement:
+        free = [host for host in known if host.name not in avoided]
+        taken: list[Host] = []
         left = ranks
         for node in job.cluster.nodes:
-            host = next((host for host in free if host.slots >= node.count), None)
-            if left and host is None:
+            if left == 0:
+                break
+            host = next((host for host in free if len(host.devices) >= node.count), None)
+            if host is None:
                 raise AutoscoutError(
-                    f"no host with {node.count} devices is free for node {len(shares) + 1} of {len(job.cluster.nodes)}: "
-                    f"{', '.join(f'{h.host} has {h.slots}' for h in known)}"
+                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(job.cluster.nodes)}: "
+                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}"
                     f"{f'; not used: {_list(avoided)}' if avoided else ''}",
                     2,
                 )
-            if left and host is not None:
-                free.remove(host)
-                taken = min(left, node.count)
-                visible = ",".join(map(str, range(taken))) if node.device != "cpu" else ""
-                shares.append(Share(host.host, host.way, taken, visible))
-                left -= taken
-        return shares
+            free.remove(host)
+            devices = [msgspec.structs.replace(d, kind=node.device) for d in host.devices[: min(left, node.count)]]
+            taken.append(msgspec.structs.replace(host, devices=tuple(devices)))
+            left -= len(devices)
+        return Placement(tuple(taken))
 
     return choose
 
 
-def _of_file(path: Path) -> list[Reached]:
+def first(placement: Placement, ranks: int) -> Placement:
+    """Where so many ranks of it run."""
+    found: list[Host] = []
+    for host in placement.hosts:
+        if ranks > 0:
+            found.append(msgspec.structs.replace(host, devices=host.devices[:ranks]))
+            ranks -= len(host.devices)
+    return Placement(tuple(found))
+
+
+def _of_file(path: Path) -> list[Host]:
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise AutoscoutError(f"cluster.hosts: {path}: {error.strerror}", 2) from error
-    here = os.uname().nodename
-    found: list[Reached] = []
+    found: list[Host] = []
     for number, line in enumerate(lines, 1):
         bare = line.partition("#")[0].strip()
         if not bare:
@@ -87,16 +87,15 @@ def _of_file(path: Path) -> list[Reached]:
         parts = _SLOTS.match(bare)
         if parts is None or parts[2] == "0":
             raise AutoscoutError(f"{path}, line {number}: '{bare}' is not 'HOST slots=N' with at least one slot", 2)
-        if any(host.host == parts[1] for host in found):
+        if any(host.name == parts[1] for host in found):
             raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; one line a host", 2)
-        own = parts[1] in (here, "localhost")
-        found.append(Reached(parts[1], "local" if own else "ssh", int(parts[2] or 1)))
+        found.append(_host(parts[1], int(parts[2] or 1)))
     if not found:
         raise AutoscoutError(f"{path}: names no host", 2)
     return found
 
 
-def _of_slurm() -> list[Reached]:
+def _of_slurm() -> list[Host]:
     names, tasks = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")
     if not names:
         raise AutoscoutError(
@@ -107,7 +106,7 @@ def _of_slurm() -> list[Reached]:
     listed = subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True).stdout.split()
     gpus = os.environ.get("SLURM_GPUS_ON_NODE")
     counts = [int(gpus)] * len(listed) if gpus else _repeated(tasks)
-    return [Reached(host, "srun", count) for host, count in zip(listed, counts, strict=True)]
+    return [_host(host, count) for host, count in zip(listed, counts, strict=True)]
 
 
 def _repeated(said: str) -> list[int]:
@@ -119,12 +118,16 @@ def _repeated(said: str) -> list[int]:
     return found
 
 
-def _of_ray() -> list[Reached]:
+def _of_ray() -> list[Host]:
     asked = subprocess.run([sys.executable, str(RAY_TASK)], capture_output=True, text=True)
     if asked.returncode:
         raise AutoscoutError(f'cluster.hosts = "ray": {asked.stderr.strip().splitlines()[-1:]}', 2)
     nodes = json.loads(asked.stdout.strip().splitlines()[-1])
-    return [Reached(node["address"], "ray", int(node["gpus"] or node["cpus"])) for node in nodes]
+    return [_host(node["address"], int(node["gpus"] or node["cpus"])) for node in nodes]
+
+
+def _host(name: str, devices: int) -> Host:
+    return Host(name, tuple(Device(str(index)) for index in range(devices)))
 
 
 def _list(names: frozenset[str]) -> str:

@@ -74,7 +74,8 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
             )
         ),
         cluster=msgspec.structs.replace(
-            job.cluster, hosts=job.cluster.hosts if job.cluster.hosts in ("slurm", "ray") else absolute(job.cluster.hosts)
+            job.cluster,
+            hosts=job.cluster.hosts if job.cluster.hosts in ("slurm", "ray") else absolute(job.cluster.hosts),
         ),
         launch=msgspec.structs.replace(
             job.launch,

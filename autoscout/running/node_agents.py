@@ -86,7 +86,8 @@ class NodeAgent:
             stderr=self._errors,
             start_new_session=True,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._in, self.out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self.out, False)
         os.set_blocking(self._in, False)
@@ -123,7 +124,10 @@ class NodeAgent:
             if "hello" in message:
                 self.hello = {**message["hello"], "heard": time.time()}
             elif "problem" in message:
-                self.lost = self.lost or f"{self.host}: cannot write there ({message['problem']}); make room, or set TMPDIR there"
+                self.lost = (
+                    self.lost
+                    or f"{self.host}: cannot write there ({message['problem']}); make room, or set TMPDIR there"
+                )
         return found
 
     def end(self) -> None:
@@ -193,9 +197,7 @@ def heard(
     return found
 
 
-def wait_for(
-    agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]
-) -> dict[str, Any]:
+def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any]:
     """As `heard`; who says nothing in time is lost."""
     asked = list(agents)
     found = heard(asked, word, limit_s, stopping)

@@ -11,7 +11,6 @@ from autoscout.running import causes, results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
-
 HOST_LOST = "host_lost"  # a condition of a measurement: a host failed under it
 
 

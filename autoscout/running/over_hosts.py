@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster.choosing import Choose, Share
+from autoscout.cluster.choosing import Choose, first, way_to
 from autoscout.cluster.devices import SEPARATOR, device_kind
+from autoscout.cluster.placement import Host, Placement
 from autoscout.running import interpreter, processes, results
 from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
 from autoscout.running.outcome import Outcome
@@ -54,6 +55,7 @@ class OverHosts:
         self._meeting: dict[tuple[str, ...], str] = {}
         self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
         self._failures: dict[str, list[str]] = {}
+        self._placement: Placement | None = None
         self._said: dict[str, dict[str, str]] = {}  # by host: what its interpreter is
 
     # ---- what there is --------------------------------------------------------------------------------------------
@@ -64,8 +66,8 @@ class OverHosts:
 
         Errors: AutoscoutError (exit 2) for a host that cannot be used, or differs from the first.
         """
-        shares = self._choose(self._job.devices, frozenset())
-        agents = self._begun(shares, lambda: False)
+        hosts = self._choose(self._job.devices, frozenset()).hosts
+        agents = self._begun(hosts, lambda: False)
         if lost := next((agent.lost for agent in agents if agent.lost), ""):
             raise AutoscoutError(lost, 2)
         command = ["{python}", sent(script), device_kind(self._job)]
@@ -74,7 +76,7 @@ class OverHosts:
             raise AutoscoutError(lost, 2)
         for agent in agents:
             self._said[agent.host] = _parsed(agent.host, looked[agent.host]["said"]["probe"])
-        first = shares[0].host
+        first = hosts[0].name
         for agent in agents:
             if other := _other_file(looked[first]["files"], looked[agent.host]["files"]):
                 raise AutoscoutError(
@@ -93,11 +95,15 @@ class OverHosts:
                     f"same on all hosts",
                     2,
                 )
-        return _together([(share, self._said[share.host]) for share in shares])
+        return _together([(len(host.devices), self._said[host.name]) for host in hosts])
+
+    def on(self, placement: Placement) -> None:
+        """Where the next runs are; the first hosts that do not fail by default."""
+        self._placement = placement
 
     def start(self, stopping: Callable[[], bool]) -> None:
         """Agents on the hosts that would be used now, and what their ranks import."""
-        agents = self._begun(self._chosen(self._job.devices), stopping)
+        agents = self._begun(self._chosen(self._job.devices).hosts, stopping)
         if self._warm:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
 
@@ -111,8 +117,8 @@ class OverHosts:
     # ---- an experiment --------------------------------------------------------------------------------------------
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
-        shares = self._chosen(ranks)
-        agents = self._begun(shares, stopping)
+        placement = self._chosen(ranks)
+        agents = self._begun(placement.hosts, stopping)
         if self._warm:
             self._warmed(agents, stopping)
         if stopping():
@@ -128,26 +134,26 @@ class OverHosts:
         for agent in agents:
             if problem := unfit_for(agent, looked[agent.host]):
                 return Outcome(lost=self._note(agent.host, problem))
-        firsts = [sum(share.ranks for share in shares[:i]) for i in range(len(shares))]
-        for agent, share, first in zip(agents, shares, firsts, strict=True):
+        for node, agent in enumerate(agents):
             shared = looked[agent.host]["shared"]
-            agent.say({"run": self._request(experiment, share, first, ranks, address, port, timeout_s, shared)})
-        return self._watched(agents, shares, firsts, experiment.parent, timeout_s, stopping)
+            agent.say({"run": self._request(experiment, placement, node, address, port, timeout_s, shared)})
+        return self._watched(agents, placement, experiment.parent, timeout_s, stopping)
 
     def _request(
         self,
         experiment: Path,
-        share: Share,
-        first: int,
-        world: int,
+        placement: Placement,
+        node: int,
         address: str,
         port: int,
         timeout_s: float,
         shared: bool,
     ) -> dict[str, Any]:
-        folder = str(experiment.parent.resolve())
-        visible = {"CUDA_VISIBLE_DEVICES": share.visible} if share.visible else {}
-        common = {**allowed(), **self._variables, **visible, "LOCAL_WORLD_SIZE": str(share.ranks)}
+        folder, devices = str(experiment.parent.resolve()), placement.hosts[node].devices
+        start, world, own = placement.first_rank(node), placement.ranks, len(devices)
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(device.index for device in devices)}
+        visible = {} if device_kind(self._job) == "cpu" else visible
+        common = {**allowed(), **self._variables, **visible, "LOCAL_WORLD_SIZE": str(own)}
         asked: dict[str, Any] = {
             "folder": folder,
             "shared": shared,
@@ -157,31 +163,30 @@ class OverHosts:
         }
         path = f"{{folder}}/{experiment.name}"
         if self._warm:
-            meeting = {"first": first, "world": world, "address": address, "port": port}
-            asked["warm"] = {"experiment": path, "ranks": share.ranks, "timeout_s": timeout_s, **meeting}
+            meeting = {"first": start, "world": world, "address": address, "port": port}
+            asked["warm"] = {"experiment": path, "ranks": own, "timeout_s": timeout_s, **meeting}
             return asked
         asked["processes"] = [
             {
-                "name": str(first + local),
-                "log": f"rank-{first + local}.log",
+                "name": str(start + local),
+                "log": f"rank-{start + local}.log",
                 "command": ["{python}", sent(self._worker), path, "--leash"],
                 "environment": {
-                    "RANK": str(first + local),
+                    "RANK": str(start + local),
                     "LOCAL_RANK": str(local),
                     "WORLD_SIZE": str(world),
                     "MASTER_ADDR": address,
                     "MASTER_PORT": str(port),
                 },
             }
-            for local in range(share.ranks)
+            for local in range(own)
         ]
         return asked
 
     def _watched(
         self,
         agents: list[NodeAgent],
-        shares: list[Share],
-        firsts: list[int],
+        placement: Placement,
         folder: Path,
         timeout_s: float,
         stopping: Callable[[], bool],
@@ -213,9 +218,7 @@ class OverHosts:
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
-        where = {
-            first + i: share.host for share, first in zip(shares, firsts, strict=True) for i in range(share.ranks)
-        }
+        names = [host.name for host in placement.hosts for _ in host.devices]
         problem = next((f"{host}: {one['problem']}" for host, one in ended.items() if one["problem"]), "")
         return Outcome(
             codes=codes,
@@ -223,7 +226,7 @@ class OverHosts:
             stopped=stopped,
             launcher_code=0,
             lost=lost or (self._note(problem.partition(":")[0], problem) if problem and not stopped else ""),
-            hosts=where,
+            hosts=dict(enumerate(names)),
             oom_kills=sum(one["oom_kills"] for one in ended.values()),
         )
 
@@ -234,8 +237,10 @@ class OverHosts:
         """Hosts that failed too often to be used again."""
         return [host for host, failures in self._failures.items() if len(failures) >= _DRAINED]
 
-    def _chosen(self, ranks: int) -> list[Share]:
+    def _chosen(self, ranks: int) -> Placement:
         """Errors: AutoscoutError when too few hosts are left."""
+        if self._placement is not None:
+            return first(self._placement, ranks)
         drained = frozenset(self.drained)
         with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
             return self._choose(ranks, frozenset(self._failures))
@@ -247,18 +252,19 @@ class OverHosts:
             said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
             raise AutoscoutError(f"{error}; {said}") from error
 
-    def _begun(self, shares: list[Share], stopping: Callable[[], bool]) -> list[NodeAgent]:
+    def _begun(self, hosts: Sequence[Host], stopping: Callable[[], bool]) -> list[NodeAgent]:
         """Their agents, those that were lost started anew."""
-        for share in shares:
-            agent = self._agents.get(share.host)
+        for name in (host.name for host in hosts):
+            agent = self._agents.get(name)
             if agent is not None:
                 agent.heard()
             if agent is None or agent.lost:
                 if agent is not None:
                     agent.end()
-                self._ready.discard(share.host)
-                self._agents[share.host] = NodeAgent(share.way, share.host, self._python, self._archive)
-        found = [self._agents[share.host] for share in shares]
+                self._ready.discard(name)
+                way = way_to(self._job.cluster.hosts, name)
+                self._agents[name] = NodeAgent(way, name, self._python, self._archive)
+        found = [self._agents[host.name] for host in hosts]
         started(found, stopping)
         return found
 
@@ -377,7 +383,7 @@ def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, st
     return None
 
 
-def _together(said: list[tuple[Share, dict[str, str]]]) -> dict[str, str]:
+def _together(said: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
     """Of all hosts: the versions of the first, all devices, and how many ranks each has."""
     found = dict(said[0][1])
     for name in _ADDED:
@@ -385,5 +391,5 @@ def _together(said: list[tuple[Share, dict[str, str]]]) -> dict[str, str]:
             found[name] = SEPARATOR.join(one[name] for _, one in said if one.get(name))
     found["device"] = " + ".join(sorted({one["device"] for _, one in said}))
     found["devices"] = str(sum(int(one["devices"]) for _, one in said))
-    found["hosts"] = " + ".join(str(share.ranks) for share, _ in said)
+    found["hosts"] = " + ".join(str(devices) for devices, _ in said)
     return found

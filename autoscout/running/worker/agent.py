@@ -184,7 +184,8 @@ class Run:
             self._sent[path.name] = path.stat().st_size
         ours = {**os.environ, **towards(asked["meet"]), **asked["environment"]}
         if self.warm:
-            assert self._zygote is not None and self._zygote.stdin is not None
+            assert self._zygote is not None
+            assert self._zygote.stdin is not None
             request = {**asked["warm"], "experiment": here(asked["warm"]["experiment"])}
             request["environment"] = {k: v for k, v in ours.items() if k in _INTERFACES or k in asked["environment"]}
             os.write(self._zygote.stdin.fileno(), json.dumps(request).encode() + b"\n")
@@ -203,10 +204,7 @@ class Run:
 
     def step(self) -> bool:
         """Whether it is over."""
-        if self.warm:
-            over = self._warm_step()
-        else:
-            over = self._fresh_step()
+        over = self._warm_step() if self.warm else self._fresh_step()
         now = time.monotonic()
         if not self._shared and (over or now > self._looked + _FILES_S):
             self._looked = now
@@ -221,7 +219,8 @@ class Run:
         """Those that run get a SIGTERM now."""
         self._ending = min(self._ending, time.monotonic() + grace_s)
         if self.warm:
-            assert self._zygote is not None and self._zygote.stdin is not None
+            assert self._zygote is not None
+            assert self._zygote.stdin is not None
             with contextlib.suppress(OSError):
                 os.write(self._zygote.stdin.fileno(), b'{"stop": true}\n')
         for name, process in self.processes.items():
@@ -230,7 +229,8 @@ class Run:
                 process.terminate()
 
     def _warm_step(self) -> bool:
-        assert self._zygote is not None and self._zygote.stdout is not None
+        assert self._zygote is not None
+        assert self._zygote.stdout is not None
         if select.select([self._zygote.stdout], [], [], 0)[0]:
             line = self._zygote.stdout.readline()
             if not line:
@@ -292,7 +292,9 @@ def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"shared": shared, "files": {name: _hash(Path(name)) for name in asked["files"]}}
     with contextlib.suppress(OSError):
         found["free_gib"] = shutil.disk_usage(folder if shared else filled("{agent}")).free / 2**30
-    found["said"] = {name: _said([filled(w) for w in words], asked["limit_s"]) for name, words in asked["commands"].items()}
+    found["said"] = {
+        name: _said([filled(w) for w in words], asked["limit_s"]) for name, words in asked["commands"].items()
+    }
     found["time"] = time.time()
     return found
 

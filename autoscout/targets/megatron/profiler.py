@@ -10,6 +10,7 @@ import msgspec
 
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.choosing import chooser
+from autoscout.cluster.placement import Placement
 from autoscout.job.objective import from_metric
 from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
@@ -83,6 +84,11 @@ class MegatronProfiler:
     def place(self, elsewhere: bool) -> None:
         """Whether the next run is to be on other GPUs than usual, where there are free ones."""
         self._elsewhere = elsewhere
+
+    def on(self, placement: Placement) -> None:
+        """The hosts and devices of the next runs, of a job over several hosts."""
+        if isinstance(self._launcher, OverHosts):
+            self._launcher.on(placement)
 
     def confirming(self, final: bool) -> None:
         """Whether the next runs are the final confirmation's, which train as the person does."""

@@ -32,7 +32,7 @@ def meet(rank: int, world: int, address: str, port: int) -> None:
         with socket.create_server(("", port)) as server:
             for _ in range(world - 1):
                 server.accept()[0].close()
-        return
+        return None
     while True:
         try:
             return socket.create_connection((address, port), timeout=5).close()
