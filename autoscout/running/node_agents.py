@@ -167,8 +167,12 @@ class NodeAgent:
             why = refusal(self.host, said) or "its interpreter does not start there; check launch.python on that host"
             self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
             return
-        told = refusal(self.host, said)
-        self.lost = f"{self.host}: its agent ended in the middle (exit code {code}){f': {told}' if told else ''}{f' ({last})' if last else ''}"
+        why = [
+            f"its agent ended in the middle (exit code {code})",
+            refusal(self.host, said),
+            last and f"it said: {last}",
+        ]
+        self.lost = f"{self.host}: {'; '.join(filter(None, why))}"
 
 
 def heard(
