@@ -159,8 +159,12 @@ class Node(Strict, frozen=True):
     price_per_hour: float = 0.0
 
 
-class Cluster(Strict, frozen=True):
+class Cluster(Strict, frozen=True, omit_defaults=True):
+    """`hosts`: where the nodes are, if not all are this machine: a host file ("HOST slots=N" a line), "slurm" (the
+    allocation that we run in), or "ray" (the cluster of RAY_ADDRESS)."""
+
     nodes: list[Node] = msgspec.field(default_factory=lambda: [Node(device="cpu", count=1)])
+    hosts: str = ""
 
 
 class Objective(Strict, frozen=True):

@@ -73,6 +73,10 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
                 lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
             )
         ),
+        cluster=msgspec.structs.replace(
+            job.cluster,
+            hosts=job.cluster.hosts if job.cluster.hosts in ("slurm", "ray") else absolute(job.cluster.hosts),
+        ),
         launch=msgspec.structs.replace(
             job.launch,
             recorded=absolute(job.launch.recorded),
