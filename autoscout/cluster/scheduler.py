@@ -139,7 +139,9 @@ class Scheduler:
             for device in host.devices:
                 group = of.get(device.index)
                 if group is None or (group not in self._free[number] and (number, group) not in groups):
-                    raise AutoscoutError(f"{name} ran on {placement.spelled}, but {host.name}:{device.index} is not free")
+                    raise AutoscoutError(
+                        f"{name} ran on {placement.spelled}, but {host.name}:{device.index} is not free"
+                    )
                 groups.append((number, group))
         self._tickets += 1
         self._book(name, request, limit_s, self._tickets, placement, tuple(dict.fromkeys(groups)), now)
