@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.cluster import hostfile, slurm
 from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.reach import RAY_TASK, Way
-from kb.records import AutoscoutError, Job
-
-_SLOTS = re.compile(r"^([\w.@:-]+)(?:\s+(?:slots|slots_per_host)\s*=\s*(\d+))?(?:\s+max[_-]slots\s*=\s*\d+)?\s*$")
-
+from kb.records import AutoscoutError, Cluster, Job
 
 Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts that are not to be used) → hosts, the first leads
 
@@ -27,18 +24,22 @@ def way_to(hosts: str, name: str) -> Way:
     return "local" if name in (os.uname().nodename, "localhost") else "ssh"
 
 
-def reached(hosts: str) -> list[Host]:
-    """Errors: AutoscoutError (exit 2) for a host file, an allocation or a cluster that is not there, or is wrong."""
-    if hosts == "slurm":
-        return _of_slurm()
-    if hosts == "ray":
-        return _of_ray()
-    return _of_file(Path(hosts))
+def reached(cluster: Cluster) -> list[Host]:
+    """What `cluster.hosts` names, as far as it is included. Errors: AutoscoutError (exit 2) for a host file, an
+    allocation or a cluster that is not there, or is wrong."""
+    if cluster.hosts == "slurm":
+        found = slurm.allocation(os.environ)
+    elif cluster.hosts == "ray":
+        found = _of_ray()
+    else:
+        found = {host: [str(i) for i in range(n)] for host, n in hostfile.read(Path(cluster.hosts)).items()}
+    left = hostfile.part({host: len(names) for host, names in found.items()}, cluster.include, cluster.exclude)
+    return [Host(host, tuple(Device(found[host][i]) for i in indices)) for host, indices in left.items()]
 
 
 def chooser(job: Job) -> Choose:
     """Takes the first hosts that have as many devices as each of the job's nodes; ranks fill them in turn."""
-    known = reached(job.cluster.hosts)
+    known = reached(job.cluster)
 
     def choose(ranks: int, avoided: frozenset[str]) -> Placement:
         free = [host for host in known if host.name not in avoided]
@@ -74,60 +75,12 @@ def first(placement: Placement, ranks: int) -> Placement:
     return Placement(tuple(found))
 
 
-def _of_file(path: Path) -> list[Host]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise AutoscoutError(f"cluster.hosts: {path}: {error.strerror}", 2) from error
-    found: list[Host] = []
-    for number, line in enumerate(lines, 1):
-        bare = line.partition("#")[0].strip()
-        if not bare:
-            continue
-        parts = _SLOTS.match(bare)
-        if parts is None or parts[2] == "0":
-            raise AutoscoutError(f"{path}, line {number}: '{bare}' is not 'HOST slots=N' with at least one slot", 2)
-        if any(host.name == parts[1] for host in found):
-            raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; one line a host", 2)
-        found.append(_host(parts[1], int(parts[2] or 1)))
-    if not found:
-        raise AutoscoutError(f"{path}: names no host", 2)
-    return found
-
-
-def _of_slurm() -> list[Host]:
-    names, tasks = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")
-    if not names:
-        raise AutoscoutError(
-            'cluster.hosts = "slurm": this is no Slurm allocation; start it with `salloc -N 2 autoscout tune …`, or '
-            "write what sbatch takes with `autoscout export --format slurm`",
-            2,
-        )
-    listed = subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True).stdout.split()
-    gpus = os.environ.get("SLURM_GPUS_ON_NODE")
-    counts = [int(gpus)] * len(listed) if gpus else _repeated(tasks)
-    return [_host(host, count) for host, count in zip(listed, counts, strict=True)]
-
-
-def _repeated(said: str) -> list[int]:
-    """ "2(x2),4" → [2, 2, 4]"""
-    found: list[int] = []
-    for part in said.split(","):
-        count, _, times = part.partition("(x")
-        found += [int(count)] * int(times.rstrip(")") or 1)
-    return found
-
-
-def _of_ray() -> list[Host]:
+def _of_ray() -> dict[str, list[str]]:
     asked = subprocess.run([sys.executable, str(RAY_TASK)], capture_output=True, text=True)
     if asked.returncode:
         raise AutoscoutError(f'cluster.hosts = "ray": {asked.stderr.strip().splitlines()[-1:]}', 2)
     nodes = json.loads(asked.stdout.strip().splitlines()[-1])
-    return [_host(node["address"], int(node["gpus"] or node["cpus"])) for node in nodes]
-
-
-def _host(name: str, devices: int) -> Host:
-    return Host(name, tuple(Device(str(index)) for index in range(devices)))
+    return {node["address"]: [str(i) for i in range(int(node["gpus"] or node["cpus"]))] for node in nodes}
 
 
 def _list(names: frozenset[str]) -> str:
