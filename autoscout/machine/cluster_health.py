@@ -1,4 +1,4 @@
-"""The hosts of a job before anything is measured on them: who can be reached, who is sick, how fast the network is.
+"""The hosts of a job before anything is measured there: who is reached, who is sick, how fast the network is.
 
 A smoke of all nodes of a host file, an allocation or a cluster: what each says of itself, then a message from every host
 to the next. Who is sick goes into a list that the scheduler reads.
@@ -47,7 +47,7 @@ class Health(msgspec.Struct, frozen=True):
 def smoke(job: Job) -> Health:
     """Of all hosts that the job may run on. Errors: AutoscoutError (exit 2) where nothing says which these are."""
     began = time.monotonic()
-    known = reached(job.cluster.hosts)
+    known = reached(job.cluster)
     sick: dict[str, tuple[str, str]] = {}
     healthy: dict[str, str] = {}
     shared = True
@@ -123,7 +123,7 @@ def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
     found = [host for host in hosts if all(pair in late for pair in links if host in pair)]
     return {
         host: (
-            f"its links reach {max(links[pair] for pair in links if host in pair):.2f} GiB/s, the median is {usual:.2f}",
+            f"its links reach {max(links[pair] for pair in late if host in pair):.2f} GiB/s, the median is {usual:.2f}",
             "check its cable, port and driver (`ethtool`, `ibstat`)",
         )
         for host in sorted(found)
