@@ -1,7 +1,7 @@
 """The hosts of a job before anything is measured there: who is reached, who is sick, how fast the network is.
 
-A smoke of all nodes of a host file, an allocation or a cluster: what each says of itself, then a message from every host
-to the next. Who is sick goes into a list that the scheduler reads.
+A smoke of all nodes of a host file, an allocation or a cluster: what each says of itself, and a message from every
+host to the next. Who is sick goes into a list that the scheduler reads.
 """
 
 import contextlib
