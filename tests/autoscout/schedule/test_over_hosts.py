@@ -236,6 +236,16 @@ def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
         theirs.unlink()
 
 
+def test_a_clock_that_is_an_hour_off_is_said(launcher, tmp_path):
+    over = launcher("h0 slots=2\n", counts=(2,))
+    over.start(never)
+    over._agents["h0"].hello["time"] += 3600.0  # what it said of itself
+    found = over.run(experiment(tmp_path / "x"), 2, 30.0, never)
+    assert found.lost.startswith(
+        "h0: its clock is 3,600 s ahead of ours, so times and files do not compare; set it there"
+    )
+
+
 def test_placements_follow_the_jobs_nodes(tmp_path):
     choose = chooser(job_on(tmp_path, "a slots=1\nb slots=4\nc slots=4\n", counts=(4, 1)))
     assert choose(5, frozenset()).spelled == "b:0,1,2,3 a:0"
@@ -265,8 +275,10 @@ def test_an_own_commands_worst_host_is_what_is_told(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "tell-1").write_text("this size does not fit")
     found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
-    assert found.status == "invalid"
-    assert "this size does not fit" in found.evidence
+    assert (found.status, found.evidence[:58]) == (
+        "error",
+        "ended with exit code 1: ValueError: this size does not fit ",
+    )
 
 
 def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):
