@@ -52,8 +52,8 @@ KillWait=5
 InactiveLimit=0
 GresTypes=gpu
 SlurmdParameters=config_overrides
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
-NodeName=node[1-2] Port=[17001-17002]
+NodeName=DEFAULT CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
+NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002]
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
