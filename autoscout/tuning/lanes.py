@@ -1,4 +1,4 @@
-"""Experiments of one session side by side: each on devices of its own, in its own thread, by its own profiler.
+"""Experiments of one session side by side: each on its own devices, in its own thread, by its own profiler.
 
 What they are and what comes of them is decided in the session's thread alone (engine.py), which waits here.
 """

@@ -26,6 +26,7 @@ class SideBySide(Loop):
         self._open: dict[int, Experiment] = {}  # started, and not told
         self._places: dict[int, Placement] = {}
         self._holding = contextlib.ExitStack()  # of this machine, while anything runs
+        self._holds = False
         self._lanes = Lanes(self.job, self.profiler)
         self.stop.now = self._lanes.interrupt
         self.on_note(self._lanes.decision)
@@ -45,7 +46,7 @@ class SideBySide(Loop):
         elif self._lanes.running:
             self._end_one()
         else:
-            self._holding.close()
+            self._let_go()
             if self.engine.paused:
                 time.sleep(PAUSE_S)
 
@@ -75,8 +76,9 @@ class SideBySide(Loop):
             self._lanes.give_back()
             return False
         self._open[experiment.number], self._places[experiment.number] = experiment, placement
-        if not self._lanes.running:
+        if not self._holds:
             self._holding.enter_context(self._ours())
+            self._holds = True
         chosen = placement if self.job.cluster.hosts else None  # else the launcher's own choice
         self._lanes.run(
             experiment.number,
@@ -98,10 +100,14 @@ class SideBySide(Loop):
         with self._one_check:
             return self._quality.judged(measurement, lambda: self.stop.asked >= 2)
 
+    def _let_go(self) -> None:
+        self._holding.close()
+        self._holds = False
+
     def _end_one(self) -> None:
         number, found = self._lanes.wait()
         if self.stop.asked >= 2:
             raise Interrupted
         if not self._lanes.running and (slots.wanted_by_others() or self.engine.paused):
-            self._holding.close()
+            self._let_go()
         self._tell(self._open.pop(number), found, self._places.pop(number).spelled)
