@@ -15,7 +15,7 @@ def nodes(words: str) -> list[str]:
     found: list[str] = []
     for word in re.split(r",(?![^\[]*\])", words.strip()):
         found += _expanded(word, words)
-    if not all(found) or not found or len(set(found)) != len(found):
+    if not all(re.fullmatch(r"[\w.-]+", name) for name in found) or len(set(found)) != len(found):
         raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}' is no list of different hosts", 2)
     return found
 
