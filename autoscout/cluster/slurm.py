@@ -32,7 +32,7 @@ def allocation(environ: Mapping[str, str]) -> dict[str, list[str]]:
         )
     hosts = nodes(words)
     of_gpus = environ.get("SLURM_GPUS_ON_NODE") or str(len(_listed(environ.get("SLURM_JOB_GPUS", ""))) or "")
-    said = of_gpus or environ.get("SLURM_TASKS_PER_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
+    said = of_gpus or environ.get("SLURM_JOB_CPUS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "1")
     counts = [int(of_gpus)] * len(hosts) if of_gpus.isdecimal() else _counts(said)
     if len(counts) != len(hosts):
         raise AutoscoutError(f"the Slurm allocation names {len(hosts)} hosts, but '{said}' counts {len(counts)}", 2)
