@@ -22,7 +22,7 @@ _HELD_S = 60.0  # until the node's devices are ours
 def main(words: list[str]) -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("ray: no package; `pip install ray` beside autoscout", file=sys.stderr)
         return 1
@@ -49,7 +49,7 @@ def _devices(node: dict[str, Any]) -> dict[str, int]:
 
 
 def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # pyright: ignore[reportMissingImports]
 
     token = secrets.token_hex(16)
     ours = ray.util.get_node_ip_address()
@@ -81,7 +81,9 @@ def _there(command: list[str], address: str, port: int, token: str) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with socket.create_connection((address, port)) as connection:
         connection.sendall(token.encode())
-        process = subprocess.Popen(command, stdin=connection, stdout=connection, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=connection.fileno(), stdout=connection.fileno(), start_new_session=True
+        )
     return process.wait()
 
 
