@@ -4,6 +4,7 @@ What lies around it (folders, locks, warm start, resuming) is session.py's.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import gpus, slots
-from autoscout.cluster.placement import Placement
+from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of, physical
+from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.running import conditions, early, power, symptoms
 from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
 from autoscout.tuning.engine import Engine
@@ -214,11 +216,34 @@ class Loop:
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":
             return contextlib.nullcontext(True)
-        return slots.machine(
+        return self._devices()
+
+    @contextlib.contextmanager
+    def _devices(self) -> Iterator[bool]:
+        """The GPUs that this process was given, or so many as the job needs; the machine for CPU ranks, and where power
+        is set, which is everybody's."""
+        environment, given = self.engine.started.environment, os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        indices: list[int] = []
+        if device_kind(self.job) == "cuda" and not self.job.cluster.hosts and power.KNOB not in self.engine.space.knob:
+            seen = gpus_of(environment)
+            indices = list(range(len(seen))) if given else claimable(self.job, seen, memory_of(environment))
+        count = len(indices) if given else self.job.devices
+        if not (given or (isinstance(self.profiler, OnHosts) and len(indices) > count)):
+            indices = []
+        names = gpus.uuids([physical(index, given) for index in indices])
+        taken: list[str] = []
+        some = slots.Some(names, count) if names else None
+        with slots.machine(
             on_wait=self._wait_for_devices,
             give_up=lambda: self.stop.asked > 0,
             session=self.engine.started.session,
-        )
+            some=some,
+            taken=taken,
+        ) as ours:
+            if taken and not given and isinstance(self.profiler, OnHosts):
+                chosen = tuple(Device(str(indices[names.index(name)])) for name in taken)
+                self.profiler.on(Placement((Host(os.uname().nodename, chosen),)))
+            yield ours
 
     def _wait_for_devices(self) -> None:
         held = slots.holder()
