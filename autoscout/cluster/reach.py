@@ -34,7 +34,7 @@ _REFUSALS = (
         "look whether it runs (`ssh {host} true`), or take it out of the host file",
     ),
     (
-        r"Required node not available|Invalid node name|Requested node configuration|not in (?:this )?(?:job|partition)",
+        r"Required node not available|Invalid node name|node configuration|not in (?:this )?(?:job|partition)",
         "Slurm has no such node for us now",
         "`sinfo -N -n {host}` says its state",
     ),

@@ -24,7 +24,7 @@ from autoscout.running import processes, results
 
 _ROOT = processes.WORKER.parents[2]  # of what is sent; scripts find each other by their places below it
 _BEAT_S = 2.0
-_START_S = 60.0
+_START_S = 120.0
 _LOST_S = 30.0  # without a word from a node
 _TICK_S = 0.05
 _PIECE = 2**18
@@ -111,7 +111,7 @@ class NodeAgent:
                 self._heard = time.monotonic()
             self._gone()
         except BlockingIOError:
-            if time.monotonic() > self._heard + _LOST_S and not self.lost:
+            if self.hello and time.monotonic() > self._heard + _LOST_S and not self.lost:
                 self.lost = f"{self.host}: nothing was heard of it for {_LOST_S:.0f} s; its network, or it, is down"
         *lines, self._buffer = self._buffer.split(b"\n")
         found = []
@@ -167,8 +167,12 @@ class NodeAgent:
             why = refusal(self.host, said) or "its interpreter does not start there; check launch.python on that host"
             self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
             return
-        told = refusal(self.host, said)
-        self.lost = f"{self.host}: its agent ended in the middle (exit code {code}){f': {told}' if told else ''}{f' ({last})' if last else ''}"
+        why = [
+            f"its agent ended in the middle (exit code {code})",
+            refusal(self.host, said),
+            last and f"it said: {last}",
+        ]
+        self.lost = f"{self.host}: {'; '.join(filter(None, why))}"
 
 
 def heard(

@@ -5,7 +5,6 @@ given what the ranks read and brings back what they leave.
 """
 
 import base64
-import contextlib
 import json
 import math
 import os
@@ -14,26 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster.choosing import Choose, first, way_to
+from autoscout.cluster.choosing import Choose, way_to
 from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.cluster.placement import Host, Placement
 from autoscout.running import interpreter, processes, results
+from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
 from autoscout.running.outcome import Outcome
+from autoscout.running.roster import Roster
 from kb.records import AutoscoutError, Job
 
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _LOOK_S = 60.0
 _OTHERS_S = 1.0  # after one host's ranks have failed, for the others to say what they saw
 _ENDING_S = 20.0
-_DRAINED = 2  # failures after which a host is not used any more
 _SKEW_S = 30.0  # between two clocks
 _ROOM_GIB = 0.5
-# Of our environment what ranks on another host get too; everything else there is that host's own.
-ALLOWED = (
-    *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
-    *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),
-)
 
 
 class OverHosts:
@@ -46,7 +41,8 @@ class OverHosts:
 
     def __init__(self, job: Job, worker: Path, choose: Choose, warm: bool, variables: Mapping[str, str]) -> None:
         """`worker`: the script that is a rank; `variables`: the environment of its imports."""
-        self._job, self._worker, self._choose, self._warm = job, worker, choose, warm
+        self._job, self._worker, self._warm = job, worker, warm
+        self._roster = Roster(choose)
         self._variables = {name: value for name, value in variables.items() if name != "GLOO_SOCKET_IFNAME"}
         self._python = interpreter.target_python(job)
         self._archive = packed([worker.parent])
@@ -54,8 +50,6 @@ class OverHosts:
         self._ready: set[str] = set()
         self._meeting: dict[tuple[str, ...], str] = {}
         self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
-        self._failures: dict[str, list[str]] = {}
-        self._placement: Placement | None = None
         self._said: dict[str, dict[str, str]] = {}  # by host: what its interpreter is
 
     # ---- what there is --------------------------------------------------------------------------------------------
@@ -66,7 +60,7 @@ class OverHosts:
 
         Errors: AutoscoutError (exit 2) for a host that cannot be used, or differs from the first.
         """
-        hosts = self._choose(self._job.devices, frozenset()).hosts
+        hosts = self._roster.chosen(self._job.devices).hosts
         agents = self._begun(hosts, lambda: False)
         if lost := next((agent.lost for agent in agents if agent.lost), ""):
             raise AutoscoutError(lost, 2)
@@ -99,11 +93,11 @@ class OverHosts:
 
     def on(self, placement: Placement) -> None:
         """Where the next runs are; the first hosts that do not fail by default."""
-        self._placement = placement
+        self._roster.placement = placement
 
     def start(self, stopping: Callable[[], bool]) -> None:
         """Agents on the hosts that would be used now, and what their ranks import."""
-        agents = self._begun(self._chosen(self._job.devices).hosts, stopping)
+        agents = self._begun(self._roster.chosen(self._job.devices).hosts, stopping)
         if self._warm:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
 
@@ -117,7 +111,7 @@ class OverHosts:
     # ---- an experiment --------------------------------------------------------------------------------------------
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
-        placement = self._chosen(ranks)
+        placement = self._roster.chosen(ranks)
         agents = self._begun(placement.hosts, stopping)
         if self._warm:
             self._warmed(agents, stopping)
@@ -128,12 +122,12 @@ class OverHosts:
             token.touch()
         looked = self._looked(agents, experiment.parent, {})
         token.unlink(missing_ok=True)
-        address, port = self._met(agents, stopping)
+        address, port = met(agents, self._meeting, stopping)
         if lost := self._lost(agents):
             return Outcome(lost=lost)
         for agent in agents:
             if problem := unfit_for(agent, looked[agent.host]):
-                return Outcome(lost=self._note(agent.host, problem))
+                return Outcome(lost=self._roster.note(agent.host, problem))
         for node, agent in enumerate(agents):
             shared = looked[agent.host]["shared"]
             agent.say({"run": self._request(experiment, placement, node, address, port, timeout_s, shared)})
@@ -225,32 +219,12 @@ class OverHosts:
             timed_out=timed_out,
             stopped=stopped,
             launcher_code=0,
-            lost=lost or (self._note(problem.partition(":")[0], problem) if problem and not stopped else ""),
+            lost=lost or (self._roster.note(problem.partition(":")[0], problem) if problem and not stopped else ""),
             hosts=dict(enumerate(names)),
             oom_kills=sum(one["oom_kills"] for one in ended.values()),
         )
 
     # ---- hosts ----------------------------------------------------------------------------------------------------
-
-    @property
-    def drained(self) -> list[str]:
-        """Hosts that failed too often to be used again."""
-        return [host for host, failures in self._failures.items() if len(failures) >= _DRAINED]
-
-    def _chosen(self, ranks: int) -> Placement:
-        """Errors: AutoscoutError when too few hosts are left."""
-        if self._placement is not None:
-            return first(self._placement, ranks)
-        drained = frozenset(self.drained)
-        with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
-            return self._choose(ranks, frozenset(self._failures))
-        try:
-            return self._choose(ranks, drained)
-        except AutoscoutError as error:
-            if not drained:
-                raise
-            said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
-            raise AutoscoutError(f"{error}; {said}") from error
 
     def _begun(self, hosts: Sequence[Host], stopping: Callable[[], bool]) -> list[NodeAgent]:
         """Their agents, those that were lost started anew."""
@@ -288,47 +262,9 @@ class OverHosts:
             agent.say({"look": {**asked, "commands": commands, "limit_s": _LOOK_S}})
         return wait_for(agents, "looked", _LOOK_S, lambda: False)
 
-    def _met(self, agents: list[NodeAgent], stopping: Callable[[], bool]) -> tuple[str, int]:
-        """An address of the first host that all others reach, and a port there. ("", 0) where there is none."""
-        first, others = agents[0], agents[1:]
-        key = tuple(agent.host for agent in agents)
-        if key not in self._meeting:
-            first.say({"meet": True})
-            meet = wait_for([first], "meet", _LOOK_S, stopping).get(first.host)
-            if meet is None:
-                return "", 0
-            for agent in others:
-                agent.say({"reach": meet})
-            reached = wait_for(others, "reach", _LOOK_S, stopping)
-            common = [a for a in meet["addresses"] if all(a in found for found in reached.values())]
-            if not common or len(reached) < len(others):
-                silent = next((agent for agent in others if not reached.get(agent.host)), None)
-                if silent is not None and not silent.lost:
-                    tried = ", ".join(meet["addresses"])
-                    silent.lost = (
-                        f"{silent.host}: reaches no address of {first.host} ({tried}); open the network between them "
-                        f"for any port, or name hosts by the addresses of a network that they share"
-                    )
-                return "", 0
-            self._meeting[key] = common[0]
-        first.say({"port": True})
-        port = wait_for([first], "port", _LOOK_S, stopping).get(first.host)
-        return self._meeting[key], int(port or 0)
-
     def _lost(self, agents: list[NodeAgent]) -> str:
         """ "" or what happened to hosts, which is noted."""
-        return "; ".join(self._note(agent.host, agent.lost) for agent in agents if agent.lost)
-
-    def _note(self, host: str, said: str) -> str:
-        self._failures.setdefault(host, []).append(said)
-        if len(self._failures[host]) < _DRAINED:
-            return said
-        return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more"
-
-
-def allowed() -> dict[str, str]:
-    """Of our environment what goes to other hosts."""
-    return {name: value for name, value in os.environ.items() if name.startswith(ALLOWED)}
+        return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
 
 
 def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:

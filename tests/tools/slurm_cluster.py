@@ -2,8 +2,8 @@
 
     python tests/tools/slurm_cluster.py [--] COMMAND…    COMMAND runs there, outside of any allocation
 
-Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Nothing of it is seen from outside, and all of it ends
-with this process.
+Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Nothing of it is seen from outside, and all of it
+ends with this process.
 """
 
 import argparse
@@ -52,7 +52,8 @@ KillWait=5
 InactiveLimit=0
 GresTypes=gpu
 SlurmdParameters=config_overrides
-NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
+NodeName=DEFAULT CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
+NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002]
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """

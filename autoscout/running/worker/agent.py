@@ -182,7 +182,8 @@ class Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(here(text))
             self._sent[path.name] = path.stat().st_size
-        ours = {**os.environ, **towards(asked["meet"]), **asked["environment"]}
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        ours = {**os.environ, "PATH": path, **towards(asked["meet"]), **asked["environment"]}
         if self.warm:
             assert self._zygote is not None
             assert self._zygote.stdin is not None

@@ -15,9 +15,10 @@ from a_rank import __file__ as A_RANK
 
 from autoscout.cluster.choosing import chooser
 from autoscout.running import outcome as failures
+from autoscout.running.interfaces import Profiler
 from autoscout.running.over_hosts import OverHosts
-from autoscout.targets.jobs import load_job
-from kb.records import AutoscoutError, Cluster, Job, Node
+from autoscout.targets.jobs import load_job, profiler_of
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, OwnKnob, SpaceLimits
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import namespace_hosts
@@ -235,7 +236,60 @@ def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
         theirs.unlink()
 
 
+def test_a_clock_that_is_an_hour_off_is_said(launcher, tmp_path):
+    over = launcher("h0 slots=2\n", counts=(2,))
+    over.start(never)
+    over._agents["h0"].hello["time"] += 3600.0  # what it said of itself
+    found = over.run(experiment(tmp_path / "x"), 2, 30.0, never)
+    assert found.lost.startswith(
+        "h0: its clock is 3,600 s ahead of ours, so times and files do not compare; set it there"
+    )
+
+
 def test_placements_follow_the_jobs_nodes(tmp_path):
     choose = chooser(job_on(tmp_path, "a slots=1\nb slots=4\nc slots=4\n", counts=(4, 1)))
     assert choose(5, frozenset()).spelled == "b:0,1,2,3 a:0"
     assert choose(3, frozenset("b")).spelled == "c:0,1,2"
+
+
+def own_command(tmp_path: Path, lines: str = "h0 slots=2\nh1 slots=1\n") -> Profiler:
+    job = job_on(tmp_path, lines, counts=(2, 1))
+    words = f"{sys.executable} a_step.py {{node}} {{head}} {{port}} {{ranks}} {{nodes}} {{folder}} {{mbs}}"
+    started = Launch(command=words, path=str(Path(__file__).parent), metrics={"step_time_ms": r"took (\d+) ms"})
+    knob = OwnKnob(name="mbs", values=[1, 2])
+    own = {"target": "command", "launch": started, "space": SpaceLimits(knob=[knob]), "model": Model()}
+    return profiler_of(msgspec.structs.replace(job, **own))
+
+
+def test_a_persons_own_command_runs_on_every_host(tmp_path, hosts):
+    found = own_command(tmp_path).run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
+    assert (found.status, found.evidence) == ("ok", "")
+    assert 0.009 < found.metrics["step_time_s"] < 0.012
+    assert "node 0 of 2 on h0 has 2 ranks" in (tmp_path / "x" / "output.log").read_text()
+    assert "node 1 of 2 on h1 has 1 ranks" in (tmp_path / "x" / "node-1.log").read_text()
+    wait_until(lambda: hosts.processes(0) == hosts.processes(1) == [])
+
+
+def test_an_own_commands_worst_host_is_what_is_told(tmp_path):
+    profiler = own_command(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "tell-1").write_text("this size does not fit")
+    found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
+    assert (found.status, found.evidence[:58]) == (
+        "error",
+        "ended with exit code 1: ValueError: this size does not fit ",
+    )
+
+
+def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):
+    profiler = own_command(tmp_path, "h0 slots=2\nnowhere slots=1\n")
+    found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
+    assert (found.status, found.conditions) == ("infrastructure", {failures.HOST_LOST: 1.0})
+    assert found.evidence.startswith("a host failed: nowhere: nobody knows a host of this name")
+
+
+def test_a_command_that_does_not_say_where_it_is_is_refused(tmp_path):
+    job = job_on(tmp_path)
+    job = msgspec.structs.replace(job, target="command", launch=Launch(command="torchrun --nproc-per-node {gpus} x.py"))
+    with pytest.raises(AutoscoutError, match="has to say where it is: torchrun --nnodes"):
+        profiler_of(job).environment()
