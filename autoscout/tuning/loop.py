@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import gpus, slots
-from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of, physical
+from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of
 from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.running import conditions, early, power, symptoms
 from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
@@ -25,6 +25,7 @@ from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S = 0.2  # between two looks at the orders while paused
 
 
@@ -222,15 +223,17 @@ class Loop:
     def _devices(self) -> Iterator[bool]:
         """The GPUs that this process was given, or so many as the job needs; the machine for CPU ranks, and where power
         is set, which is everybody's."""
-        environment, given = self.engine.started.environment, os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        environment, job = self.engine.started.environment, self.job
+        given = job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
         indices: list[int] = []
-        if device_kind(self.job) == "cuda" and not self.job.cluster.hosts and power.KNOB not in self.engine.space.knob:
-            seen = gpus_of(environment)
-            indices = list(range(len(seen))) if given else claimable(self.job, seen, memory_of(environment))
-        count = len(indices) if given else self.job.devices
-        if not (given or (isinstance(self.profiler, OnHosts) and len(indices) > count)):
-            indices = []
-        names = gpus.uuids([physical(index, given) for index in indices])
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        if device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
+            names = []
+        elif not names and isinstance(self.profiler, OnHosts):
+            indices = claimable(job, gpus_of(environment), memory_of(environment))
+            names = [str(index) for index in indices] if len(indices) > job.devices else []
+        count = job.devices if indices else len(names)
+        names = gpus.uuids(names)
         taken: list[str] = []
         some = slots.Some(names, count) if names else None
         with slots.machine(
@@ -240,7 +243,7 @@ class Loop:
             some=some,
             taken=taken,
         ) as ours:
-            if taken and not given and isinstance(self.profiler, OnHosts):
+            if taken and indices and isinstance(self.profiler, OnHosts):
                 chosen = tuple(Device(str(indices[names.index(name)])) for name in taken)
                 self.profiler.on(Placement((Host(os.uname().nodename, chosen),)))
             yield ours

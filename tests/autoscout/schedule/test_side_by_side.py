@@ -1,11 +1,13 @@
 """Experiments of one session side by side: on devices of their own, told in the journal's order, and so resumed."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from autoscout.cluster import slots
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.lanes import Lanes, hosts_of
@@ -142,3 +144,34 @@ def test_a_job_that_no_hosts_can_hold_is_refused(job, tmp_path):
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
     with pytest.raises(AutoscoutError, match="needs 4"):
         Lanes(load_job(path), None)
+
+
+DRIVER = """#!/bin/sh
+case "$1" in --query-gpu=index,uuid,name,memory.used,memory.total)
+for i in 0 1 2 3 4 5 6 7; do echo "$i, GPU-$i, NVIDIA A100-SXM4-80GB, 0, 81920"; done;; esac
+"""
+
+
+def test_a_session_takes_the_gpus_that_another_left(tmp_path, monkeypatch):
+    """A driver of eight GPUs, of which four are another session's."""
+    (tmp_path / "nvidia-smi").write_text(DRIVER)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "work.py").write_text(
+        f"import os; open('{tmp_path}/seen', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'] + '\\n')\n{SCRIPT}"
+    )
+    text = (
+        JOB.replace("FOLDER", str(tmp_path))
+        .replace("together = 2", "")
+        .replace('"cpu", count = 1', '"a100", count = 4')
+    )
+    (tmp_path / "job.toml").write_text(text)
+    kb = tmp_path / "kb.duckdb"
+    others = slots.Some([f"GPU-{index}" for index in range(8)], 4)
+    with slots.machine(lambda: None, lambda: False, some=others) as ours:
+        assert ours
+        session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=1"], lambda note: None, Stop())
+    session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=2"], lambda note: None, Stop())
+    assert (tmp_path / "seen").read_text().split() == ["4,5,6,7", "0,1,2,3"]
