@@ -58,7 +58,7 @@ def machine(
         yield held is not None
     finally:
         if held:
-            _write(held, "")
+            _clear(held)
             _close(held)
 
 
@@ -152,6 +152,14 @@ def _write(files: list[int], text: str) -> None:
         with contextlib.suppress(OSError):  # a courtesy to who looks
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
+
+
+def _clear(files: list[int]) -> None:
+    """Others who share the machine may have written since."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):
+                os.ftruncate(file, 0)
 
 
 def _close(files: list[int]) -> None:

@@ -4,6 +4,7 @@ What lies around it (folders, locks, warm start, resuming) is session.py's.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster import gpus, slots
-from autoscout.cluster.placement import Placement
+from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of
+from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.running import conditions, early, power, symptoms
 from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
 from autoscout.tuning.engine import Engine
@@ -23,6 +25,7 @@ from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 PAUSE_S = 0.2  # between two looks at the orders while paused
 
 
@@ -214,11 +217,36 @@ class Loop:
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":
             return contextlib.nullcontext(True)
-        return slots.machine(
+        return self._devices()
+
+    @contextlib.contextmanager
+    def _devices(self) -> Iterator[bool]:
+        """The GPUs that this process was given, or so many as the job needs; the machine for CPU ranks, and where power
+        is set, which is everybody's."""
+        environment, job = self.engine.started.environment, self.job
+        given = job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
+        indices: list[int] = []
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        if device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
+            names = []
+        elif not names and isinstance(self.profiler, OnHosts):
+            indices = claimable(job, gpus_of(environment), memory_of(environment))
+            names = [str(index) for index in indices] if len(indices) > job.devices else []
+        count = job.devices if indices else len(names)
+        names = gpus.uuids(names)
+        taken: list[str] = []
+        some = slots.Some(names, count) if names else None
+        with slots.machine(
             on_wait=self._wait_for_devices,
             give_up=lambda: self.stop.asked > 0,
             session=self.engine.started.session,
-        )
+            some=some,
+            taken=taken,
+        ) as ours:
+            if taken and indices and isinstance(self.profiler, OnHosts):
+                chosen = tuple(Device(str(indices[names.index(name)])) for name in taken)
+                self.profiler.on(Placement((Host(os.uname().nodename, chosen),)))
+            yield ours
 
     def _wait_for_devices(self) -> None:
         held = slots.holder()

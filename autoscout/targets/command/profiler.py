@@ -41,12 +41,15 @@ class CommandProfiler:
         self._bar: early.Bar | None = None
         self._warm = WarmScript() if job.launch.launcher == "warm" else None
         self._final = False
+        self._given: dict[str, str] = {}
         self._roster = Roster(chooser(job)) if job.cluster.hosts else None
 
     def on(self, placement: Placement) -> None:
-        """The hosts and devices of the next runs, of a job over several hosts."""
+        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
         if self._roster is not None:
             self._roster.placement = placement
+        else:
+            self._given = {"CUDA_VISIBLE_DEVICES": ",".join(device.index for device in placement.hosts[0].devices)}
 
     def environment(self) -> dict[str, str]:
         """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
@@ -101,6 +104,7 @@ class CommandProfiler:
             there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS}
             place = msgspec.structs.replace(place, port=every_host.PORT, **there)
         run = started(job, configuration, place)
+        run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
         began = time.time()
         kills = failing.oom_kills()
         begin = None

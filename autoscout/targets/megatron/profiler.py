@@ -52,6 +52,7 @@ class MegatronProfiler:
         self._final = False
         self._bar: early.Bar | None = None
         self._elsewhere = False
+        self._given: list[int] = []
         self._doubts = Doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
@@ -86,9 +87,11 @@ class MegatronProfiler:
         self._elsewhere = elsewhere
 
     def on(self, placement: Placement) -> None:
-        """The hosts and devices of the next runs, of a job over several hosts."""
+        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
         if isinstance(self._launcher, OverHosts):
             self._launcher.on(placement)
+        else:
+            self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def confirming(self, final: bool) -> None:
         """Whether the next runs are the final confirmation's, which train as the person does."""
@@ -103,7 +106,9 @@ class MegatronProfiler:
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """Free GPUs beside the usual ones, if the run is to be there."""
+        """The GPUs that are ours alone, or free ones beside the usual ones, if the run is to be there."""
+        if self._given:
+            return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
             return []
         taken = gpus.taken([devices.physical(i, given) for i in range(len(seen))])
