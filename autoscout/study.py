@@ -32,7 +32,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.tuning import session
-from autoscout.tuning.engine import Experiment
+from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.loop import end
 from autoscout.tuning.session import Options
 from kb import store

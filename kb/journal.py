@@ -124,11 +124,12 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
 
 
 class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
-    """`number` and `purpose` are those of its start."""
+    """As its start; `placement`: where it ran in the end."""
 
     number: int
     purpose: str
     measurement: Measurement
+    placement: str = ""
 
 
 class Waiting(Event, frozen=True, tag="waiting"):
@@ -403,8 +404,7 @@ def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
 
 
 def _written_with(path: Path) -> int:
-    """The newest version of the records that any line names."""
-    with open(path, "rb") as file:
+    with open(path, "rb") as file:  # the newest that any line names
         return max((_records(line) for line in file if b'"records"' in line), default=0)
 
 

@@ -173,8 +173,17 @@ class Node(Strict, frozen=True):
     price_per_hour: float = 0.0
 
 
-class Cluster(Strict, frozen=True):
+class Cluster(Strict, frozen=True, omit_defaults=True):
+    """`hosts`: where the nodes are, if not all are this machine: a host file ("HOST slots=N" a line), "slurm" (the
+    allocation that we run in), or "ray" (the cluster of RAY_ADDRESS). Of these hosts `include` or `exclude` some, as
+    DeepSpeed writes it: "node1@node2:0,2". `together`: experiments at once, at most; 0: as many as disturb nobody, of
+    CPU ranks one a host."""
+
     nodes: list[Node] = msgspec.field(default_factory=lambda: [Node(device="cpu", count=1)])
+    hosts: str = ""
+    include: str = ""
+    exclude: str = ""
+    together: int = 0
 
 
 class Objective(Strict, frozen=True):

@@ -47,14 +47,15 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -
 
 
 def stop_on_signals(stop: Any) -> None:
-    """Ctrl-C once: end after the running experiment. Twice, or a termination signal: end it too, at once."""
+    """Ctrl-C once, or SIGUSR1 (which Slurm sends when it was asked to, before the time is up): end after the running
+    experiment. Twice, or a termination signal (preemption, scancel): end it too, at once."""
 
     def interrupted(number: int, frame: Any) -> None:
         stop.ask()
-        if number != signal.SIGINT:
+        if number in (signal.SIGTERM, signal.SIGHUP):
             stop.ask()
         elif stop.asked == 1:
             note("ending after the running experiment; press Ctrl-C again to end it now")
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)

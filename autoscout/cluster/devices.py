@@ -9,8 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from autoscout.job import presets
-from kb.records import AutoscoutError, Configuration, Job, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
@@ -94,6 +96,15 @@ def beside(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection
     ours = {index for claimed in _claimed(job, gpus, memory).values() for index in claimed}
     others = [index for index in range(len(gpus)) if index not in ours and index not in taken]
     return [i for i in others if any(i in claimed for claimed in _claimed(job, gpus, memory, others).values())]
+
+
+def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[int]:
+    """Indices of all GPUs that a job of one kind may run on; () of one that mixes kinds, which has a use for each."""
+    kinds = list(_needed(job))
+    if len(kinds) != 1:
+        return []
+    every = msgspec.structs.replace(job.cluster.nodes[0], count=len(gpus))
+    return _claimed(msgspec.structs.replace(job, cluster=Cluster(nodes=[every])), gpus, memory)[kinds[0]]
 
 
 def physical(index: int, given: str) -> str:

@@ -63,6 +63,12 @@ def taken(names: Sequence[str]) -> set[int]:
     return {i for i, name in enumerate(names) if not any(_called(gpu, name) for gpu in free)}
 
 
+def uuids(names: Sequence[str]) -> list[str]:
+    """Of GPUs by index or uuid, what no two names have in common; the name itself where no driver tells."""
+    found = look()
+    return [next((gpu.uuid for gpu in found if _called(gpu, name)), name) for name in names]
+
+
 def _taken(gpu: Gpu) -> bool:
     return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
 

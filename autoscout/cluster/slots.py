@@ -1,11 +1,20 @@
-"""The devices of this machine: one experiment at a time, whoever runs it. Two at once would time each other."""
+"""The devices of this machine, by the kernel's locks: whoever measures has some for itself, whatever session it is of.
+
+    autoscout-devices.lock        the machine: shared by those who have some GPUs, alone for CPU ranks
+    autoscout-device-NAME.lock    one GPU
+    autoscout-turn.lock           whose turn it is to wait for what others have: the others wait for that, and whoever
+                                  gives something back comes after them
+
+The kernel gives all back however a holder ends; who has something stands in the file.
+"""
 
 import contextlib
 import fcntl
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,38 +28,44 @@ class Holder(msgspec.Struct, frozen=True):
     session: str  # "" unknown
 
 
+class Some(msgspec.Struct, frozen=True):
+    """`count` of these GPUs, the first that are free."""
+
+    among: Sequence[str]
+    count: int
+
+
 def lock_path() -> Path:
-    """One file for all users of the machine (and for all containers that share its temporary folder)."""
+    """For all users of the machine (and for all containers that share its temporary folder)."""
     return Path(tempfile.gettempdir()) / "autoscout-devices.lock"
 
 
 @contextlib.contextmanager
-def machine(on_wait: Callable[[], None], give_up: Callable[[], bool], session: str = "") -> Iterator[bool]:
-    """Holds the machine for one experiment; yields False if `give_up()` became true while it waited for it.
-
-    `on_wait` is called once when somebody else holds it. The kernel gives it back however a holder ends; who holds it
-    stands in the file.
-    """
-    file = _open()
-    if file is None:
-        yield True
-        return
-    ours = False
+def machine(
+    on_wait: Callable[[], None],
+    give_up: Callable[[], bool],
+    session: str = "",
+    some: Some | None = None,
+    taken: list[str] | None = None,
+) -> Iterator[bool]:
+    """Holds the machine, or `some` of its GPUs (named in `taken`, in their order), for an experiment; yields False if
+    `give_up()` became true while it waited. `on_wait` is called once when others hold them."""
+    held: list[int] | None = None
     try:
-        ours = _wait(file, on_wait, give_up)
-        if ours:
-            _write(file, f"{os.getpid()} {time.time():.0f} {session}\n")
-        yield ours
+        held = _wait(some, taken if taken is not None else [], on_wait, give_up)
+        if held:
+            _write(held, f"{os.getpid()} {time.time():.0f} {session}\n")
+        yield held is not None
     finally:
-        if ours:
-            _write(file, "")
-        os.close(file)
+        if held:
+            _clear(held)
+            _close(held)
 
 
-def holder() -> Holder | None:
+def holder(path: Path | None = None) -> Holder | None:
     """Who measures on this machine now; None if nobody does. What a killed holder left there is not believed."""
     try:
-        pid, since, session, *_ = [*lock_path().read_text(errors="replace").split(), "", "", ""]
+        pid, since, session, *_ = [*(path or lock_path()).read_text(errors="replace").split(), "", "", ""]
     except OSError:
         return None
     if not (pid.isdigit() and since.isdigit() and Path(f"/proc/{pid}").exists()):
@@ -58,31 +73,106 @@ def holder() -> Holder | None:
     return Holder(int(pid), float(since), session)
 
 
-def _write(file: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # a courtesy to who looks
-        os.ftruncate(file, 0)
-        os.pwrite(file, text.encode(), 0)
+def wanted_by_others() -> bool:
+    """Whether somebody waits: whoever holds something gives it back when its experiments have ended."""
+    file = _open(_turn())
+    if file is None:
+        return False
+    try:
+        return not _locked(file, fcntl.LOCK_SH)
+    finally:
+        os.close(file)
 
 
-def _open() -> int | None:
-    """None where the file is another user's and closed to us: better side by side than not at all."""
+def _wait(
+    some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
+) -> list[int] | None:
+    """Files whose locks are ours; none of a file that is another user's and closed to us: better side by side than not
+    at all. None: given up."""
+    told, turn = False, _open(_turn())
+    try:
+        ours = turn is None
+        while not give_up():
+            ours = ours or (turn is not None and _locked(turn, fcntl.LOCK_EX))
+            if ours and (held := _try(some, taken)) is not None:
+                return held
+            if not told:
+                told = True
+                on_wait()
+            time.sleep(_TICK_S)
+        return None
+    finally:
+        if turn is not None:
+            os.close(turn)
+
+
+def _try(some: Some | None, taken: list[str]) -> list[int] | None:
+    """All of it or nothing."""
+    held: list[int] = []
+    if (file := _open(lock_path())) is not None:
+        held.append(file)
+        if not _locked(file, fcntl.LOCK_SH if some else fcntl.LOCK_EX):
+            _close(held)
+            return None
+    found: list[str] = []
+    for name in some.among if some else ():
+        file = _open(_device(name))
+        if file is not None and not _locked(file, fcntl.LOCK_EX):
+            os.close(file)
+            continue
+        held += [file] if file is not None else []
+        found.append(name)
+        if some and len(found) == some.count:
+            break
+    if some and len(found) < some.count:
+        _close(held)
+        return None
+    taken[:] = found
+    return held
+
+
+def _turn() -> Path:
+    return lock_path().with_name("autoscout-turn.lock")
+
+
+def _device(name: str) -> Path:
+    return lock_path().with_name(f"autoscout-device-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.lock")
+
+
+def _locked(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(files: list[int], text: str) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):  # a courtesy to who looks
+            os.ftruncate(file, 0)
+            os.pwrite(file, text.encode(), 0)
+
+
+def _clear(files: list[int]) -> None:
+    """Others who share the machine may have written since."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):
+                os.ftruncate(file, 0)
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _open(path: Path) -> int | None:
+    """None where the file is another user's and closed to us."""
     with contextlib.suppress(OSError):
-        return os.open(lock_path(), os.O_RDWR)
+        return os.open(path, os.O_RDWR)
     with contextlib.suppress(OSError):
-        file = os.open(lock_path(), os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         os.fchmod(file, 0o666)
         return file
     return None
-
-
-def _wait(file: int, on_wait: Callable[[], None], give_up: Callable[[], bool]) -> bool:
-    told = False
-    while not give_up():
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if not told:
-            told = True
-            on_wait()
-        time.sleep(_TICK_S)
-    return False

@@ -26,12 +26,24 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     winner = Configuration(found.best.configuration)
     default = found.default.configuration if found.default else {}
     if not assignments:
-        return job, launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
+        made = launch(job, winner, found.best.name, found.evidence, found.checkpoint, found.environment)
+        return job, msgspec.structs.replace(made, hosts=_measured_on(kb, session, found.best.name, made))
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     other = completed(space, parse(space, assignments), winner)
     told = of_checkpoint(job, Configuration(default), other) if default else ""
     note = "not the winner: asked for with --config"
     return job, launch(job, other, space.name(other), note, told, found.environment)
+
+
+def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
+    """The hosts of the winner's last experiment; [] on one host."""
+    from autoscout.tuning.session import session_folder
+    from kb import journal as journals
+
+    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    spelled = [e.placement for e in past if isinstance(e, journals.ExperimentStarted) and e.name == name]
+    hosts = [part.rpartition(":")[0] for part in (spelled[-1] if spelled else "").split()]
+    return hosts if len(hosts) == made.nodes else []
 
 
 def _allowing(job: Job, named: list[str]) -> Job:

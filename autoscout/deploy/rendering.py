@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from autoscout.job.words import nearest_name
-from autoscout.running.torchrun import MEETING_PORT
-from autoscout.targets.launch import Launch, batch_head, exports, heading, program_lines
+from autoscout.targets.launch import Launch, batch_head, comments, exports, first_node, heading, program_lines, srun
+from autoscout.targets.spread import meeting, torchrun
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError
 
@@ -46,33 +46,25 @@ def command(launch: Launch) -> str:
     if not launch.ranks:
         return "\n".join([*lines, program_lines(launch)]) + "\n"
     if launch.nodes == 1:
-        return "\n".join([*lines, _torchrun(launch, str(launch.ranks[0]), [])]) + "\n"
+        return "\n".join([*lines, torchrun(launch, str(launch.ranks[0]), [])]) + "\n"
     lines.append(f"# on each of the {launch.nodes} nodes: HEAD is the first one's address, NODE is 0, 1, …")
+    lines += comments(f"measured on {', '.join(launch.hosts)}, in this order" if launch.hosts else "")
     counts = str(launch.ranks[0])
     if launch.per_node is None:
         lines.append(f"RANKS=({' '.join(map(str, launch.ranks))})  # of each node")
         counts = '"${RANKS[$NODE]}"'
-    return "\n".join([*lines, _torchrun(launch, counts, ["--node-rank", '"$NODE"', *_meeting('"$HEAD"')])]) + "\n"
+    return "\n".join([*lines, torchrun(launch, counts, ["--node-rank", '"$NODE"', *meeting('"$HEAD"')])]) + "\n"
 
 
 def slurm(launch: Launch) -> str:
     """One task a node, which starts the node's ranks."""
     lines = batch_head(launch)
     if not launch.ranks:
-        return "\n".join([*lines, f"srun {program_lines(launch)}"]) + "\n"
-    lines.append('export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+        return "\n".join([*lines, f"{srun(launch)} {program_lines(launch)}"]) + "\n"
+    lines.append(f"export HEAD={first_node(launch)}")
     counts = str(launch.ranks[0])
     if launch.per_node is None:
         lines.append(f"export RANKS={shlex.quote(' '.join(map(str, launch.ranks)))}  # of each node, in Slurm's order")
-        counts = "$(echo $RANKS | cut -d ' ' -f $((SLURM_NODEID + 1)))"
-    run = _torchrun(launch, counts, ["--node-rank", "$SLURM_NODEID", *_meeting("$HEAD")])
-    return "\n".join([*lines, f"srun bash -c {shlex.quote(run)}"]) + "\n"
-
-
-def _torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
-    head = ["torchrun", "--nproc-per-node", ranks, "--nnodes", str(launch.nodes), *more]
-    return " ".join(head) + " " + program_lines(launch)
-
-
-def _meeting(head: str) -> list[str]:
-    return ["--master-addr", head, "--master-port", str(MEETING_PORT)]
+        counts = "$(echo $RANKS | cut -d ' ' -f $((SLURM_PROCID + 1)))"
+    run = torchrun(launch, counts, ["--node-rank", "$SLURM_PROCID", *meeting("$HEAD")])
+    return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(run)}"]) + "\n"

@@ -76,6 +76,10 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
                 lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
             )
         ),
+        cluster=msgspec.structs.replace(
+            job.cluster,
+            hosts=job.cluster.hosts if job.cluster.hosts in ("slurm", "ray") else absolute(job.cluster.hosts),
+        ),
         launch=msgspec.structs.replace(
             job.launch,
             recorded=absolute(job.launch.recorded),
@@ -147,6 +151,9 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "launch.warmup must be at least 1: the first iteration is never typical"
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
+    yield from _negative("cluster", job.cluster, ("together",))
+    if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
+        yield "cluster.include and cluster.exclude are of cluster.hosts; name a host file, 'slurm' or 'ray' there"
     for i, node in enumerate(job.cluster.nodes):
         yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
         if node.count < 1:

@@ -1,5 +1,6 @@
 """What this machine can profile: devices, frameworks and versions, launchers, limits; what is missing."""
 
+import contextlib
 import os
 import platform
 import shutil
@@ -59,7 +60,8 @@ def _target(job: Job | None) -> list[Finding]:
     """torch and the target of the interpreter that would run the job."""
     probe = job or _any_job()
     try:
-        environment = profiler_of(probe).environment()
+        with contextlib.closing(profiler_of(probe)) as profiler:
+            environment = profiler.environment()
     except AutoscoutError as error:
         return [
             Finding(

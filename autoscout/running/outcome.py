@@ -11,6 +11,8 @@ from autoscout.running import causes, results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
+HOST_LOST = "host_lost"  # a condition of a measurement: a host failed under it
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the processes of an experiment ended, as its launcher saw it."""
@@ -20,6 +22,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False  # by interrupt()
     launcher_code: int | None = None  # exit code of the launcher, when it ended by itself
     said: str = ""  # the end of what the launcher printed
+    lost: str = ""  # why a host was not there any more, or could not be used
+    hosts: dict[int, str] = {}  # by rank, where there are several
+    oom_kills: int = 0  # the kernels' of other hosts
 
 
 # What a rank reports because another one has died: never the root cause.
@@ -45,6 +50,7 @@ _REFUSING_TYPES = (
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
 _NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_RANK = re.compile(r"\brank (\d+)\b")
 _COLLECTIVE = re.compile(
     r"in (all_reduce|all_gather\w*|reduce_scatter\w*|all_to_all\w*|broadcast|barrier|batch_isend_irecv|recv|send"
     r"|_communicate\w*)\b"
@@ -59,6 +65,18 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
     """
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
+    if outcome.lost:
+        return "infrastructure", f"a host failed: {outcome.lost}"
+    status, evidence = _of_ranks(outcome, folder, timeout_s, oom_kills + outcome.oom_kills)
+    return status, _RANK.sub(lambda rank: _with_host(rank, outcome.hosts), evidence, count=1)
+
+
+def _with_host(rank: re.Match[str], hosts: dict[int, str]) -> str:
+    host = hosts.get(int(rank[1]))
+    return f"{rank[0]} (on {host})" if host else rank[0]
+
+
+def _of_ranks(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
     errors = results.errors(folder)
     primary = [error for error in errors if not _contains(error, _SECONDARY + _WAITED)]
     if primary:

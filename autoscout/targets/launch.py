@@ -1,5 +1,6 @@
 """A configuration as something to run: plain data, rendered by deploy/formats.py and by its target's own formats."""
 
+import itertools
 import shlex
 
 import msgspec
@@ -12,8 +13,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`configuration`: the values that it was made of. `program`: what runs, without its flags. `arguments`: its flags;
     True: a flag without a value, a list: several values. `checkpoint`: what becomes of a running training's. `ranks`:
     processes on each node, when a launcher starts them (torchrun); []: the program starts its own. `devices`: of each
-    node. `files`: rendered files by name, which the program reads from its folder. `missing`: what only the person
-    knows. `image`: a container's. `folder`: where the program runs, "" anywhere."""
+    node, of what `kinds`, and `hosts` their names where it was measured on several. `files`: rendered files by name,
+    which the program reads from its folder. `missing`: what only the person knows. `image`: a container's. `folder`:
+    where the program runs, "" anywhere."""
 
     job: str
     name: str
@@ -24,6 +26,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Value | list[str]]
     environment: dict[str, str]
     devices: list[int]
+    kinds: list[str] = []
+    hosts: list[str] = []
     ranks: list[int] = []
     files: dict[str, str] = {}
     missing: list[str] = []
@@ -78,16 +82,42 @@ def program_lines(launch: Launch, program: list[str] | None = None) -> str:
     return " \\\n".join([head, *(f"  {shlex.join(pair)}" for pair in words(launch))])
 
 
+def groups_of(launch: Launch) -> list[tuple[int, int, str]]:
+    """(nodes, devices of each, their kind) of nodes beside each other that are alike, in their order."""
+    kinds = launch.kinds or [""] * launch.nodes
+    nodes = zip(launch.devices or [0], kinds, strict=True)
+    return [(len(list(alike)), *node) for node, alike in itertools.groupby(nodes)]
+
+
 def batch_head(launch: Launch) -> list[str]:
-    """The first lines of a Slurm script."""
-    gpus = [f"#SBATCH --gpus-per-node={max(launch.devices)}"] if launch.devices and launch.on_gpus else []
+    """The first lines of a Slurm script. Nodes that differ are components of one heterogeneous job: exactly so many
+    devices are asked for on each."""
+    asked: list[str] = []
+    groups = groups_of(launch)
+    for nodes, count, kind in groups:
+        asked += ["#SBATCH hetjob"] if asked else []
+        if len({kind for *_, kind in groups}) > 1:
+            asked += comments(f"on {kind}: add the --constraint by which your site knows it")
+        asked += [f"#SBATCH --nodes={nodes}", "#SBATCH --ntasks-per-node=1"]
+        asked += [f"#SBATCH --gpus-per-node={count}"] if count and launch.on_gpus else []
+        asked += [f"#SBATCH --cpus-per-task={count}"] if count and launch.ranks and not launch.on_gpus else []
     return [
         "#!/bin/bash",
         f"#SBATCH --job-name={door.plain(launch.job)}",
-        f"#SBATCH --nodes={launch.nodes}",
-        "#SBATCH --ntasks-per-node=1",
-        *gpus,
+        *asked,
         *heading(launch),
         "set -euo pipefail",
         *exports(launch),
     ]
+
+
+def srun(launch: Launch) -> str:
+    """What starts one task on each node of such a script."""
+    last = len(groups_of(launch)) - 1
+    return f"srun --het-group=0-{last}" if last else "srun"
+
+
+def first_node(launch: Launch) -> str:
+    """The name of the first node, in such a script."""
+    nodes = "SLURM_JOB_NODELIST_HET_GROUP_0" if len(groups_of(launch)) > 1 else "SLURM_JOB_NODELIST"
+    return f'$(scontrol show hostnames "${nodes}" | head -n 1)'

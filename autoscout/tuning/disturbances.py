@@ -1,17 +1,21 @@
 """Runs that the machine disturbed: each is repeated once, at once, and the less disturbed one counts. Both are kept.
+A run whose host was lost says nothing at all: it is run again, on others if there are any.
 
 Disturbed is what others took of the machine beyond what is usual in this session: on a machine that is always shared
 every run would be repeated else, for nothing; there the rounds at the end and their noise are what helps.
 """
 
 import statistics
+from collections import Counter
 
+from autoscout.running.outcome import HOST_LOST
 from kb.records import Measurement
 
 # Condition → how far beyond the session's median is too far.
 _TOO_FAR = {"foreign_cpu_share": 0.15, "steal_share": 0.05, "throttled": 0.5}
 _KNOWN = 3  # runs before anything is called unusual
 _SHARE = 0.25  # of all runs that may be repeats
+_ELSEWHERE = 2  # times that a run is started again because a host was lost
 
 
 class Disturbances:
@@ -19,9 +23,13 @@ class Disturbances:
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
         self._held: dict[str, tuple[str, Measurement]] = {}  # by configuration: purpose and first run
+        self._lost: Counter[str] = Counter()  # by configuration: runs whose host was lost, since one was not
 
     def again(self, purpose: str, measurement: Measurement) -> bool:
         """Whether this run is to be repeated before it counts."""
+        if HOST_LOST in measurement.conditions:
+            return self._elsewhere(purpose, measurement)
+        self._lost.pop(measurement.configuration.id, None)
         self._runs += 1
         how_far = self._excess(measurement)
         for name, values in self._seen.items():
@@ -40,8 +48,17 @@ class Disturbances:
         if purpose != "repeat" or measurement.configuration.id not in self._held:
             return purpose, measurement
         wanted, first = self._held.pop(measurement.configuration.id)
+        if HOST_LOST in first.conditions:
+            return wanted, measurement
         repeated = measurement.status == "ok" and self._excess(measurement) <= self._excess(first)
         return wanted, measurement if repeated else first
+
+    def _elsewhere(self, purpose: str, measurement: Measurement) -> bool:
+        which = measurement.configuration.id
+        wanted = self._held[which][0] if purpose == "repeat" and which in self._held else purpose
+        self._held[which] = wanted, measurement
+        self._lost[which] += 1
+        return self._lost[which] <= _ELSEWHERE
 
     def _excess(self, measurement: Measurement) -> float:
         """The largest excess over what is usual, 1 at the bound."""

@@ -29,7 +29,7 @@ from autoscout.targets.jobs import check_of, target_of
 from autoscout.tuning import rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
-from autoscout.tuning.evaluator import Evaluator, FidelityMode, Wanted, wanted
+from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, Wanted, wanted
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from kb import door, store
@@ -41,17 +41,6 @@ ALONE = "profile"  # in place of a strategy: a session of one experiment
 _SEARCH_PURPOSES = ("search", "check")
 _WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
-
-
-class Experiment(msgspec.Struct, frozen=True):
-    """`folder` is relative to the session's; `elsewhere`: as of Wanted."""
-
-    number: int
-    purpose: str
-    configuration: Configuration
-    name: str
-    folder: str
-    elsewhere: bool = False
 
 
 class Engine:
@@ -128,14 +117,15 @@ class Engine:
         """Nothing more is wanted, and nothing runs."""
         return self._over and not self._waiting
 
-    def ask(self) -> Experiment | None:
-        """The next experiment to start; None if there is none now: it waits for what runs, is paused, or is over."""
+    def ask(self, placement: str = "") -> Experiment | None:
+        """The next experiment to start, where there is room for it; None if there is none now: it waits for what runs,
+        is paused, or is over."""
         began = time.perf_counter()
         try:
             while not self._over:
                 if self._ready:
                     asking, wanted = self._ready.pop(0)
-                    experiment = self._start(asking, wanted)
+                    experiment = self._start(asking, wanted, placement)
                     if experiment is not None:
                         return experiment
                 elif not self._more():
@@ -148,13 +138,14 @@ class Engine:
         """One experiment of a session that does nothing else."""
         return self._started(configuration, "profile")
 
-    def tell(self, number: int, measurement: Measurement) -> Measurement:
-        """What came of an experiment; as it counts, held against the reference."""
+    def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
+        """What came of an experiment, and where it ran; as it counts, held against the reference."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
         purpose = (experiment := self._running.pop(number)).purpose
         measurement = self.reference.rejudge(door.cleaned(measurement))
-        self.tape.emit(ExperimentEnded(number=number, purpose=purpose, measurement=measurement), sync=True)
+        ended = ExperimentEnded(number=number, purpose=purpose, measurement=measurement, placement=placement)
+        self.tape.emit(ended, sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
             again = Wanted(configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere)
             self._ready.insert(0, (asking, again))
@@ -180,8 +171,8 @@ class Engine:
             if not self._waiting:
                 self._over = True
             return self._over
-        if self._waiting and not (self.kind and self.kind.several):
-            return False
+        if self._waiting and not (self.kind and self.kind.several and self.started.default.id in self.evaluator.done):
+            return False  # nothing goes ahead of the reference, which all others are held against
         if self.reason:
             return not self._waiting and self._begin_confirming()
         return self._search_on()
@@ -194,11 +185,11 @@ class Engine:
             return False
         if self.reason or self._ready:
             return True
-        if self.anchors.due(self.searched) and not self._waiting:
+        if self.anchors.due(self.searched) and not any(e.purpose == "anchor" for e in self._running.values()):
             if self._allowed():
                 self._begin(wanted(self.started.default, "anchor"))
             return True
-        if self._recipes and self.started.default.id in self.evaluator.done and not self._waiting:
+        if self._recipes and self.started.default.id in self.evaluator.done:
             self._begin(self._of_recipe(self._recipes.pop(0)))
             return True
         batch = self._searching.ask()
@@ -228,23 +219,32 @@ class Engine:
         except StopIteration:
             return
 
-    def _start(self, asking: Asking, wanted: Wanted) -> Experiment | None:
+    def _start(self, asking: Asking, wanted: Wanted, placement: str) -> Experiment | None:
         """None where the budget does not allow it any more: what asked for it is given up."""
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
-        experiment = self._started(wanted.configuration, wanted.purpose, wanted.elsewhere)
+        experiment = self._started(wanted.configuration, wanted.purpose, wanted.elsewhere, placement)
         self._waiting[experiment.number] = asking
         return experiment
 
-    def _started(self, configuration: Configuration, purpose: str, elsewhere: bool = False) -> Experiment:
+    def _started(
+        self, configuration: Configuration, purpose: str, elsewhere: bool = False, placement: str = ""
+    ) -> Experiment:
         self.begun_at = self.begun_at or time.monotonic()
         self.experiments += 1
         self.searched += purpose in _SEARCH_PURPOSES
         number, name = self.experiments, self.space.name(configuration)
         folder = f"experiments/{number:04d}"
         self.tape.emit(
-            ExperimentStarted(number=number, purpose=purpose, configuration=configuration, name=name, folder=folder),
+            ExperimentStarted(
+                number=number,
+                purpose=purpose,
+                configuration=configuration,
+                name=name,
+                folder=folder,
+                placement=placement,
+            ),
             write=True,
         )
         self._running[number] = Experiment(number, purpose, configuration, name, folder, elsewhere)

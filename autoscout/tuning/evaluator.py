@@ -44,6 +44,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: bool = False
 
 
+class Experiment(msgspec.Struct, frozen=True):
+    """`folder` is relative to the session's; `elsewhere`: as of Wanted."""
+
+    number: int
+    purpose: str
+    configuration: Configuration
+    name: str
+    folder: str
+    elsewhere: bool = False
+
+
 Running = Generator[Wanted, Measurement, Measurement]
 
 

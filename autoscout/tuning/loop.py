@@ -4,23 +4,29 @@ What lies around it (folders, locks, warm start, resuming) is session.py's.
 """
 
 import contextlib
+import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from autoscout.cluster import gpus, slots
+from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of
+from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.running import conditions, early, power, symptoms
-from autoscout.running.interfaces import Confirming, Placed, Profiler
-from autoscout.tuning.engine import Engine, Experiment
+from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
+from autoscout.tuning.engine import Engine
+from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.quality import Quality
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
-_PAUSE_S = 0.2  # between two looks at the orders while paused
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+PAUSE_S = 0.2  # between two looks at the orders while paused
 
 
 class Interrupted(Exception):
@@ -67,6 +73,7 @@ class Loop:
         self.waited = False  # for the devices, with the experiment that comes
         self._told: list[Measurement] = []
         self._quality = Quality(self.job, engine.started.default, self.folder)
+        self._one_check = threading.Lock()  # of a person's own at a time
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -99,6 +106,9 @@ class Loop:
     def _run(self) -> None:
         if power.KNOB in self.engine.space.knob and self.job.launch.launcher != "replay" and (why := power.refused()):
             raise AutoscoutError(why)
+        self._go()
+
+    def _go(self) -> None:
         while not self.engine.over:
             if self.stop.asked and not self.tape.replaying:
                 raise Interrupted
@@ -106,7 +116,7 @@ class Loop:
             if experiment is not None:
                 self._measure(experiment)
             elif self.engine.paused:
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
 
     def _measure(self, experiment: Experiment) -> Measurement:
         """What the tape recorded of it, else what this machine says."""
@@ -116,7 +126,10 @@ class Loop:
         if self.stop.asked:
             raise Interrupted
         found = self._of_quality(self._run_or_adopt(experiment, self.folder / experiment.folder))
-        told = self.engine.tell(experiment.number, found)
+        return self._tell(experiment, found)
+
+    def _tell(self, experiment: Experiment, found: Measurement, placement: str = "") -> Measurement:
+        told = self.engine.tell(experiment.number, found, placement)
         self._heed(told)
         self._told.append(told)
         if experiment.number % _INGEST_EVERY == 0:
@@ -137,24 +150,23 @@ class Loop:
         adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
-        asked = time.monotonic()
-        with self._machine() as ours:
-            if not ours:
-                raise Interrupted
-            self.engine.waited_s += time.monotonic() - asked
-            if self.waited:
-                self.waited = False
-                self.tape.emit(Waiting(over=True), write=True)
-            if isinstance(self.profiler, early.Aimed):
-                self.profiler.aim(self._bar(experiment))
-            if isinstance(self.profiler, Confirming) and experiment.purpose != "repeat":  # of the one before
-                self.profiler.confirming(experiment.purpose == "confirm")
-            if isinstance(self.profiler, Placed):
-                self.profiler.place(experiment.elsewhere)
-            measurement = self._watched(experiment, folder)
+        with self._ours():
+            self.prepare(self.profiler, experiment)
+            measurement = self._watched(self.profiler, experiment, folder)
         if self.stop.asked >= 2 and measurement.status == "killed":
             raise Interrupted
         return measurement
+
+    def prepare(self, profiler: Profiler, experiment: Experiment, placement: Placement | None = None) -> None:
+        """What a profiler has to know of the experiment that it runs next."""
+        if isinstance(profiler, early.Aimed):
+            profiler.aim(self._bar(experiment))
+        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # of the one before
+            profiler.confirming(experiment.purpose == "confirm")
+        if isinstance(profiler, Placed):
+            profiler.place(experiment.elsewhere)
+        if isinstance(profiler, OnHosts) and placement is not None:
+            profiler.on(placement)
 
     def _of_quality(self, measurement: Measurement) -> Measurement:
         """The person's own check may need the devices too."""
@@ -168,13 +180,13 @@ class Loop:
             raise Interrupted
         return found
 
-    def _watched(self, experiment: Experiment, folder: Path) -> Measurement:
+    def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
         """Runs it, and says what the machine did meanwhile. A recording says so itself."""
         if self.job.launch.launcher == "replay":
-            return self.profiler.run(experiment.configuration, experiment.name, folder)
+            return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.Watch(), gpus.health()
         with power.capped(experiment.configuration):
-            measurement = self.profiler.run(experiment.configuration, experiment.name, folder)
+            measurement = profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
         if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
@@ -188,14 +200,52 @@ class Loop:
         known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
         return early.bar(self.job.objective, known.values(), gives_up)
 
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """The machine, once others give it back. Errors: Interrupted."""
+        asked = time.monotonic()
+        with self._machine() as ours:
+            if not ours:
+                raise Interrupted
+            self.engine.waited_s += time.monotonic() - asked
+            if self.waited:
+                self.waited = False
+                self.tape.emit(Waiting(over=True), write=True)
+            yield
+
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":
             return contextlib.nullcontext(True)
-        return slots.machine(
+        return self._devices()
+
+    @contextlib.contextmanager
+    def _devices(self) -> Iterator[bool]:
+        """The GPUs that this process was given, or so many as the job needs; the machine for CPU ranks, and where power
+        is set, which is everybody's."""
+        environment, job = self.engine.started.environment, self.job
+        given = job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
+        indices: list[int] = []
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        if device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
+            names = []
+        elif not names and isinstance(self.profiler, OnHosts):
+            indices = claimable(job, gpus_of(environment), memory_of(environment))
+            names = [str(index) for index in indices] if len(indices) > job.devices else []
+        count = job.devices if indices else len(names)
+        names = gpus.uuids(names)
+        taken: list[str] = []
+        some = slots.Some(names, count) if names else None
+        with slots.machine(
             on_wait=self._wait_for_devices,
             give_up=lambda: self.stop.asked > 0,
             session=self.engine.started.session,
-        )
+            some=some,
+            taken=taken,
+        ) as ours:
+            if taken and indices and isinstance(self.profiler, OnHosts):
+                chosen = tuple(Device(str(indices[names.index(name)])) for name in taken)
+                self.profiler.on(Placement((Host(os.uname().nodename, chosen),)))
+            yield ours
 
     def _wait_for_devices(self) -> None:
         held = slots.holder()

@@ -35,6 +35,7 @@ from autoscout.tuning.evaluator import FidelityMode
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.forewarn import too_slow
 from autoscout.tuning.loop import Loop, Result, Stop
+from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
 from kb import journal as journals
@@ -85,7 +86,7 @@ def tune(
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
             if slow := too_slow(job, space, engine.started.default):
                 on_note(slow)
-            result = Loop(engine, profiler, kb, on_note, stop).run()
+            result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
 
@@ -155,7 +156,7 @@ def resume(
     with contextlib.closing(profiler_of(job)) as profiler:
         space = JobSpace.of_job(job)
         with resumed(session, kb, space, profiler.environment(), on_event, on_note) as engine:
-            result = Loop(engine, profiler, kb, on_note, stop).run()
+            result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
 
@@ -200,6 +201,10 @@ def resumed(
             simulators=simulators or {},
             check=check,
         )
+
+
+def _loop(job: Job) -> type[Loop]:
+    return SideBySide if wanted(job) else Loop
 
 
 def _carried(folder: Path) -> list[Past]:

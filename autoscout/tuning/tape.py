@@ -78,6 +78,11 @@ class Tape:
         found = self.next_is(kind) and _about(self._past[0]) == configuration.id
         return self._past[0] if found else None  # type: ignore[return-value]
 
+    def ended(self) -> ExperimentEnded | None:
+        """The next recorded event if it is the end of an experiment; it stays on the tape."""
+        found = self._past[0] if self._past else None
+        return found if isinstance(found, ExperimentEnded) else None
+
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
         """The next recorded event if it is of this kind (and about this configuration): taken from the tape."""
         if not self.next_is(kind):

@@ -12,16 +12,27 @@ from tui.options import common, kb_path, load_job, note
 @click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
 @click.option("--prove", is_flag=True, help="Run what the documentation claims of a GPU node, and report what held.")
 @click.option("--out", type=click.Path(path_type=Path), default="build/gpu-check", help="Folder of the proof's report.")
+@click.option("--exclude", type=click.Path(path_type=Path), help="Writes the sick hosts there, for the scheduler.")
 @common
-def doctor(job_file: Path | None, prove: bool, out: Path, kb: Path | None, as_json: bool) -> None:
-    """Say what this machine can profile, what is missing and how to get it."""
+def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, kb: Path | None, as_json: bool) -> None:
+    """Say what this machine, or the hosts of a job, can profile, what is missing and how to get it."""
     if prove:
         _prove(job_file, out, as_json)
         return
     from autoscout.machine.doctor import examine
     from tui.printing import report
 
-    report.doctor(examine(kb_path(kb), load_job(job_file) if job_file else None), as_json)
+    job = load_job(job_file) if job_file else None
+    if job is None or not job.cluster.hosts:
+        report.doctor(examine(kb_path(kb), job), as_json)
+        return
+    from autoscout.machine import cluster_health
+
+    health = cluster_health.smoke(job)
+    if exclude is not None:
+        exclude.write_text(cluster_health.excluded(job, list(health.sick)))
+        note(f"{len(health.sick)} of {len(health.sick) + len(health.healthy)} hosts are sick ({health.seconds:.0f} s)")
+    report.doctor([*examine(kb_path(kb), job), *cluster_health.findings(job, health)], as_json)
 
 
 def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:

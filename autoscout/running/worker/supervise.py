@@ -24,15 +24,14 @@ _GONE_S = 10.0
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
     """`become`: turns the new process into the command `what`, and closes the file that it is given once that began."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: asked.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         return 1
     try:
@@ -54,10 +53,10 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
         select.select([woken], [], [], max(0.0, min(1.0, ending - time.monotonic())))
         _drained(woken)
         code = _reaped(child)
-    left = len(_descendants()) if code is not None and not asked else 0
+    left = len(descendants(os.getpid())) if code is not None and not asked else 0
     if left and not asked:
         _wait_for_the_rest(time.monotonic() + _AFTERWARDS_S)
-        left = len(_descendants())
+        left = len(descendants(os.getpid()))
     code = _killed(child, code)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = "null" if code is None else code
@@ -103,7 +102,7 @@ def _reaped(child: int) -> int | None:
 
 
 def _wait_for_the_rest(until: float) -> None:
-    while _descendants() and time.monotonic() < until:
+    while descendants(os.getpid()) and time.monotonic() < until:
         time.sleep(0.02)
         _reaped(0)
 
@@ -111,7 +110,7 @@ def _wait_for_the_rest(until: float) -> None:
 def _killed(child: int, code: int | None) -> int | None:
     until = time.monotonic() + _GONE_S
     while time.monotonic() < until:
-        rest = _descendants()
+        rest = descendants(os.getpid())
         if not rest:
             break
         for pid in rest:
@@ -122,8 +121,13 @@ def _killed(child: int, code: int | None) -> int | None:
     return code
 
 
-def _descendants() -> list[int]:
-    """All living processes below this one."""
+def become_subreaper() -> None:
+    """What loses its parent below this process becomes its child."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(of: int) -> list[int]:
+    """All living processes below one."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -134,7 +138,7 @@ def _descendants() -> list[int]:
                 continue
             if fields[0] not in "ZX" or int(fields[17]) > 1:
                 children.setdefault(int(fields[1]), []).append(int(entry))
-    found, waiting = [], [os.getpid()]
+    found, waiting = [], [of]
     while waiting:
         below = children.get(waiting.pop(), [])
         found += below

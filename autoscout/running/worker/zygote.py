@@ -8,6 +8,8 @@ Protocol: one JSON object a line. It says {"ready": true} when it has imported e
 process cannot use the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers
 {"codes": [exit code of each rank, -n for signal n], "ended": [ranks that it ended itself],
 "timed_out": bool, "stopped": bool}.
+Of an experiment over several hosts a request also has {"first": rank, "world": all ranks, "address" and "port": where
+they meet, "environment"}: its ranks here are those from the first one on.
 {"stop": true} ends the experiment that runs; so does closing stdin, which also ends the zygote.
 
 A request with "keep": KEY is one rank that stays when its experiment is over, and runs the next one with the same KEY:
@@ -166,11 +168,12 @@ def _kept(worker: ModuleType, request: dict[str, Any], kept: Kept | None, answer
 def _forked(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> Rank:
     def body() -> None:
         os.environ.update(
-            RANK=str(rank),
+            RANK=str(request.get("first", 0) + rank),
             LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(request["ranks"]),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
+            WORLD_SIZE=str(request.get("world", request["ranks"])),
+            MASTER_ADDR=request.get("address", "127.0.0.1"),
+            MASTER_PORT=str(request.get("port", port)),
+            **request.get("environment", {}),
         )
         worker.run_and_exit(Path(request["experiment"]))
 

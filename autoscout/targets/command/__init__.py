@@ -128,8 +128,10 @@ class Command(Target):
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
+        from autoscout.targets.spread import hostfile, jobset
 
-        return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, "hostfile": writing.hostfile}
+        more = {"hostfile": hostfile, "jobset": jobset}
+        return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, **more}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried

@@ -23,24 +23,43 @@ from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-PLACES = ("gpus", "nodes", "hosts", "port", "folder", "iterations")  # beside knobs and the job's attributes
+PLACES = (
+    "gpus",
+    "nodes",
+    "hosts",
+    "port",
+    "folder",
+    "iterations",
+    "node",
+    "head",
+    "ranks",
+)  # beside knobs and the job's attributes
 EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
 _NESTED = ("json:", "yaml:", "toml:")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a command is started: its `folder` for files, a free `port`, the `iterations` that are wanted.
+    """Where and how a command is started: its `folder` for files, a free `port`, the `iterations` that are wanted; of
+    several hosts the number of this `node`, the address of the `head`, and its `ranks` ("" all).
     `measuring`: an experiment, which may cut short what a person's own launch does (checkpoints, length)."""
 
     folder: str
     port: str
     iterations: str
     measuring: bool = True
+    node: str = "0"
+    head: str = "localhost"
+    ranks: str = ""
 
 
-def export_place() -> Place:
-    """Of a launch that a person starts: relative to where it runs, as long as they want."""
-    return Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
+def export_place(job: Job | None = None) -> Place:
+    """Of a launch that a person starts: relative to where it runs, as long as they want; on every host of the job."""
+    place = Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
+    if job is None or not job.cluster.hosts:
+        return place
+    counts = {node.count for node in job.cluster.nodes}
+    ranks = str(counts.pop()) if len(counts) == 1 else "RANKS"
+    return msgspec.structs.replace(place, node="NODE", head="HEAD", ranks=ranks)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +101,9 @@ def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[
         "port": place.port,
         "folder": place.folder,
         "iterations": place.iterations,
+        "node": place.node,
+        "head": place.head,
+        "ranks": place.ranks or job.devices,
         **knobs,
     }
     for name, text in declared(job).derived.items():
@@ -89,6 +111,16 @@ def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[
         if all(n in names for n in expression.names):
             names[name] = expression(names)
     return names
+
+
+def not_on_hosts(job: Job) -> str:
+    """ "" or why its command cannot be started on each of several hosts."""
+    if not job.cluster.hosts or {"node", "head", "ranks"} <= names_in(command_of(job)):
+        return ""
+    return (
+        "launch.command is started once on each of cluster.hosts, so it has to say where it is: torchrun --nnodes "
+        "{nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port} …"
+    )
 
 
 def command_of(job: Job) -> str:

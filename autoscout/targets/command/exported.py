@@ -39,10 +39,12 @@ def exported(job: Job, configuration: Configuration) -> Launch:
             f"knobs",
             2,
         )
-    run = started(job, configuration, export_place())
+    run = started(job, configuration, export_place(job))
     words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
     spoken = names_in(command_of(job))
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
+    if job.cluster.hosts:
+        missing.append("NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks")
     if "port" in spoken:
         missing.append(f"another port than {EXPORT_PORT} where that is taken")
     if "folder" in spoken and not run.files:

@@ -1,27 +1,32 @@
 """One experiment on a person's own command: start, read while it runs, end when enough is known, tell or classify."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from autoscout.running import early, processes, results, supervised
+from autoscout.cluster.choosing import chooser
+from autoscout.cluster.devices import device_kind
+from autoscout.cluster.placement import Placement
+from autoscout.running import early, every_host, processes, results, supervised
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
+from autoscout.running.roster import Roster
 from autoscout.running.supervised import Ended
 from autoscout.running.warm_run import WarmScript
 from autoscout.running.worker import ending
 from autoscout.targets.command import measurement, surroundings
-from autoscout.targets.command.arguments import Place, Started, command_of, started
+from autoscout.targets.command.arguments import Place, Started, command_of, not_on_hosts, started
 from autoscout.targets.command.failures import classify, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
 from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Status
 
-_LEFT = ("measured.json", "result.json", "output.log", "ended.json")
+_LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST)
 _LOOK_S = 0.2  # between two looks at files that grow
 RESULT = "AUTOSCOUT_RESULT"
 
@@ -36,13 +41,27 @@ class CommandProfiler:
         self._bar: early.Bar | None = None
         self._warm = WarmScript() if job.launch.launcher == "warm" else None
         self._final = False
+        self._given: dict[str, str] = {}
+        self._roster = Roster(chooser(job)) if job.cluster.hosts else None
+
+    def on(self, placement: Placement) -> None:
+        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
+        if self._roster is not None:
+            self._roster.placement = placement
+        else:
+            self._given = {"CUDA_VISIBLE_DEVICES": ",".join(device.index for device in placement.hosts[0].devices)}
 
     def environment(self) -> dict[str, str]:
         """Versions and devices (looked up once). Errors: AutoscoutError (exit 2) for a command that cannot be run."""
         if not self._environment:
             if not command_of(self._job):
                 raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
+            if problem := not_on_hosts(self._job):
+                raise AutoscoutError(problem, 2)
             self._environment = surroundings.describe(self._job, _example(self._job))
+            if self._roster is not None:
+                hosts = self._roster.chosen(self._job.devices).hosts
+                self._environment["hosts"] = " + ".join(str(len(host.devices)) for host in hosts)
         return self._environment
 
     def aim(self, bar: early.Bar | None) -> None:
@@ -80,12 +99,12 @@ class CommandProfiler:
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         job, about = self._job, self.environment()
         prepare(folder)
-        place = Place(
-            folder=str(folder),
-            port=str(processes.free_port()),
-            iterations=str(_iterations(job)),
-        )
+        place = Place(folder=str(folder), port=str(processes.free_port()), iterations=str(_iterations(job)))
+        if self._roster is not None:
+            there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS}
+            place = msgspec.structs.replace(place, port=every_host.PORT, **there)
         run = started(job, configuration, place)
+        run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
         began = time.time()
         kills = failing.oom_kills()
         begin = None
@@ -97,9 +116,21 @@ class CommandProfiler:
             python = surroundings.python_of(job, run)
             self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
         reader = Reader(job, folder, self._bar)
+        if self._roster is not None:
+            run = _on_hosts(job, run, folder, self._roster.chosen(job.devices))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
+        if self._roster is not None and (lost := folder / every_host.LOST).is_file():
+            host, why = lost.read_text().split("\t", 1)
+            found = Measurement(
+                configuration=configuration,
+                name=name,
+                context="",
+                status="infrastructure",
+                evidence=f"a host failed: {self._roster.note(host, why)}",
+                conditions={failing.HOST_LOST: 1.0},
+            )
         found = msgspec.structs.replace(
             found,
             context=context_of(job, about),
@@ -281,6 +312,25 @@ def launched(
     )
     reader.close()
     return ended
+
+
+def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
+    """What starts the command on every host, in place of the command."""
+    spec = every_host.Spec(
+        hosts=job.cluster.hosts,
+        placement=placement,
+        python=[job.launch.python or sys.executable],
+        words=run.words,
+        variables={"PYTHONUNBUFFERED": "1", **run.environment, RESULT: str(folder / "result.json")},
+        cwd=job.launch.path,
+        folder=str(folder),
+        files=run.files,
+        visible=device_kind(job) == "cuda",
+    )
+    path = folder / "hosts.json"
+    with results.writing(path):
+        path.write_bytes(msgspec.json.encode(spec))
+    return msgspec.structs.replace(run, words=[sys.executable, "-m", every_host.__name__, str(path)])
 
 
 def prepare(folder: Path) -> None:

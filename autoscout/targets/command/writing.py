@@ -1,9 +1,9 @@
-"""Formats of a person's own command beside a shell's: data, a Slurm script, a Kubernetes Job, a host file."""
+"""Formats of a person's own command beside a shell's: data, a Slurm script, a Kubernetes Job."""
 
 import json
 import shlex
 
-from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines
+from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines, srun
 
 
 def yaml(launch: Launch) -> str:
@@ -19,7 +19,7 @@ def yaml(launch: Launch) -> str:
 def slurm(launch: Launch) -> str:
     """On one node the command itself; on several once on each, unless it says `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
-    return "\n".join([*batch_head(launch), f"{'' if own else 'srun '}{program_lines(launch)}"]) + "\n"
+    return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
@@ -48,9 +48,3 @@ def k8s(launch: Launch) -> str:
         "      volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
     ]
     return "\n".join(lines) + "\n"
-
-
-def hostfile(launch: Launch) -> str:
-    """As DeepSpeed and MPI read it: a host and its slots a line; the names are the person's own."""
-    hosts = [f"node{i} slots={count}" for i, count in enumerate(launch.devices, start=1)]
-    return "\n".join([*comments("the names of your hosts"), *hosts]) + "\n"

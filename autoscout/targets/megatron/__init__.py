@@ -130,6 +130,7 @@ class Megatron(Target):
         from autoscout.running import power
         from autoscout.targets.launch import Launch
         from autoscout.targets.megatron import arguments, bridge, finetuning, persons
+        from kb import door
 
         finetuning.exportable(job)
         theirs = persons.said(job)
@@ -139,25 +140,35 @@ class Megatron(Target):
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
-        devices = [node.count for node in used_nodes(job, configuration)]
+        used = used_nodes(job, configuration)
+        devices = [node.count for node in used]
         program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""
+        variables = arguments.variables(job, configuration)
+        if len(devices) > 1:  # each host has its own
+            variables.pop("GLOO_SOCKET_IFNAME", None)
         return Launch(
             job=job.name,
             name="",
             evidence="",
             program=program,
             arguments=flags,
-            environment=arguments.variables(job, configuration),
+            environment=variables,
             devices=devices,
+            kinds=[door.plain(node.device) for node in used],
             ranks=devices,
             files=files,
             missing=[*missing, *power.advice(configuration)],
             folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )
+
+    def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
+        from autoscout.targets import spread
+
+        return {"hostfile": spread.hostfile, "jobset": spread.jobset, "ray": spread.ray}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.megatron.two_steps import check

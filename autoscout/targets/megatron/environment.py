@@ -1,6 +1,7 @@
 """What a Megatron job runs on, and how its ranks are started."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from autoscout.cluster import devices, gpus
@@ -13,9 +14,12 @@ WORKER = Path(__file__).parent / "worker"
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '(?!transformer_engine)([\w-]+)'")
 
 
-def describe(job: Job) -> dict[str, str]:
+Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of the job) → what it says
+
+
+def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
     """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker, launcher, and
-    which Megatron-LM of the person's is launched, if one is.
+    which Megatron-LM of the person's is launched, if one is. `probe`: asks where the ranks will run; here by default.
 
     Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
     machine lacks GPUs of the job's cluster.
@@ -23,7 +27,10 @@ def describe(job: Job) -> dict[str, str]:
     kind = devices.device_kind(job)
     python = environment.target_python(job)
     interpreter = " ".join(python)
-    found = environment.probe([*python, str(WORKER / "probe.py"), kind], interpreter)
+    if probe is None:
+        found = environment.probe([*python, str(WORKER / "probe.py"), kind], interpreter)
+    else:
+        found = probe(WORKER / "probe.py", [Path(job.launch.path) / SCRIPT] if job.launch.path else [])
     if job.launch.path:
         found |= checkout(Path(job.launch.path))
     for package in ("torch", "megatron-core"):

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.cluster.choosing import chooser
+from autoscout.cluster.placement import Placement
 from autoscout.job.objective import from_metric
 from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
@@ -17,6 +19,7 @@ from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
 from autoscout.running.outcome import Outcome
+from autoscout.running.over_hosts import OverHosts
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments, finetuning, persons
@@ -30,6 +33,9 @@ RANK = WORKER / "train.py"
 
 def profiler(job: Job) -> "MegatronProfiler":
     """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher that will not do."""
+    if job.cluster.hosts:
+        imports = arguments.variables(job, Configuration({}))
+        return MegatronProfiler(job, OverHosts(job, RANK, chooser(job), launcher(job) == "warm", imports))
     if launcher(job) == "warm":
         return MegatronProfiler(job, Warm(job, RANK, arguments.variables(job, Configuration({}))))
     return MegatronProfiler(job, Torchrun(job, RANK))
@@ -47,6 +53,7 @@ class MegatronProfiler:
         self._final = False
         self._bar: early.Bar | None = None
         self._elsewhere = False
+        self._given: list[int] = []
         self._doubts = Doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
@@ -56,7 +63,8 @@ class MegatronProfiler:
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target (looked up once). Errors: AutoscoutError, see describe()."""
         if not self._environment:
-            self._environment = describe(self._job)
+            over = self._launcher if isinstance(self._launcher, OverHosts) else None
+            self._environment = describe(self._job, over.probe if over else None)
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
@@ -79,6 +87,13 @@ class MegatronProfiler:
         """Whether the next run is to be on other GPUs than usual, where there are free ones."""
         self._elsewhere = elsewhere
 
+    def on(self, placement: Placement) -> None:
+        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
+        if isinstance(self._launcher, OverHosts):
+            self._launcher.on(placement)
+        else:
+            self._given = [int(device.index) for device in placement.hosts[0].devices]
+
     def confirming(self, final: bool) -> None:
         """Whether the next runs are the final confirmation's, which train as the person does."""
         self._final = final and bool(persons.in_the_end(self._job))
@@ -92,7 +107,9 @@ class MegatronProfiler:
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """Free GPUs beside the usual ones, if the run is to be there."""
+        """The GPUs that are ours alone, or free ones beside the usual ones, if the run is to be there."""
+        if self._given:
+            return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
             return []
         taken = gpus.taken([devices.physical(i, given) for i in range(len(seen))])
@@ -120,7 +137,7 @@ class MegatronProfiler:
         worker["arguments"] = arguments.as_installed(worker["arguments"], about.environment)
         chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
         visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
-        if seen and (busy := gpus.held(visible)):
+        if seen and not self._job.cluster.hosts and (busy := gpus.held(visible)):
             said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
             failed = _failed(configuration, name, "infrastructure", said)
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
@@ -144,6 +161,8 @@ class MegatronProfiler:
             kills = failures.oom_kills() - kills
             status, evidence = failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
             measurement = _failed(configuration, name, status, evidence)
+            if outcome.lost:
+                measurement = msgspec.structs.replace(measurement, conditions={failures.HOST_LOST: 1.0})
         return msgspec.structs.replace(
             measurement,
             context=about.context,
@@ -175,9 +194,13 @@ def worker_config(
     """
     launch = job.launch
     variables = arguments.variables(job, configuration)
-    if devices.device_kind(job) == "cuda":  # the order in which the probe counts them
+    if devices.device_kind(job) == "cuda":
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which the probe counts them
+    if job.cluster.hosts:  # which devices, and which network, each host's agent knows
+        variables.pop("GLOO_SOCKET_IFNAME", None)
+    elif devices.device_kind(job) == "cuda":
         chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory, spare)
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **chosen}
+        variables |= chosen
     theirs = persons.in_the_end(job) if final else persons.while_searching(job)
     flags = {**arguments.flags(job, configuration), **theirs}
     if launch.path:

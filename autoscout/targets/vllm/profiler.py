@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
+from autoscout.cluster.placement import Placement
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
@@ -52,6 +53,11 @@ class VllmProfiler:
         self._environment: dict[str, str] = {}
         self._model = ""
         self._stopping = False
+        self._given: list[int] = []
+
+    def on(self, placement: Placement) -> None:
+        """This machine's GPUs, by their indices, that the next runs have for themselves."""
+        self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def environment(self) -> dict[str, str]:
         """Versions and devices of the target, and what was asked how (looked up once).
@@ -117,7 +123,7 @@ class VllmProfiler:
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
-        chosen = devices.variables(self._job, configuration, seen, ranks, memory)
+        chosen = devices.variables(self._job, configuration, seen, ranks, memory, self._given)
         if seen and (
             busy := gpus.held(chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         ):

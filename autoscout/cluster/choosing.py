@@ -1,0 +1,87 @@
+"""Which hosts a job's experiments run on: those of its host file, of our Slurm allocation, or of a Ray cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from autoscout.cluster import hostfile, slurm
+from autoscout.cluster.placement import Device, Host, Placement
+from autoscout.cluster.reach import RAY_TASK, Way
+from kb.records import AutoscoutError, Cluster, Job
+
+Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts that are not to be used) → hosts, the first leads
+
+
+def way_to(hosts: str, name: str) -> Way:
+    """How a process is started on one of a job's hosts (`cluster.hosts`)."""
+    if hosts in ("slurm", "ray"):
+        return "srun" if hosts == "slurm" else "ray"
+    return "local" if name in (os.uname().nodename, "localhost") else "ssh"
+
+
+def reached(cluster: Cluster) -> list[Host]:
+    """What `cluster.hosts` names, as far as it is included. Errors: AutoscoutError (exit 2) for a host file, an
+    allocation or a cluster that is not there, or is wrong."""
+    if cluster.hosts == "slurm":
+        found = slurm.allocation(os.environ)
+    elif cluster.hosts == "ray":
+        found = _of_ray()
+    else:
+        found = {host: [str(i) for i in range(n)] for host, n in hostfile.read(Path(cluster.hosts)).items()}
+    left = hostfile.part({host: len(names) for host, names in found.items()}, cluster.include, cluster.exclude)
+    return [Host(host, tuple(Device(found[host][i]) for i in indices)) for host, indices in left.items()]
+
+
+def chooser(job: Job) -> Choose:
+    """Takes the first hosts that have as many devices as each of the job's nodes; ranks fill them in turn."""
+    known = reached(job.cluster)
+
+    def choose(ranks: int, avoided: frozenset[str]) -> Placement:
+        free = [host for host in known if host.name not in avoided]
+        taken: list[Host] = []
+        left = ranks
+        for node in job.cluster.nodes:
+            if left == 0:
+                break
+            host = next((host for host in free if len(host.devices) >= node.count), None)
+            if host is None:
+                raise AutoscoutError(
+                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(job.cluster.nodes)}: "
+                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}"
+                    f"{f'; not used: {_list(avoided)}' if avoided else ''}",
+                    2,
+                )
+            free.remove(host)
+            devices = [msgspec.structs.replace(d, kind=node.device) for d in host.devices[: min(left, node.count)]]
+            taken.append(msgspec.structs.replace(host, devices=tuple(devices)))
+            left -= len(devices)
+        return Placement(tuple(taken))
+
+    return choose
+
+
+def first(placement: Placement, ranks: int) -> Placement:
+    """Where so many ranks of it run."""
+    found: list[Host] = []
+    for host in placement.hosts:
+        if ranks > 0:
+            found.append(msgspec.structs.replace(host, devices=host.devices[:ranks]))
+            ranks -= len(host.devices)
+    return Placement(tuple(found))
+
+
+def _of_ray() -> dict[str, list[str]]:
+    asked = subprocess.run([sys.executable, str(RAY_TASK)], capture_output=True, text=True)
+    if asked.returncode:
+        raise AutoscoutError(f'cluster.hosts = "ray": {asked.stderr.strip().splitlines()[-1:]}', 2)
+    nodes = json.loads(asked.stdout.strip().splitlines()[-1])
+    return {node["address"]: [str(i) for i in range(int(node["gpus"] or node["cpus"]))] for node in nodes}
+
+
+def _list(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,73 @@
+"""Host files as DeepSpeed and MPI have them, and DeepSpeed's words for parts of them.
+
+# a comment
+node1 slots=8
+node2 slots=4          uneven is kept
+"""
+
+import re
+from pathlib import Path
+
+from kb.records import AutoscoutError
+
+_LINE = re.compile(r"^([\w.@:-]+)(?:\s+(?:slots|slots_per_host)\s*=\s*(\S+))?(?:\s+max[_-]slots\s*=\s*\d+)?\s*$")
+_MOST = 4096  # slots of one host
+
+
+def read(path: Path) -> dict[str, int]:
+    """Slots by host, in the order of the file. Errors: AutoscoutError (exit 2) with the line."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise AutoscoutError(f"cluster.hosts: {path}: {why}", 2) from error
+    found: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        bare = line.partition("#")[0].strip()
+        if not bare:
+            continue
+        parts = _LINE.match(bare)
+        slots = parts[2] or "1" if parts else "0"
+        if parts is None or not slots.isdecimal() or not 0 < int(slots) <= _MOST:
+            raise AutoscoutError(
+                f"{path}, line {number}: '{bare[:80]}' is not 'HOST slots=N' with 1 to {_MOST} slots", 2
+            )
+        if parts[1] in found:
+            raise AutoscoutError(f"{path}, line {number}: {parts[1]} is named twice; one line a host", 2)
+        found[parts[1]] = int(slots)
+    if not found:
+        raise AutoscoutError(f"{path}: names no host; write 'HOST slots=N', one a line", 2)
+    return found
+
+
+def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[str, list[int]]:
+    """Indices of devices by host, of what DeepSpeed's --include or --exclude leaves: "node1@node2:0,2".
+
+    Errors: AutoscoutError (exit 2) for hosts or devices that are not there, or both words."""
+    if include and exclude:
+        raise AutoscoutError("cluster.include and cluster.exclude: give one of them", 2)
+    everything = {host: list(range(count)) for host, count in slots.items()}
+    if include:
+        chosen = _named(include, everything, "include")
+        return {host: chosen[host] for host in everything if host in chosen}
+    left = dict(everything)
+    for host, devices in _named(exclude, everything, "exclude").items() if exclude else ():
+        left[host] = [index for index in left[host] if index not in devices]
+    found = {host: devices for host, devices in left.items() if devices}
+    if not found:
+        raise AutoscoutError(f"cluster.exclude = '{exclude}' leaves no device", 2)
+    return found
+
+
+def _named(words: str, known: dict[str, list[int]], key: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for word in words.split("@"):
+        host, _, listed = word.strip().partition(":")
+        if host not in known:
+            raise AutoscoutError(f"cluster.{key}: there is no host '{host}'; there are {', '.join(known)}", 2)
+        indices = listed.split(",") if listed else [str(index) for index in known[host]]
+        for index in indices:
+            if not index.strip().isdecimal() or int(index) not in known[host]:
+                raise AutoscoutError(f"cluster.{key}: {host} has no device '{index}', but 0 to {known[host][-1]}", 2)
+        found[host] = sorted({*found.get(host, []), *(int(index) for index in indices)})
+    return found

@@ -1,0 +1,108 @@
+"""Starts a command on a node of a Ray cluster, as a task that holds the node's devices, with our stdin and stdout.
+
+    ray_task.py                      → the nodes, as JSON: [{"address", "cpus", "gpus"}]
+    ray_task.py ADDRESS COMMAND…
+
+The cluster is that of RAY_ADDRESS, or the one that runs here. The command's stdin and stdout are a connection to this
+process, so that it ends with us. Run by our own interpreter, which then needs ray.
+"""
+
+import json
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+from typing import Any
+
+_HELD_S = 60.0  # until the node's devices are ours
+
+
+def main(words: list[str]) -> int:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        print("ray: no package; `pip install ray` beside autoscout", file=sys.stderr)
+        return 1
+    try:
+        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        print(
+            f"ray: no cluster ({str(error).splitlines()[0] if str(error) else type(error).__name__})", file=sys.stderr
+        )
+        return 1
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if not words:
+        print(json.dumps([{"address": n["NodeManagerAddress"], **_devices(n)} for n in nodes]))
+        return 0
+    node = next((node for node in nodes if node["NodeManagerAddress"] == words[0]), None)
+    if node is None:
+        print(f"ray: no node {words[0]}", file=sys.stderr)
+        return 1
+    return _run(ray, node, words[1:])
+
+
+def _devices(node: dict[str, Any]) -> dict[str, int]:
+    return {"cpus": int(node["Resources"].get("CPU", 0)), "gpus": int(node["Resources"].get("GPU", 0))}
+
+
+def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # pyright: ignore[reportMissingImports]
+
+    token = secrets.token_hex(16)
+    ours = ray.util.get_node_ip_address()
+    devices = _devices(node)
+    with socket.create_server((ours, 0)) as server:
+        where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        held = {"num_gpus": devices["gpus"], "num_cpus": 0 if devices["gpus"] else devices["cpus"]}
+        task = ray.remote(_there).options(scheduling_strategy=where, max_retries=0, **held)
+        running = task.remote(command, ours, server.getsockname()[1], token)
+        server.settimeout(_HELD_S)
+        try:
+            while True:
+                connection = server.accept()[0]
+                if connection.recv(32, socket.MSG_WAITALL).decode(errors="replace") == token:
+                    break
+                connection.close()
+        except TimeoutError:
+            ray.cancel(running, force=True)
+            print(f"ray: others hold the devices of {node['NodeManagerAddress']}", file=sys.stderr)
+            return 1
+    _bridge(connection)
+    connection.close()
+    return 0
+
+
+def _there(command: list[str], address: str, port: int, token: str) -> int:
+    """On the node. Ray's workers are niced, which would be measured."""
+    if os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    with socket.create_connection((address, port)) as connection:
+        connection.sendall(token.encode())
+        process = subprocess.Popen(
+            command, stdin=connection.fileno(), stdout=connection.fileno(), start_new_session=True
+        )
+    return process.wait()
+
+
+def _bridge(connection: socket.socket) -> None:
+    """Until either side closes."""
+    while True:
+        ready = select.select([0, connection], [], [])[0]
+        if 0 in ready:
+            said = os.read(0, 2**16)
+            if not said:
+                return
+            connection.sendall(said)
+        if connection in ready:
+            said = connection.recv(2**16)
+            if not said:
+                return
+            while said:
+                said = said[os.write(1, said) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""How a process is started on a host: here, over ssh, as a step of our Slurm allocation, or as a task of Ray.
+
+Each is a command before the command. Its stdin and stdout are those of the process there, and when it ends, however,
+that stdin closes.
+"""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Literal
+
+Way = Literal["local", "ssh", "srun", "ray"]
+
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
+RAY_TASK = Path(__file__).parent / "ray_task.py"
+# What a way says when it does not get there → what to do.
+_REFUSALS = (
+    (r"Permission denied \(", "ssh is refused", "put your public key there (`ssh-copy-id {host}`)"),
+    (
+        r"Host key verification failed|IDENTIFICATION HAS CHANGED",
+        "its host key is not the known one",
+        "look whether it is the right machine, then `ssh-keygen -R {host}` and log in once by hand",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "nobody knows a host of this name",
+        "correct the host file, or name it in /etc/hosts",
+    ),
+    (
+        r"Connection refused|timed out|No route to host|Network is unreachable|Connection reset by",
+        "it cannot be reached over ssh",
+        "look whether it runs (`ssh {host} true`), or take it out of the host file",
+    ),
+    (
+        r"Required node not available|Invalid node name|node configuration|not in (?:this )?(?:job|partition)",
+        "Slurm has no such node for us now",
+        "`sinfo -N -n {host}` says its state",
+    ),
+    (
+        r"Job/step already completing|Job has expired|Invalid job id|allocation .*(?:revoked|expired)|Expired",
+        "the Slurm allocation has ended",
+        "take a new one; the session goes on with `autoscout tune --resume`",
+    ),
+    (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
+    (
+        r"Failed to connect to GCS|ConnectionError: .*[Rr]ay|Could not find any running Ray|ray: no cluster",
+        "Ray does not answer",
+        "start it (`ray start --head`), and name its address in RAY_ADDRESS",
+    ),
+)
+
+
+def on_host(way: Way, host: str, command: list[str]) -> list[str]:
+    """`command` as it is started on a host from here."""
+    if way == "ssh":
+        return [*_SSH, *_SSH_ALIVE, host, shlex.join(command)]
+    if way == "srun":
+        where = ("--nodes=1", "--ntasks=1", f"--nodelist={host}")
+        return ["srun", "--overlap", "--immediate=30", "--quiet", "--kill-on-bad-exit=0", *where, *command]
+    if way == "ray":
+        return [sys.executable, str(RAY_TASK), host, *command]
+    return command
+
+
+def refusal(host: str, said: str) -> str:
+    """ "" or why nothing starts on a host, by what its way said, and what to do."""
+    for sign, about, mend in _REFUSALS:
+        if re.search(sign, said):
+            return f"{about}; {mend.format(host=host)}"
+    return ""

@@ -1,0 +1,325 @@
+"""Which experiment starts next and where: first come, first served, with backfill that delays nobody who waits longer.
+
+No clock and no process: whoever drives it says what time it is. Devices of one host that disturb each other (a group)
+are given to one experiment only. The oldest that does not fit has a reservation: the earliest time at which it will,
+from the time limits of what runs; others go ahead of it if they end before that, or leave it its room then (EASY
+backfill: Lifka 1995, with limits that are enforced).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import msgspec
+import numpy as np
+
+from autoscout.cluster.placement import Device, Host, Placement
+from kb.records import AutoscoutError
+
+_LOOK = 4  # experiments of one request, the oldest, that may go ahead: more would cost more than they find
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Devices of one kind on one host; on several only where no host has so many."""
+
+    kind: str
+    count: int
+
+
+Request = tuple[Part, ...]
+Room = np.ndarray  # (hosts, kinds) devices of groups that are free
+_Share = tuple[int, int, int]  # host, kind, devices
+
+
+class Running(msgspec.Struct, frozen=True):
+    request: Request
+    placement: Placement
+    groups: tuple[tuple[int, str], ...]  # host and group that are its own
+    limit_s: float
+    ends: float  # at the latest
+    ticket: int
+    held: tuple[_Share, ...]  # all devices of its groups
+
+
+class Scheduler:
+    """`hosts` with all their devices. Names of experiments are the caller's."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self.hosts = list(hosts)
+        self._number = {host.name: i for i, host in enumerate(self.hosts)}
+        self._groups = [_groups(host) for host in self.hosts]
+        self._free = [set(groups) for groups in self._groups]
+        kinds = dict.fromkeys(device.kind for host in self.hosts for device in host.devices)
+        self._kind = {kind: i for i, kind in enumerate(kinds)}
+        self._whole = np.array([[_count(h.devices, k) for k in kinds] for h in self.hosts]).reshape(-1, len(kinds))
+        self._room: Room = self._whole.copy()
+        self._up = np.ones(len(self.hosts), dtype=bool)
+        self._waiting: dict[Request, deque[tuple[int, str]]] = {}
+        self._known: dict[str, tuple[Request, float, int]] = {}  # waiting: request, limit, ticket
+        self._tickets = 0
+        self.running: dict[str, Running] = {}
+
+    # ---- what is wanted -------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[str]:
+        """The longest first."""
+        return sorted(self._known, key=lambda name: self._known[name][2])
+
+    @property
+    def free(self) -> list[tuple[str, str]]:
+        """(host, device) of all that nobody has, of hosts that are used."""
+        return [
+            (host.name, device.index)
+            for number, host in enumerate(self.hosts)
+            if self._up[number]
+            for group in self._groups[number]
+            if group in self._free[number]
+            for device in self._groups[number][group]
+        ]
+
+    def submit(self, name: str, request: Request, limit_s: float) -> None:
+        """Once more is no more than once. Errors: AutoscoutError (exit 2) for what all hosts together do not have."""
+        if name in self._known or name in self.running:
+            return
+        if lacking := self.lacking(request):
+            raise AutoscoutError(lacking, 2)
+        self._tickets += 1
+        self._wait(name, request, limit_s, self._tickets)
+
+    def lacking(self, request: Request) -> str:
+        """ "" or what the hosts lack for it, also when nothing else runs."""
+        if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
+            return ""
+        asked = ", ".join(f"{part.count} {part.kind}" for part in request)
+        there = "; ".join(
+            f"{host.name}: {', '.join(f'{_count(host.devices, kind)} {kind}' for kind in self._kind)}"
+            for host, up in zip(self.hosts, self._up, strict=True)
+            if up
+        )
+        return f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or ask for less"
+
+    def start(self, now: float) -> list[tuple[str, Placement]]:
+        """All that start now, the longest waiting first; their devices are theirs until `end`."""
+        started: list[tuple[str, Placement]] = []
+        while (name := self._oldest()) is not None:
+            shares = self._fit(self._known[name][0], self._room)
+            if shares is None:
+                started += self._backfill(name, now)
+                break
+            started.append((name, self._take(name, shares, now)))
+        return started
+
+    def end(self, name: str) -> None:
+        """It ended, however; of what does not run nothing changes."""
+        ran = self.running.pop(name, None)
+        if ran is not None:
+            for number, group in ran.groups:
+                self._free[number].add(group)
+            _add(self._room, [share for share in ran.held if self._up[share[0]]])
+
+    def withdraw(self, name: str) -> None:
+        """It is not wanted any more; one that runs is ended by its owner, and then told with `end`."""
+        known = self._known.pop(name, None)
+        if known is not None:
+            queue = self._waiting[known[0]]
+            queue.remove((known[2], name))
+            if not queue:
+                del self._waiting[known[0]]
+
+    def restore(self, name: str, request: Request, placement: Placement, limit_s: float, now: float) -> None:
+        """What ran when the one who drives it was restarted. Errors: AutoscoutError where its devices are others' now,
+        or are gone."""
+        if name in self.running:
+            return
+        groups = []
+        for host in placement.hosts:
+            number = self._number.get(host.name, -1)
+            of = {d.index: g for g, ds in self._groups[number].items() for d in ds} if number >= 0 else {}
+            for device in host.devices:
+                group = of.get(device.index)
+                if group is None or (group not in self._free[number] and (number, group) not in groups):
+                    raise AutoscoutError(
+                        f"{name} ran on {placement.spelled}, but {host.name}:{device.index} is not free"
+                    )
+                groups.append((number, group))
+        self._tickets += 1
+        self._book(name, request, limit_s, self._tickets, placement, tuple(dict.fromkeys(groups)), now)
+
+    # ---- hosts come and go ----------------------------------------------------------------------------------------
+
+    def lose(self, host: str) -> list[str]:
+        """The host is not used any more; what ran there, which its owner ends, waits again in its old place."""
+        number = self._number[host]
+        self._up[number] = False
+        victims = [name for name, ran in self.running.items() if any(n == number for n, _ in ran.groups)]
+        for name in victims:
+            ran = self.running[name]
+            self.end(name)
+            self._wait(name, ran.request, ran.limit_s, ran.ticket)
+        self._room[number] = 0
+        return victims
+
+    def regain(self, host: str) -> None:
+        number = self._number[host]
+        if not self._up[number]:
+            self._up[number] = True
+            self._free[number] = set(self._groups[number])
+            self._room[number] = self._whole[number]
+
+    # ---- how ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, name: str, request: Request, limit_s: float, ticket: int) -> None:
+        self._known[name] = request, limit_s, ticket
+        queue = self._waiting.setdefault(request, deque())
+        queue.append((ticket, name))
+        if len(queue) > 1 and queue[-2][0] > ticket:  # it comes back to its old place
+            self._waiting[request] = deque(sorted(queue))
+
+    def _oldest(self) -> str | None:
+        return min((queue[0] for queue in self._waiting.values()), default=(0, None))[1]
+
+    def _backfill(self, oldest: str, now: float) -> list[tuple[str, Placement]]:
+        """Those that may go ahead of the oldest, which does not fit."""
+        request = self._known[oldest][0]
+        reserved = self._reservation(request, now)
+        if reserved is None:  # not before a host comes back: nobody has to wait for that
+            until, spare = float("inf"), self._room.copy()
+        else:
+            until, spare = reserved
+        started = []
+        for wanted in sorted(self._waiting, key=lambda wanted: self._waiting[wanted][0]):
+            if wanted == request or self._fit(wanted, self._room) is None:
+                continue
+            for _, name in list(islice(self._waiting[wanted], _LOOK)):
+                ends_before = now + self._known[name][1] <= until
+                shares = self._fit(wanted, self._room if ends_before else np.minimum(self._room, spare))
+                if shares is not None:
+                    started.append((name, self._take(name, shares, now)))
+                    if not ends_before:
+                        _add(spare, self.running[name].held, -1)
+        return started
+
+    def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
+        """(when it fits at the latest, what is left beside it then); None where it will not."""
+        ends = sorted(self.running.values(), key=lambda ran: ran.ends)
+        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # each row: when one more has ended
+        after[0] = self._room
+        for row, ran in zip(after[1:], ends, strict=True):
+            _add(row, ran.held)
+        after = after.cumsum(axis=0)
+        low, high = 0, len(ends)
+        if self._fit(request, after[high]) is None:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._fit(request, after[middle]) is not None else (middle + 1, high)
+        room = after[low]
+        _add(room, self._fit(request, room) or (), -1)
+        return (max(now, ends[low - 1].ends) if low else now), room
+
+    def _fit(self, request: Request, room: Room) -> list[_Share] | None:
+        """Of each part the fullest host that has it, another one for each part where there is one. A part that is more
+        than any host has: whole hosts."""
+        shares: list[_Share] = []
+        left = room.copy()
+        used = np.zeros(len(left), dtype=bool)
+        for part in request:
+            kind = self._kind.get(part.kind)
+            if kind is None:
+                return None
+            free = left[:, kind]
+            fitting = np.flatnonzero(free >= part.count)
+            if len(fitting):
+                best = fitting[np.lexsort((free[fitting], used[fitting]))[0]]
+                found = [(int(best), kind, part.count)]
+            else:
+                found = self._over_hosts(kind, part.count, free)
+            if not found:
+                return None
+            shares += found
+            _add(left, found, -1)
+            used[[number for number, _, _ in found]] = True
+        return shares
+
+    def _over_hosts(self, kind: int, count: int, free: np.ndarray) -> list[_Share]:
+        whole = self._whole[:, kind]
+        if len(whole) and whole.max() >= count:
+            return []  # one host has so many: it is waited for
+        found: list[_Share] = []
+        idle = np.flatnonzero((free > 0) & (free == whole))
+        for number in idle[np.argsort(-whole[idle], kind="stable")].tolist():
+            found.append((number, kind, min(count, int(whole[number]))))
+            count -= found[-1][2]
+            if not count:
+                return found
+        return []
+
+    def _take(self, name: str, shares: list[_Share], now: float) -> Placement:
+        request, limit_s, ticket = self._known[name]
+        self.withdraw(name)
+        groups: list[tuple[int, str]] = []
+        hosts: dict[int, list[Device]] = {}
+        kinds = list(self._kind)
+        for number, at, count in shares:
+            kind = kinds[at]
+            for group in self._chosen(number, kind, count, groups):
+                groups.append((number, group))
+                devices = [d for d in self._groups[number][group] if d.kind == kind][:count]
+                hosts.setdefault(number, []).extend(devices)
+                count -= len(devices)
+        order = {d.index: i for host in self.hosts for i, d in enumerate(host.devices)}
+        placement = Placement(
+            tuple(
+                Host(h.name, tuple(sorted(devices, key=lambda d: order[d.index])), h.address)
+                for h, devices in ((self.hosts[number], devices) for number, devices in hosts.items())
+            )
+        )
+        self._book(name, request, limit_s, ticket, placement, tuple(groups), now)
+        return placement
+
+    def _chosen(self, number: int, kind: str, count: int, taken: list[tuple[int, str]]) -> Iterable[str]:
+        """Free groups with so many devices: whole ones first, the last one as small as it can be."""
+        of = {g: n for g in self._groups[number] if g in self._free[number] and (number, g) not in taken
+              if (n := sum(d.kind == kind for d in self._groups[number][g]))}  # fmt: skip
+        while count > 0:
+            group = next((g for g, n in of.items() if n <= count), None) or min(of, key=lambda g: of[g])
+            count -= of.pop(group)
+            yield group
+
+    def _book(
+        self,
+        name: str,
+        request: Request,
+        limit_s: float,
+        ticket: int,
+        placement: Placement,
+        groups: tuple[tuple[int, str], ...],
+        now: float,
+    ) -> None:
+        held: dict[tuple[int, int], int] = {}
+        for number, group in groups:
+            self._free[number].remove(group)
+            for device in self._groups[number][group]:
+                at = number, self._kind[device.kind]
+                held[at] = held.get(at, 0) + 1
+        shares = tuple((number, kind, count) for (number, kind), count in held.items())
+        _add(self._room, shares, -1)
+        self.running[name] = Running(request, placement, groups, limit_s, now + limit_s, ticket, shares)
+
+
+def _groups(host: Host) -> dict[str, tuple[Device, ...]]:
+    """Devices that go to one experiment only, in the order of the host's; one that disturbs nobody is its own."""
+    found: dict[str, list[Device]] = {}
+    for device in host.devices:
+        found.setdefault(f"group {device.group}" if device.group else device.index, []).append(device)
+    return {name: tuple(devices) for name, devices in found.items()}
+
+
+def _count(devices: Sequence[Device], kind: str) -> int:
+    return sum(device.kind == kind for device in devices)
+
+
+def _add(room: Room, shares: Iterable[_Share], sign: int = 1) -> None:
+    for number, kind, count in shares:
+        room[number, kind] += sign * count

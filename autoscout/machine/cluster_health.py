@@ -1,0 +1,193 @@
+"""The hosts of a job before anything is measured there: who is reached, who is sick, how fast the network is.
+
+A smoke of all nodes of a host file, an allocation or a cluster: what each says of itself, and a message from every
+host to the next. Who is sick goes into a list that the scheduler reads.
+"""
+
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.cluster.choosing import reached, way_to
+from autoscout.cluster.devices import device_kind
+from autoscout.cluster.placement import Host, Placement
+from autoscout.machine.doctor import Finding
+from autoscout.running import interpreter, processes
+from autoscout.running.node_agents import NodeAgent, packed, sent, started, wait_for
+from autoscout.running.over_hosts import OverHosts, unfit_for
+from kb.records import Job
+
+_SCRIPT = processes.WORKER / "node_health.py"
+_LINKS = processes.WORKER / "links.py"
+_ASK_S, _LINKS_S = 20.0, 60.0
+_MIB, _TIMES = 16, 4
+_SLOW = 0.5  # of the median link
+_FOREIGN = 0.5  # of a core's time that others take, for each core
+_HELD = 0.1  # of a GPU's memory that a driver, or an idle context, may hold
+_LEAST_SHM_GIB = 1.0
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`sick`: host → why, and what mends it; `healthy`: what each other one is; `links`: GiB/s from a host to the next
+    one, by their names."""
+
+    sick: dict[str, tuple[str, str]]
+    healthy: dict[str, str]
+    links: dict[tuple[str, str], float]
+    shared: bool
+    seconds: float
+
+
+def smoke(job: Job) -> Health:
+    """Of all hosts that the job may run on. Errors: AutoscoutError (exit 2) where nothing says which these are."""
+    began = time.monotonic()
+    known = reached(job.cluster)
+    sick: dict[str, tuple[str, str]] = {}
+    healthy: dict[str, str] = {}
+    shared = True
+    python, archive = interpreter.target_python(job), packed([])
+    with contextlib.ExitStack() as ends, tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".autoscout-") as folder:
+        agents = [NodeAgent(way_to(job.cluster.hosts, host.name), host.name, python, archive) for host in known]
+        for agent in agents:
+            ends.callback(agent.end)
+        started(agents, lambda: False)
+        (Path(folder) / "token").touch()
+        for agent in agents:
+            command = {"health": ["{python}", sent(_SCRIPT)]}
+            agent.say(
+                {"look": {"folder": folder, "token": "token", "files": [], "commands": command, "limit_s": _ASK_S}}
+            )
+        looked = wait_for(agents, "looked", _ASK_S, lambda: False)
+    for agent in agents:
+        if agent.lost:
+            sick[agent.host] = _parted(agent.lost)
+            continue
+        said = json.loads(looked[agent.host]["said"]["health"])
+        if problem := unfit_for(agent, looked[agent.host]):
+            sick[agent.host] = _parted(problem)
+        elif trouble := troubles(said):
+            sick[agent.host] = trouble
+        else:
+            shared = shared and looked[agent.host]["shared"]
+            healthy[agent.host] = "; ".join(filter(None, (_shown(said), busy(said))))
+    links: dict[tuple[str, str], float] = {}
+    if len(healthy) > 1:
+        links, failed = _measured(job, [host for host in known if host.name in healthy])
+        for host, why in (failed | slow(links)).items():
+            sick[host] = why
+            healthy.pop(host, None)
+    return Health(sick, healthy, links, shared, time.monotonic() - began)
+
+
+def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
+    """What of a node's own words makes it sick, and what mends it."""
+    gpus = said["gpus"]
+    broken = [gpu for gpu in gpus if gpu["ecc"]]
+    held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > _HELD * gpu["total_gib"]]
+    if said["lost"]:
+        return f"the driver lost a GPU: {said['lost'][0]}", "reset or replace it (`nvidia-smi -r`), or restart the node"
+    if broken:
+        first = broken[0]
+        return f"GPU {first['index']} has {first['ecc']:.0f} uncorrected ECC errors", "reset or replace it"
+    if said["xid"]:
+        return f"the kernel reports {said['xid'][-1].strip()}", "look it up (`dmesg | grep Xid`), and restart the node"
+    if held:
+        first = held[0]
+        took = f"{first['used_gib']:.1f} of {first['total_gib']:.1f} GiB"
+        return f"others hold {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
+    if said["shm_free_gib"] < _LEAST_SHM_GIB:
+        return f"{said['shm_free_gib']:.2f} GiB free in /dev/shm", "make room there; containers get more by --shm-size"
+    return None
+
+
+def busy(said: dict[str, Any]) -> str:
+    """ "" or how others use a host's processors now: it is not sick, but ranks would time them."""
+    if said["load"] <= said["cores"] * (1 + _FOREIGN):
+        return ""
+    return f"{said['load']:.1f} processes want its {said['cores']} cores"
+
+
+def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
+    """Hosts whose links both ways are far below the others'; of two hosts nobody can tell which one it is."""
+    if len(links) < 3:
+        return {}
+    usual = statistics.median(links.values())
+    late = {pair for pair, speed in links.items() if speed < _SLOW * usual}
+    hosts = {host for pair in late for host in pair}
+    found = [host for host in hosts if all(pair in late for pair in links if host in pair)]
+    return {
+        host: (
+            f"its links reach {max(links[pair] for pair in late if host in pair):.2f} GiB/s, the median is {usual:.2f}",
+            "check its cable, port and driver (`ethtool`, `ibstat`)",
+        )
+        for host in sorted(found)
+    }
+
+
+def excluded(job: Job, hosts: list[str]) -> str:
+    """The list in the form that the job's scheduler reads; "" for nobody."""
+    names = sorted(hosts)
+    if not names:
+        return ""
+    if job.cluster.hosts == "slurm":
+        return f"#SBATCH --exclude={','.join(names)}\n"
+    if job.cluster.hosts == "ray":
+        return "".join(f"{name}\n" for name in names)
+    return f"--exclude={'@'.join(names)}\n"  # of DeepSpeed's launcher
+
+
+def findings(job: Job, health: Health) -> list[Finding]:
+    found = [
+        Finding(subject=f"host {name}", ok=False, found=why, remedy=mend) for name, (why, mend) in health.sick.items()
+    ]
+    for name, what in health.healthy.items():
+        remedy = "end what else runs there (`top`), or wait: ranks would time it" if " want its " in what else ""
+        found.append(Finding(subject=f"host {name}", ok=not remedy, found=what, remedy=remedy))
+    if health.links:
+        speeds = sorted(health.links.values())
+        said = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
+        found.append(Finding(subject="network", ok=True, found=said))
+    where = "this folder is the same on all hosts" if health.shared else "hosts share no folder: files are sent along"
+    return [*found, Finding(subject="working folder", ok=True, found=where)]
+
+
+def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float], dict[str, tuple[str, str]]]:
+    """(links, hosts that failed meanwhile)."""
+    placement = Placement(tuple(msgspec.structs.replace(host, devices=host.devices[:1]) for host in hosts))
+    names = [host.name for host in hosts]
+    over = OverHosts(job, _LINKS, lambda ranks, avoided: placement, False, {"OMP_NUM_THREADS": "1"})
+    with contextlib.closing(over), tempfile.TemporaryDirectory(prefix="autoscout-links-") as folder:
+        experiment = Path(folder) / "experiment.json"
+        experiment.write_text(json.dumps({"device": device_kind(job), "mib": _MIB, "times": _TIMES}))
+        outcome = over.run(experiment, len(names), _LINKS_S, lambda: False)
+        found = {}
+        for number, name in enumerate(names):
+            with contextlib.suppress(OSError):
+                said = json.loads((Path(folder) / f"rank-{number}.json").read_text())
+                found[name, names[(number + 1) % len(names)]] = said["gib_per_s"]
+        if outcome.lost:
+            host, why = outcome.lost.partition(": ")[::2]
+            return found, {host: _parted(why)}
+        failed = sorted(rank for rank, code in outcome.codes.items() if code)
+        if failed and not found:
+            log = Path(folder) / f"rank-{failed[0]}.log"
+            last = log.read_text(errors="replace").strip().rpartition("\n")[2][:200] if log.is_file() else ""
+            return found, {names[failed[0]]: (f"no message went from host to host ({last})", "try `--format command`")}
+    return found, {}
+
+
+def _shown(said: dict[str, Any]) -> str:
+    gpus = f"{len(said['gpus'])} GPUs, " if said["gpus"] else ""
+    return f"{gpus}{said['cores']} cores, {said['memory_free_gib']:.0f} GiB free"
+
+
+def _parted(sentence: str) -> tuple[str, str]:
+    """What is wrong, and what to do about it."""
+    what, _, mend = sentence.partition("; ")
+    return what.split(": ", 1)[-1], mend

@@ -1,0 +1,167 @@
+"""One command of a person's own, started on every host of an experiment: what the first one prints, this prints.
+
+    python -m autoscout.running.every_host SPEC.json
+
+When another host's command fails first, its log is what comes last here, not what the others say of that. A host that
+is lost is told of in the folder's `lost` ("HOST<tab>why"). With this process everything ends, on all hosts.
+"""
+
+import base64
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.cluster.choosing import way_to
+from autoscout.cluster.placement import Placement
+from autoscout.running.meeting import allowed, met
+from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
+
+NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # what a command says before these are known
+LOST = "lost"
+_ASK_S = 60.0
+_OTHERS_S = 2.0  # after one host's failure, for the others
+_ENDING_S = 20.0
+_TAIL = 2**16
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """`python`: starts the agents; `hosts`: as of a job's cluster; `variables`: of the command, beside those of its
+    host; `visible`: whether CUDA_VISIBLE_DEVICES is told."""
+
+    hosts: str
+    placement: Placement
+    python: list[str]
+    words: list[str]
+    variables: dict[str, str]
+    cwd: str
+    folder: str
+    files: dict[str, str]
+    visible: bool
+    grace_s: float = 5.0
+
+
+def main(path: Path) -> int:
+    spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: asked.append(number))
+    archive = packed([])
+    agents = [
+        NodeAgent(way_to(spec.hosts, host.name), host.name, spec.python, archive) for host in spec.placement.hosts
+    ]
+    try:
+        return _Run(spec, agents).to_its_end(asked)
+    finally:
+        for agent in agents:
+            agent.end()
+
+
+class _Run:
+    def __init__(self, spec: Spec, agents: list[NodeAgent]) -> None:
+        self._spec, self._agents, self._folder = spec, agents, Path(spec.folder)
+        self._tails = {agent.host: b"" for agent in agents}
+        self._first = agents[0].host
+        self._worst = ""  # the host that failed first
+
+    def to_its_end(self, asked: list[int]) -> int:
+        started(self._agents, lambda: bool(asked))
+        token = f".autoscout-{os.getpid()}-{time.time_ns()}"
+        (self._folder / token).touch()
+        for agent in self._agents:
+            look = {"folder": self._spec.folder, "token": token, "files": [], "commands": {}, "limit_s": _ASK_S}
+            agent.say({"look": look})
+        looked = wait_for(self._agents, "looked", _ASK_S, lambda: bool(asked))
+        (self._folder / token).unlink()
+        address, port = met(self._agents, {}, lambda: bool(asked))
+        if asked or self._any_lost():
+            return 1
+        for node, agent in enumerate(self._agents):
+            agent.say({"run": self._request(node, looked[agent.host]["shared"], address, port)})
+        ended = self._watched(asked)
+        if self._any_lost():
+            return 1
+        if self._worst and self._worst != self._first:
+            _out(f"\n{self._worst} failed first; it said:\n".encode() + self._tails[self._worst])
+        codes = [code for one in ended.values() for code in one["codes"].values()]
+        worst = ended.get(self._worst, {}).get("codes", {})
+        return next((code for code in [*worst.values(), *codes] if code), 0)
+
+    def _request(self, node: int, shared: bool, address: str, port: int) -> dict[str, Any]:
+        spec, host = self._spec, self._spec.placement.hosts[node]
+        own = {NODE: str(node), HEAD: address, PORT: str(port), RANKS: str(len(host.devices))}
+        if not shared:
+            own[spec.folder] = "{folder}"
+
+        def here(text: str) -> str:
+            for name, value in own.items():
+                text = text.replace(name, value)
+            return text
+
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(d.index for d in host.devices)} if spec.visible else {}
+        variables = {**allowed(), **visible, **{name: here(value) for name, value in spec.variables.items()}}
+        files = {} if shared else {here(name): here(content) for name, content in spec.files.items()}
+        command = {
+            "name": host.name,
+            "log": f"node-{node}.log",
+            "command": [here(word) for word in spec.words],
+            "environment": {},
+            "cwd": spec.cwd,
+        }
+        return {
+            "folder": spec.folder,
+            "shared": False,  # what they print is sent in any case
+            "files": files,
+            "environment": variables,
+            "meet": address,
+            "processes": [command],
+        }
+
+    def _watched(self, asked: list[int]) -> dict[str, dict[str, Any]]:
+        ended: dict[str, dict[str, Any]] = {}
+        waiting, told = list(self._agents), False
+        until = failed_at = float("inf")
+        while waiting and time.monotonic() < until:
+            for agent in waiting:
+                ended |= heard([agent], "ended", 0.0, lambda: False, lambda m, host=agent.host: self._kept(host, m))
+                bad = agent.lost or any(ended.get(agent.host, {}).get("codes", {}).values())
+                if bad and not self._worst:
+                    self._worst, failed_at = agent.host, time.monotonic()
+            waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
+            if not told and (asked or time.monotonic() > failed_at + _OTHERS_S):
+                told, until = True, time.monotonic() + _ENDING_S + self._spec.grace_s
+                for agent in waiting:
+                    agent.say({"stop": self._spec.grace_s if asked else 0.0})
+        return ended
+
+    def _kept(self, host: str, message: dict[str, Any]) -> None:
+        data, name = base64.b64decode(message.get("data", "")), Path(message.get("file", "")).name
+        if not name:
+            return
+        if name.startswith("node-"):
+            self._tails[host] = (self._tails[host] + data)[-_TAIL:]
+            if host == self._first and self._worst in ("", host):
+                _out(data)
+                return
+        with open(self._folder / name, "ab") as file:
+            file.write(data)
+
+    def _any_lost(self) -> bool:
+        lost = [agent for agent in self._agents if agent.lost]
+        if lost:
+            (self._folder / LOST).write_text(f"{lost[0].host}\t{lost[0].lost}")
+            _out(f"\na host failed: {lost[0].lost}\n".encode())
+        return bool(lost)
+
+
+def _out(data: bytes) -> None:
+    while data:
+        data = data[os.write(1, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

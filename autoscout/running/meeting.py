@@ -1,0 +1,47 @@
+"""Where the ranks of several hosts meet, and what of our environment they are given."""
+
+import os
+from collections.abc import Callable
+
+from autoscout.running.node_agents import NodeAgent, wait_for
+
+_ASK_S = 60.0
+# Of our environment what ranks on another host get too; everything else there is that host's own.
+ALLOWED = (
+    *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
+    *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),
+)
+
+
+def allowed() -> dict[str, str]:
+    """Of our environment what goes to other hosts."""
+    return {name: value for name, value in os.environ.items() if name.startswith(ALLOWED)}
+
+
+def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Callable[[], bool]) -> tuple[str, int]:
+    """An address of the first host that all others reach, and a port there. ("", 0) where there is none: then who does
+    not reach it is lost. `known`: addresses by hosts, kept for the next time."""
+    first, others = agents[0], agents[1:]
+    key = tuple(agent.host for agent in agents)
+    if key not in known:
+        first.say({"meet": True})
+        meet = wait_for([first], "meet", _ASK_S, stopping).get(first.host)
+        if meet is None:
+            return "", 0
+        for agent in others:
+            agent.say({"reach": meet})
+        reached = wait_for(others, "reach", _ASK_S, stopping)
+        common = [a for a in meet["addresses"] if all(a in found for found in reached.values())]
+        if not common or len(reached) < len(others):
+            silent = next((agent for agent in others if not reached.get(agent.host)), None)
+            if silent is not None and not silent.lost:
+                tried = ", ".join(meet["addresses"])
+                silent.lost = (
+                    f"{silent.host}: reaches no address of {first.host} ({tried}); open the network between them "
+                    f"for any port, or name hosts by the addresses of a network that they share"
+                )
+            return "", 0
+        known[key] = common[0]
+    first.say({"port": True})
+    port = wait_for([first], "port", _ASK_S, stopping).get(first.host)
+    return known[key], int(port or 0)

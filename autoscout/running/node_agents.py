@@ -1,0 +1,216 @@
+"""The agents of an experiment's hosts (worker/agent.py), as the controller sees them: started, asked, heard, ended.
+
+They need nothing on their hosts but the interpreter that the ranks have: our scripts are sent along. They end when we
+do, whatever ends us, because their stdin closes then.
+"""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import select
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from autoscout.cluster.reach import Way, on_host, refusal
+from autoscout.running import processes, results
+
+_ROOT = processes.WORKER.parents[2]  # of what is sent; scripts find each other by their places below it
+_BEAT_S = 2.0
+_START_S = 120.0
+_LOST_S = 30.0  # without a word from a node
+_TICK_S = 0.05
+_PIECE = 2**18
+_UNPACK = """import io, json, os, sys, tempfile, zipfile
+def take(n):
+    b = b""
+    while len(b) < n:
+        p = os.read(0, n - len(b))
+        if not p: sys.exit(1)
+        b += p
+    return b
+try:
+    home = tempfile.mkdtemp(prefix="autoscout-")
+    zipfile.ZipFile(io.BytesIO(take(int(take(10))))).extractall(home)
+except OSError as e:
+    print(json.dumps({"problem": f"{tempfile.gettempdir()}: {e.strerror}"}), flush=True)
+    sys.exit(1)
+sys.path.insert(0, home + "/autoscout/running/worker")
+import agent
+agent.main(home)
+"""
+
+
+def packed(folders: Iterable[Path]) -> bytes:
+    """The scripts of these folders, as the agents unpack them."""
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
+        for folder in dict.fromkeys([processes.WORKER, *folders]):
+            for path in sorted(folder.rglob("*.py")):
+                archive.write(path, _place(path))
+    said = into.getvalue()
+    return f"{len(said):010d}".encode() + said
+
+
+def sent(path: Path) -> str:
+    """Where one of the packed scripts lies on a node."""
+    return f"{{agent}}/{_place(path)}"
+
+
+def _place(path: Path) -> Path:
+    """In the archive; a target of another package has a place of its own."""
+    return path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path("other", path.parent.name, path.name)
+
+
+class NodeAgent:
+    """One host's. `lost`: "" or why nothing can be expected of it any more."""
+
+    def __init__(self, way: Way, host: str, python: list[str], archive: bytes) -> None:
+        self.host, self.lost = host, ""
+        self.hello: dict[str, Any] = {}
+        self._buffer = b""
+        self._heard = time.monotonic()
+        with results.writing("temporary files"):
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
+        self._process = subprocess.Popen(
+            processes.leashed(on_host(way, host, [*python, "-u", "-c", _UNPACK])),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self.out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self.out, False)
+        os.set_blocking(self._in, False)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, 2**20)
+        self._unsent = bytearray(archive)
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._live, daemon=True).start()
+
+    def say(self, message: dict[str, Any]) -> None:
+        with self._writing:
+            self._unsent += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def heard(self) -> list[dict[str, Any]]:
+        """What it has said since; never waits."""
+        try:
+            while said := os.read(self.out, _PIECE):
+                self._buffer += said
+                self._heard = time.monotonic()
+            self._gone()
+        except BlockingIOError:
+            if self.hello and time.monotonic() > self._heard + _LOST_S and not self.lost:
+                self.lost = f"{self.host}: nothing was heard of it for {_LOST_S:.0f} s; its network, or it, is down"
+        *lines, self._buffer = self._buffer.split(b"\n")
+        found = []
+        for line in filter(None, lines):
+            try:
+                found.append(json.loads(line))
+            except ValueError:  # what a login shell prints
+                continue
+        for message in found:
+            if "hello" in message:
+                self.hello = {**message["hello"], "heard": time.time()}
+            elif "problem" in message:
+                self.lost = (
+                    self.lost
+                    or f"{self.host}: cannot write there ({message['problem']}); make room, or set TMPDIR there"
+                )
+        return found
+
+    def end(self) -> None:
+        """Ends it, and all that it has started."""
+        self._closed.set()
+        with self._writing:
+            if self._process.stdin is not None and not self._process.stdin.closed:
+                self._process.stdin.close()
+        processes.exited(self._process, 5.0)
+        processes.end(self._process, 0.0)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def _live(self) -> None:
+        """Says that we are there, also while nobody asks it anything."""
+        while not self._closed.wait(_BEAT_S if not self._unsent else _TICK_S):
+            with self._writing:
+                if not self._unsent:
+                    self._unsent += b"\n"
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._writing, contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError, OSError):
+            while self._unsent and not self._closed.is_set():
+                del self._unsent[: os.write(self._in, self._unsent[:_PIECE])]
+
+    def _gone(self) -> None:
+        if self.lost:
+            return
+        processes.exited(self._process, 2.0)
+        code = self._process.poll()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip()
+        last = said.splitlines()[-1][:200] if said else ""
+        if not self.hello:
+            why = refusal(self.host, said) or "its interpreter does not start there; check launch.python on that host"
+            self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
+            return
+        why = [
+            f"its agent ended in the middle (exit code {code})",
+            refusal(self.host, said),
+            last and f"it said: {last}",
+        ]
+        self.lost = f"{self.host}: {'; '.join(filter(None, why))}"
+
+
+def heard(
+    agents: Iterable[NodeAgent],
+    word: str,
+    within_s: float,
+    stopping: Callable[[], bool],
+    also: Callable[[dict[str, Any]], None] = lambda message: None,
+) -> dict[str, Any]:
+    """What each says under this word, by host; without those that were lost meanwhile, or say nothing in time. `also`
+    hears everything else."""
+    waiting = [agent for agent in agents if not agent.lost]
+    found: dict[str, Any] = {}
+    until = time.monotonic() + within_s
+    while waiting:
+        select.select([agent.out for agent in waiting], [], [], _TICK_S)
+        for agent in waiting:
+            for message in agent.heard():
+                if word in message:
+                    found[agent.host] = message[word]
+                else:
+                    also(message)
+        waiting = [agent for agent in waiting if agent.host not in found and not agent.lost]
+        if stopping() or time.monotonic() > until:
+            break
+    return found
+
+
+def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any]:
+    """As `heard`; who says nothing in time is lost."""
+    asked = list(agents)
+    found = heard(asked, word, limit_s, stopping)
+    for agent in asked:
+        if agent.host not in found and not agent.lost and not stopping():
+            agent.lost = f"{agent.host}: did not answer within {limit_s:.0f} s"
+    return found
+
+
+def started(agents: Iterable[NodeAgent], stopping: Callable[[], bool]) -> None:
+    """Waits until each has said what it is, or was lost."""
+    wait_for([agent for agent in agents if not agent.hello and not agent.lost], "hello", _START_S, stopping)

@@ -1,0 +1,331 @@
+"""An experiment over several hosts: an agent on each starts its ranks, and they meet at an address of the first.
+
+Hosts, and ranks on each, are a placement's. Where the experiment's folder is not the same file system on a host, it is
+given what the ranks read and brings back what they leave.
+"""
+
+import base64
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoscout.cluster.choosing import Choose, way_to
+from autoscout.cluster.devices import SEPARATOR, device_kind
+from autoscout.cluster.placement import Host, Placement
+from autoscout.running import interpreter, processes, results
+from autoscout.running.meeting import allowed, met
+from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
+from autoscout.running.outcome import Outcome
+from autoscout.running.roster import Roster
+from kb.records import AutoscoutError, Job
+
+_START_LIMIT_S = 300.0  # imports, on a busy machine
+_LOOK_S = 60.0
+_OTHERS_S = 1.0  # after one host's ranks have failed, for the others to say what they saw
+_ENDING_S = 20.0
+_SKEW_S = 30.0  # between two clocks
+_ROOM_GIB = 0.5
+
+
+class OverHosts:
+    """A launcher (interfaces.Launcher). One experiment at a time. Errors of all: AutoscoutError when no hosts are left.
+
+    `warm`: ranks are forked from a process on each host that has imported what they need.
+    """
+
+    unfit = False
+
+    def __init__(self, job: Job, worker: Path, choose: Choose, warm: bool, variables: Mapping[str, str]) -> None:
+        """`worker`: the script that is a rank; `variables`: the environment of its imports."""
+        self._job, self._worker, self._warm = job, worker, warm
+        self._roster = Roster(choose)
+        self._variables = {name: value for name, value in variables.items() if name != "GLOO_SOCKET_IFNAME"}
+        self._python = interpreter.target_python(job)
+        self._archive = packed([worker.parent])
+        self._agents: dict[str, NodeAgent] = {}
+        self._ready: set[str] = set()
+        self._meeting: dict[tuple[str, ...], str] = {}
+        self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
+        self._said: dict[str, dict[str, str]] = {}  # by host: what its interpreter is
+
+    # ---- what there is --------------------------------------------------------------------------------------------
+
+    def probe(self, script: Path, files: list[Path]) -> dict[str, str]:
+        """What a probe of the interpreter (environment.describe) says on all hosts together. `files`: of the job, which
+        have to be the same on all.
+
+        Errors: AutoscoutError (exit 2) for a host that cannot be used, or differs from the first.
+        """
+        hosts = self._roster.chosen(self._job.devices).hosts
+        agents = self._begun(hosts, lambda: False)
+        if lost := next((agent.lost for agent in agents if agent.lost), ""):
+            raise AutoscoutError(lost, 2)
+        command = ["{python}", sent(script), device_kind(self._job)]
+        looked = self._looked(agents, Path("/"), {"probe": command}, files)
+        if lost := next((agent.lost for agent in agents if agent.lost), ""):
+            raise AutoscoutError(lost, 2)
+        for agent in agents:
+            self._said[agent.host] = _parsed(agent.host, looked[agent.host]["said"]["probe"])
+        first = hosts[0].name
+        for agent in agents:
+            if other := _other_file(looked[first]["files"], looked[agent.host]["files"]):
+                raise AutoscoutError(
+                    f"{agent.host}: {other} is not there, or another one than on {first}; copy it there, or keep it in "
+                    f"a folder that the hosts share",
+                    2,
+                )
+            if problem := unfit_for(agent, looked[agent.host]):
+                raise AutoscoutError(problem, 2)
+        for host, said in self._said.items():
+            if differs := _differs(self._said[first], said):
+                name, here, there = differs
+                raise AutoscoutError(
+                    f"{host}: has {name} {there or 'not at all'}, and {first} has {here or 'none'}; ranks of one "
+                    f"experiment need the same: install it there, or name an interpreter in launch.python that is the "
+                    f"same on all hosts",
+                    2,
+                )
+        return _together([(len(host.devices), self._said[host.name]) for host in hosts])
+
+    def on(self, placement: Placement) -> None:
+        """Where the next runs are; the first hosts that do not fail by default."""
+        self._roster.placement = placement
+
+    def start(self, stopping: Callable[[], bool]) -> None:
+        """Agents on the hosts that would be used now, and what their ranks import."""
+        agents = self._begun(self._roster.chosen(self._job.devices).hosts, stopping)
+        if self._warm:
+            self._warmed([agent for agent in agents if not agent.lost], stopping)
+
+    def close(self) -> None:
+        """Ends the agents, and what they run."""
+        for agent in self._agents.values():
+            agent.end()
+        self._agents.clear()
+        self._ready.clear()
+
+    # ---- an experiment --------------------------------------------------------------------------------------------
+
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+        placement = self._roster.chosen(ranks)
+        agents = self._begun(placement.hosts, stopping)
+        if self._warm:
+            self._warmed(agents, stopping)
+        if stopping():
+            return Outcome(stopped=True)
+        token = experiment.with_name(self._token)
+        with results.writing(token):
+            token.touch()
+        looked = self._looked(agents, experiment.parent, {})
+        token.unlink(missing_ok=True)
+        address, port = met(agents, self._meeting, stopping)
+        if lost := self._lost(agents):
+            return Outcome(lost=lost)
+        for agent in agents:
+            if problem := unfit_for(agent, looked[agent.host]):
+                return Outcome(lost=self._roster.note(agent.host, problem))
+        for node, agent in enumerate(agents):
+            shared = looked[agent.host]["shared"]
+            agent.say({"run": self._request(experiment, placement, node, address, port, timeout_s, shared)})
+        return self._watched(agents, placement, experiment.parent, timeout_s, stopping)
+
+    def _request(
+        self,
+        experiment: Path,
+        placement: Placement,
+        node: int,
+        address: str,
+        port: int,
+        timeout_s: float,
+        shared: bool,
+    ) -> dict[str, Any]:
+        folder, devices = str(experiment.parent.resolve()), placement.hosts[node].devices
+        start, world, own = placement.first_rank(node), placement.ranks, len(devices)
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(device.index for device in devices)}
+        visible = {} if device_kind(self._job) == "cpu" else visible
+        common = {**allowed(), **self._variables, **visible, "LOCAL_WORLD_SIZE": str(own)}
+        asked: dict[str, Any] = {
+            "folder": folder,
+            "shared": shared,
+            "files": {} if shared else {experiment.name: experiment.read_text()},
+            "environment": common,
+            "meet": address,
+        }
+        path = f"{{folder}}/{experiment.name}"
+        if self._warm:
+            meeting = {"first": start, "world": world, "address": address, "port": port}
+            asked["warm"] = {"experiment": path, "ranks": own, "timeout_s": timeout_s, **meeting}
+            return asked
+        asked["processes"] = [
+            {
+                "name": str(start + local),
+                "log": f"rank-{start + local}.log",
+                "command": ["{python}", sent(self._worker), path, "--leash"],
+                "environment": {
+                    "RANK": str(start + local),
+                    "LOCAL_RANK": str(local),
+                    "WORLD_SIZE": str(world),
+                    "MASTER_ADDR": address,
+                    "MASTER_PORT": str(port),
+                },
+            }
+            for local in range(own)
+        ]
+        return asked
+
+    def _watched(
+        self,
+        agents: list[NodeAgent],
+        placement: Placement,
+        folder: Path,
+        timeout_s: float,
+        stopping: Callable[[], bool],
+    ) -> Outcome:
+        ended: dict[str, dict[str, Any]] = {}
+        began, failed_at, told, timed_out = time.monotonic(), math.inf, math.inf, False
+
+        def over() -> bool:
+            """Whether nothing more is waited for; ends the others when one has failed, or it is late."""
+            nonlocal failed_at, told, timed_out
+            now = time.monotonic()
+            if any(agent.lost for agent in agents) or any(map(_failed, ended.values())):
+                failed_at = min(failed_at, now)
+            late = now > began + timeout_s
+            if told == math.inf and (now > failed_at + _OTHERS_S or late or stopping()):
+                timed_out = late and failed_at == math.inf and not stopping()
+                told = now
+                for agent in agents:
+                    if agent.host not in ended and not agent.lost:
+                        agent.say({"stop": 0.0})
+            return now > told + _ENDING_S
+
+        waiting = list(agents)
+        while waiting and not over():
+            ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
+            waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
+        for agent in waiting:
+            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when they were told to"
+        stopped = stopping() and any(one["stopped"] for one in ended.values())
+        lost = "" if stopped else self._lost(agents)
+        codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
+        names = [host.name for host in placement.hosts for _ in host.devices]
+        problem = next((f"{host}: {one['problem']}" for host, one in ended.items() if one["problem"]), "")
+        return Outcome(
+            codes=codes,
+            timed_out=timed_out,
+            stopped=stopped,
+            launcher_code=0,
+            lost=lost or (self._roster.note(problem.partition(":")[0], problem) if problem and not stopped else ""),
+            hosts=dict(enumerate(names)),
+            oom_kills=sum(one["oom_kills"] for one in ended.values()),
+        )
+
+    # ---- hosts ----------------------------------------------------------------------------------------------------
+
+    def _begun(self, hosts: Sequence[Host], stopping: Callable[[], bool]) -> list[NodeAgent]:
+        """Their agents, those that were lost started anew."""
+        for name in (host.name for host in hosts):
+            agent = self._agents.get(name)
+            if agent is not None:
+                agent.heard()
+            if agent is None or agent.lost:
+                if agent is not None:
+                    agent.end()
+                self._ready.discard(name)
+                way = way_to(self._job.cluster.hosts, name)
+                self._agents[name] = NodeAgent(way, name, self._python, self._archive)
+        found = [self._agents[host.name] for host in hosts]
+        started(found, stopping)
+        return found
+
+    def _warmed(self, agents: list[NodeAgent], stopping: Callable[[], bool]) -> None:
+        cold = [agent for agent in agents if agent.host not in self._ready and not agent.lost]
+        zygote = ["{python}", sent(processes.WORKER / "zygote.py"), sent(self._worker), json.dumps(self._variables)]
+        for agent in cold:
+            agent.say({"warm": [*zygote, device_kind(self._job)], "environment": {**allowed(), **self._variables}})
+        for host, ready in wait_for(cold, "warm", _START_LIMIT_S, stopping).items():
+            if ready:
+                self._ready.add(host)
+            else:
+                self._agents[host].lost = f"{host}: the target's packages cannot be imported there"
+
+    def _looked(
+        self, agents: list[NodeAgent], folder: Path, commands: dict[str, list[str]], files: Sequence[Path] = ()
+    ) -> dict[str, Any]:
+        """What each host says of its disk, of these files and commands, and whether it shares the folder."""
+        asked = {"folder": str(folder.resolve()), "token": self._token, "files": [str(path) for path in files]}
+        for agent in agents:
+            agent.say({"look": {**asked, "commands": commands, "limit_s": _LOOK_S}})
+        return wait_for(agents, "looked", _LOOK_S, lambda: False)
+
+    def _lost(self, agents: list[NodeAgent]) -> str:
+        """ "" or what happened to hosts, which is noted."""
+        return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
+
+
+def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
+    """ "" or why an experiment would not do on a host."""
+    skew = agent.hello["time"] - agent.hello["heard"]
+    if abs(skew) > _SKEW_S:
+        how = "ahead of" if skew > 0 else "behind"
+        return (
+            f"{agent.host}: its clock is {abs(skew):,.0f} s {how} ours, so times and files do not compare; set it "
+            f"there (`chronyc makestep`)"
+        )
+    if looked.get("free_gib", math.inf) < _ROOM_GIB:
+        return f"{agent.host}: {looked['free_gib']:.2f} GiB are left on its disk; make room there"
+    return ""
+
+
+def _failed(ended: dict[str, Any]) -> bool:
+    return any(ended["codes"].values()) or bool(ended["problem"] or ended["stopped"])
+
+
+def _kept(folder: Path, message: dict[str, Any]) -> None:
+    """Writes a piece of a file that a host brings back."""
+    if "file" in message:
+        path = folder / Path(message["file"]).name
+        with results.writing(path), open(path, "ab") as file:
+            file.write(base64.b64decode(message["data"]))
+
+
+def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
+    """ "" or a file that is another one there."""
+    return next((name for name, content in first.items() if other[name] != content), "")
+
+
+def _parsed(host: str, said: str) -> dict[str, str]:
+    try:
+        found = json.loads(said)
+        assert isinstance(found, dict)
+    except (ValueError, AssertionError):
+        raise AutoscoutError(f"{host}: its interpreter does not say what it is (it said {said[-200:]!r})", 2) from None
+    return {str(name): str(value) for name, value in found.items()}
+
+
+_ADDED = ("gpus", "gpu_memory_gib")
+_MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
+
+
+def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, str] | None:
+    """(what, on the first, on the other) of versions that are not the same."""
+    for name in dict.fromkeys([*first, *other]):
+        if name not in _MAY_DIFFER and first.get(name) != other.get(name):
+            return name, first.get(name, ""), other.get(name, "")
+    return None
+
+
+def _together(said: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
+    """Of all hosts: the versions of the first, all devices, and how many ranks each has."""
+    found = dict(said[0][1])
+    for name in _ADDED:
+        if name in found:
+            found[name] = SEPARATOR.join(one[name] for _, one in said if one.get(name))
+    found["device"] = " + ".join(sorted({one["device"] for _, one in said}))
+    found["devices"] = str(sum(int(one["devices"]) for _, one in said))
+    found["hosts"] = " + ".join(str(devices) for devices, _ in said)
+    return found

@@ -1,0 +1,45 @@
+"""Which hosts experiments run on, and which of them have failed."""
+
+import contextlib
+
+from autoscout.cluster.choosing import Choose, first
+from autoscout.cluster.placement import Placement
+from kb.records import AutoscoutError
+
+_DRAINED = 2  # failures after which a host is not used any more
+
+
+class Roster:
+    """`placement`: where the next experiments run; None: on the first hosts that have not failed."""
+
+    def __init__(self, choose: Choose) -> None:
+        self.placement: Placement | None = None
+        self._choose = choose
+        self._failures: dict[str, list[str]] = {}
+
+    @property
+    def drained(self) -> list[str]:
+        """Hosts that failed too often to be used again."""
+        return [host for host, failures in self._failures.items() if len(failures) >= _DRAINED]
+
+    def chosen(self, ranks: int) -> Placement:
+        """Errors: AutoscoutError when too few hosts are left."""
+        if self.placement is not None:
+            return first(self.placement, ranks)
+        drained = frozenset(self.drained)
+        with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
+            return self._choose(ranks, frozenset(self._failures))
+        try:
+            return self._choose(ranks, drained)
+        except AutoscoutError as error:
+            if not drained:
+                raise
+            said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
+            raise AutoscoutError(f"{error}; {said}") from error
+
+    def note(self, host: str, said: str) -> str:
+        """A failure of a host, as it is told."""
+        self._failures.setdefault(host, []).append(said)
+        if len(self._failures[host]) < _DRAINED:
+            return said
+        return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more"

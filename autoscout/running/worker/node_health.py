@@ -1,0 +1,68 @@
+"""What is to be known of a node before anything is measured on it, as one JSON line. Needs nothing but Python.
+
+`gpus`: of each its index, name, GiB that are used and there, uncorrected ECC errors, clocks now and at most, why it is
+throttled; `lost`: lines in which the driver speaks of GPUs that it lost; `xid`: of the kernel's last such lines.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+_FIELDS = (
+    "index,name,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,clocks.sm,clocks.max.sm,"
+    "clocks_throttle_reasons.active"
+)
+_LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
+
+
+def main() -> None:
+    found = {
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "memory_free_gib": _memory(),
+        "shm_free_gib": shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0,
+        **_gpus(_said(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"])),
+        "xid": [line for line in _said(["dmesg"]).splitlines() if "NVRM: Xid" in line][-3:],
+        "links": _said(["nvidia-smi", "topo", "-m"])[:4000],
+    }
+    print(json.dumps(found))
+
+
+def _gpus(table: str) -> dict:
+    gpus = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 8 and cells[0].isdigit():
+            used, total, ecc, clock, most = (_number(cell) for cell in cells[2:7])
+            gib = [None if mib is None else mib / 1024 for mib in (used, total)]
+            gpus.append([int(cells[0]), cells[1], *gib, ecc, clock, most, cells[7]])
+    names = ("index", "name", "used_gib", "total_gib", "ecc", "clock_mhz", "most_mhz", "throttled")
+    return {
+        "gpus": [dict(zip(names, gpu, strict=True)) for gpu in gpus],
+        "lost": [line.strip() for line in table.splitlines() if _LOST.search(line)],
+    }
+
+
+def _number(cell: str) -> "float | None":
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _memory() -> float:
+    with open("/proc/meminfo") as file:
+        return next((int(line.split()[1]) / 2**20 for line in file if line.startswith("MemAvailable")), 0.0)
+
+
+def _said(words: "list[str]") -> str:
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A launch over several nodes for what starts it there: a host file, a Kubernetes JobSet, a Ray cluster.
+
+Nodes, devices and ranks are those that were measured, in their order, also where they are uneven.
+"""
+
+import json
+
+from autoscout.running.torchrun import MEETING_PORT
+from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines
+from kb.records import AutoscoutError
+
+
+def hostfile(launch: Launch) -> str:
+    """As DeepSpeed and MPI read it: a host and its slots a line, the first one leads."""
+    names = launch.hosts or [f"node{i}" for i in range(1, launch.nodes + 1)]
+    yours = "" if launch.hosts else "the names of your hosts"
+    lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
+    run = torchrun(launch, '"$RANKS"', ["--node-rank", '"$NODE"', *meeting('"$HEAD"')]) if launch.ranks else ""
+    what = ["on each, with HEAD, NODE and its RANKS:", *run.splitlines()] if run else program_lines(launch).splitlines()
+    return "\n".join([*comments(launch.name, launch.evidence, yours, *what), *lines]) + "\n"
+
+
+def jobset(launch: Launch) -> str:
+    """One replicated job for every group of nodes that are alike, one pod a node. The image is the person's own."""
+    name = "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
+    lines = [
+        *heading(launch),
+        *comments("the image is yours; needs the JobSet controller (jobset.sigs.k8s.io)"),
+        "apiVersion: jobset.x-k8s.io/v1alpha2",
+        "kind: JobSet",
+        f"metadata: {{ name: {name} }}",
+        "spec:",
+        "  failurePolicy: { maxRestarts: 0 }",
+        f"  network: {{ enableDNSHostnames: true, subdomain: {name} }}",
+        "  replicatedJobs:",
+    ]
+    start = 0
+    for group, (nodes, count, kind) in enumerate(groups_of(launch)):
+        node = f"$(({start} + JOB_COMPLETION_INDEX))"
+        ranks = launch.ranks[start] if launch.ranks else 0
+        run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(f"{name}-nodes0-0-0.{name}")])
+        script = "\n".join([*exports(launch), f"exec {run if launch.ranks else program_lines(launch)}"])
+        lines += [
+            f"    - name: nodes{group}",
+            "      template:",
+            "        spec:",
+            f"          parallelism: {nodes}",
+            f"          completions: {nodes}",
+            "          completionMode: Indexed",
+            "          backoffLimit: 0",
+            "          template:",
+            "            spec:",
+            "              restartPolicy: Never",
+            *([f"              # on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),
+            "              containers:",
+            "                - name: run",
+            f"                  image: {json.dumps(launch.image or 'IMAGE')}",
+            '                  command: ["bash", "-c"]',
+            f"                  args: [{json.dumps(script)}]",
+            *([_limits(count)] if launch.on_gpus else []),
+            "                  volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
+            "              volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+        ]
+        start += nodes
+    return "\n".join(lines) + "\n"
+
+
+def _limits(count: int) -> str:
+    return f'                  resources: {{ limits: {{ "nvidia.com/gpu": {count} }} }}'
+
+
+def ray(launch: Launch) -> str:
+    """A script for `ray job submit` or a driver: one bundle and one task a node, each starts its node's ranks.
+
+    Errors: AutoscoutError (exit 2) for a program that starts its own processes."""
+    if not launch.ranks:
+        raise AutoscoutError("--format ray: this program starts its own processes; use --format command", 2)
+    run = torchrun(launch, "$RANKS", ["--node-rank", "$NODE", *meeting("$HEAD")])
+    script = "\n".join([*exports(launch), f"exec {run}"])
+    unit = "GPU" if launch.on_gpus else "CPU"
+    lines = [
+        *heading(launch),
+        "import os",
+        "import subprocess",
+        "",
+        "import ray",
+        "from ray.util.placement_group import placement_group",
+        "from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy",
+        "",
+        f"RANKS = {launch.ranks}  # of each node",
+        f"SCRIPT = {json.dumps(script)}",
+        "",
+        "",
+        "@ray.remote(max_retries=0, num_cpus=0)",
+        "def address():",
+        "    return ray.util.get_node_ip_address()",
+        "",
+        "",
+        "@ray.remote(max_retries=0)",
+        "def node(number, head):",
+        "    os.setpriority(os.PRIO_PROCESS, 0, 0) if os.geteuid() == 0 else None  # Ray's workers are niced",
+        '    mine = {**os.environ, "NODE": str(number), "HEAD": head, "RANKS": str(RANKS[number])}',
+        '    subprocess.run(["bash", "-c", SCRIPT], env=mine, check=True)',
+        "",
+        "",
+        'ray.init(address="auto")',
+        f'group = placement_group([{{"{unit}": count}} for count in RANKS], strategy="STRICT_SPREAD")',
+        "if not group.wait(600):",
+        f'    raise SystemExit(f"the cluster has no nodes with {{RANKS}} {unit}s now; `ray status` says what it has")',
+        "at = [PlacementGroupSchedulingStrategy(group, index) for index in range(len(RANKS))]",
+        "head = ray.get(address.options(scheduling_strategy=at[0]).remote())",
+        f"options = [{{'num_{unit.lower()}s': count, 'scheduling_strategy': at[i]}} for i, count in enumerate(RANKS)]",
+        "ray.get([node.options(**options[i]).remote(i, head) for i in range(len(RANKS))])",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
+    """`ranks`: of this node, as a shell's word."""
+    head = ["torchrun", "--nproc-per-node", ranks, "--nnodes", str(launch.nodes), *more]
+    return " ".join(head) + " " + program_lines(launch)
+
+
+def meeting(head: str) -> list[str]:
+    return ["--master-addr", head, "--master-port", str(MEETING_PORT)]

@@ -1,0 +1,167 @@
+"""Experiments of one session side by side: each on its own devices, in its own thread, by its own profiler.
+
+What they are and what comes of them is decided in the session's thread alone (engine.py), which waits here.
+"""
+
+import os
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from autoscout.cluster.choosing import reached
+from autoscout.cluster.devices import device_kind
+from autoscout.cluster.placement import Device, Host, Placement
+from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.running.interfaces import Profiler
+from autoscout.running.outcome import HOST_LOST
+from autoscout.targets.jobs import profiler_of
+from kb.records import AutoscoutError, Job, Measurement
+
+_DRAINED = 2  # runs that lost a host, after which it is not used any more
+Run = Callable[[Profiler], Measurement]
+
+
+def hosts_of(job: Job) -> list[Host]:
+    """Where a session's experiments may run. CPU ranks of one host disturb those beside them, unless the job says that
+    several experiments fit there. Errors: AutoscoutError (exit 2), as of choosing.reached."""
+    several = job.cluster.together > 1
+    if not job.cluster.hosts:  # so often the devices of one experiment, whose launcher chooses them itself
+        count = job.devices * max(1, job.cluster.together)
+        return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
+    group = "cpu" if device_kind(job) == "cpu" and not several else ""
+    return [
+        Host(h.name, tuple(Device(d.index, group=group) for d in h.devices), h.address) for h in reached(job.cluster)
+    ]
+
+
+class Lanes:
+    """Errors of all methods: AutoscoutError, also those of a profiler."""
+
+    def __init__(self, job: Job, first: Profiler) -> None:
+        self.job = job
+        self.scheduler = Scheduler(hosts_of(job))
+        self._request = tuple(Part("", node.count) for node in job.cluster.nodes)
+        if lacking := self.scheduler.lacking(self._request):
+            raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
+        self._profilers = [first]  # the session's closes it
+        self._idle: list[Profiler] = [first]
+        self._ended: queue.SimpleQueue[tuple[int, Measurement | BaseException]] = queue.SimpleQueue()
+        self._running: dict[int, Profiler] = {}
+        self._failures: Counter[str] = Counter()
+        self.most = self._most()
+
+    @property
+    def decision(self) -> str:
+        """How many experiments go side by side, and why, for who watches."""
+        hosts = len(self.scheduler.hosts)
+        if not self.job.cluster.hosts or self.job.cluster.together:
+            why = f"cluster.together = {self.job.cluster.together}"
+        elif any(device.group for host in self.scheduler.hosts for device in host.devices):
+            why = "CPU ranks of one host disturb each other; cluster.together says otherwise"
+        else:
+            why = "on devices of their own; cluster.together says how many at most"
+        return f"{self.most} experiments at once on {hosts} {'host' if hosts == 1 else 'hosts'} ({why})"
+
+    @property
+    def running(self) -> list[int]:
+        """Numbers of the experiments."""
+        return sorted(self._running)
+
+    def reserve(self) -> Placement | None:
+        """Devices for one more experiment, given to `run` or `give_back`; None where there is no room now."""
+        if len(self._running) >= self.most:
+            return None
+        self.scheduler.submit("next", self._request, self.job.launch.timeout_s)
+        if not self.scheduler.start(0.0):
+            self.scheduler.withdraw("next")
+            return None
+        return self._as_asked(self.scheduler.running["next"].placement)
+
+    def give_back(self) -> None:
+        self.scheduler.end("next")
+
+    def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
+        """Starts what was reserved for; `prepare` is done before this returns, `run` after."""
+        self.scheduler.end("next")
+        self.scheduler.restore(str(number), self._request, placement, self.job.launch.timeout_s, 0.0)
+        if not self._idle:
+            self._profilers.append(profiler_of(self.job))
+            self._idle.append(self._profilers[-1])
+        profiler = self._running[number] = self._idle.pop(0)
+        prepare(profiler)
+
+        def work() -> None:
+            try:
+                self._ended.put((number, run(profiler)))
+            except BaseException as error:
+                self._ended.put((number, error))
+
+        threading.Thread(target=work, name=f"experiment {number}", daemon=True).start()
+
+    def wait(self) -> tuple[int, Measurement]:
+        """The next that ends."""
+        number, found = self._ended.get()
+        self._idle.insert(0, self._running.pop(number))
+        ran = self.scheduler.running.get(str(number))
+        self.scheduler.end(str(number))
+        if isinstance(found, BaseException):
+            raise found
+        if ran is not None and HOST_LOST in found.conditions:
+            self._blame(ran.placement, found.evidence)
+        return number, found
+
+    def interrupt(self) -> None:
+        for profiler in list(self._running.values()):
+            profiler.interrupt()
+
+    def close(self) -> None:
+        """Ends what still runs, and every process that is held."""
+        while self._running:
+            self.interrupt()
+            try:
+                self.wait()
+            except Exception:
+                continue
+        for profiler in self._profilers[1:]:
+            profiler.close()
+
+    def _most(self) -> int:
+        """How many fit at once."""
+        count = 0
+        while self.job.cluster.together == 0 or count < self.job.cluster.together:
+            self.scheduler.submit(f"try {count}", self._request, 1.0)
+            if not self.scheduler.start(0.0):
+                self.scheduler.withdraw(f"try {count}")
+                break
+            count += 1
+        for name in list(self.scheduler.running):
+            self.scheduler.end(name)
+        return count
+
+    def _blame(self, placement: Placement, evidence: str) -> None:
+        """A host that was lost twice gets nothing more, as long as there are others."""
+        names = [host.name for host in placement.hosts]
+        for name in names if len(names) == 1 else [name for name in names if name in evidence]:
+            self._failures[name] += 1
+            if self._failures[name] == _DRAINED:
+                for other in self.scheduler.lose(name):  # what still runs there ends by itself
+                    self.scheduler.withdraw(other)
+                if self.scheduler.lacking(self._request):
+                    raise AutoscoutError(
+                        f"{name} was lost {_DRAINED} times and is not used any more, and without it an experiment does "
+                        f"not fit: {evidence}"
+                    )
+
+    def _as_asked(self, placement: Placement) -> Placement:
+        """With the kinds of the job's nodes, where each has a host."""
+        nodes = self.job.cluster.nodes
+        kinds = [node.device for node in nodes]
+        if len(nodes) != len(placement.hosts):
+            kinds = [nodes[0].device if len(set(kinds)) == 1 else ""] * len(placement.hosts)
+        return Placement(
+            tuple(
+                Host(h.name, tuple(Device(d.index, kind) for d in h.devices), h.address)
+                for h, kind in zip(placement.hosts, kinds, strict=True)
+            )
+        )

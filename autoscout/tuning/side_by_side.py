@@ -1,0 +1,113 @@
+"""Runs a session whose experiments go side by side, on devices of their own (lanes.py).
+
+The journal has the ends in the order in which they were told, so that a session that goes on is told in the same order
+and decides the same; what had started without an end is run again.
+"""
+
+import contextlib
+import time
+
+from autoscout.cluster import slots
+from autoscout.cluster.placement import Placement
+from autoscout.running.interfaces import Profiler
+from autoscout.tuning.evaluator import Experiment
+from autoscout.tuning.lanes import Lanes
+from autoscout.tuning.loop import PAUSE_S, Interrupted, Loop
+from kb.records import AutoscoutError, Job, Measurement
+
+
+def wanted(job: Job) -> bool:
+    """Whether a job's experiments may go side by side."""
+    return job.launch.launcher != "replay" and bool(job.cluster.hosts or job.cluster.together > 1)
+
+
+class SideBySide(Loop):
+    def _go(self) -> None:
+        self._open: dict[int, Experiment] = {}  # started, and not told
+        self._places: dict[int, Placement] = {}
+        self._holding = contextlib.ExitStack()  # of this machine, while anything runs
+        self._holds = False
+        self._lanes = Lanes(self.job, self.profiler)
+        self.stop.now = self._lanes.interrupt
+        self.on_note(self._lanes.decision)
+        with self._holding, contextlib.closing(self._lanes):
+            while not self.engine.over:
+                self._step()
+
+    def _step(self) -> None:
+        if self.tape.replaying:
+            self._repeat()
+        elif self.stop.asked:
+            while self._lanes.running and self.stop.asked < 2:
+                self._end_one()
+            raise Interrupted
+        elif self._start_one():
+            return
+        elif self._lanes.running:
+            self._end_one()
+        else:
+            self._let_go()
+            if self.engine.paused:
+                time.sleep(PAUSE_S)
+
+    def _repeat(self) -> None:
+        """What the journal says came next: an end, else what was asked."""
+        if (ended := self.tape.ended()) is None:
+            experiment = self.engine.ask()
+            if experiment is not None:
+                self._open[experiment.number] = experiment
+            elif self.tape.replaying and not self.engine.over and self.tape.ended() is None:
+                raise AutoscoutError("this session's journal says something else than it did; start the job anew")
+        elif self._open.pop(ended.number, None) is None:
+            raise AutoscoutError("this session's journal ends an experiment that it did not start; start the job anew")
+        else:
+            self._told.append(self.engine.tell(ended.number, ended.measurement, ended.placement))
+
+    def _start_one(self) -> bool:
+        """False where there is no room, or nothing to start now."""
+        if self._lanes.running and slots.wanted_by_others():  # they get the machine when what runs has ended
+            return False
+        placement = self._lanes.reserve()
+        if placement is None:
+            return False
+        left = [e for number, e in self._open.items() if number not in self._places]  # by a run that was killed
+        experiment = left[0] if left else self.engine.ask(placement.spelled)
+        if experiment is None:
+            self._lanes.give_back()
+            return False
+        self._open[experiment.number], self._places[experiment.number] = experiment, placement
+        if not self._holds:
+            self._holding.enter_context(self._ours())
+            self._holds = True
+        chosen = placement if self.job.cluster.hosts else None  # else the launcher's own choice
+        self._lanes.run(
+            experiment.number,
+            placement,
+            lambda profiler: self.prepare(profiler, experiment, chosen),
+            lambda profiler: self._measured(profiler, experiment),
+        )
+        return True
+
+    def _measured(self, profiler: Profiler, experiment: Experiment) -> Measurement:
+        """In a thread of its own."""
+        folder = self.folder / experiment.folder
+        adopted = profiler.adopt(folder)
+        if adopted is not None and adopted.configuration.id == experiment.configuration.id:
+            return adopted
+        measurement = self._watched(profiler, experiment, folder)
+        if not self._quality.wanted(measurement):
+            return measurement
+        with self._one_check:
+            return self._quality.judged(measurement, lambda: self.stop.asked >= 2)
+
+    def _let_go(self) -> None:
+        self._holding.close()
+        self._holds = False
+
+    def _end_one(self) -> None:
+        number, found = self._lanes.wait()
+        if self.stop.asked >= 2:
+            raise Interrupted
+        if not self._lanes.running and (slots.wanted_by_others() or self.engine.paused):
+            self._let_go()
+        self._tell(self._open.pop(number), found, self._places.pop(number).spelled)

@@ -1,0 +1,177 @@
+"""Experiments of one session side by side: on devices of their own, told in the journal's order, and so resumed."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoscout.cluster import slots
+from autoscout.targets.jobs import load_job
+from autoscout.tuning import session
+from autoscout.tuning.lanes import Lanes, hosts_of
+from autoscout.tuning.loop import Interrupted, Stop
+from autoscout.tuning.session import Options
+from kb import journal, store
+from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted
+from kb.records import AutoscoutError
+
+SCRIPT = (
+    "import sys; a, b = map(int, sys.argv[1:]); t = 10 * (1 + abs(a - 4)) + b; print(f'step time (ms): {t}\\n' * 4)"
+)
+JOB = f"""
+name = "beside"
+target = "command"
+[cluster]
+nodes = [{{ device = "cpu", count = 1 }}]
+together = 2
+[objective]
+minimize = "step_time_s"
+[budget]
+profiles = 5
+[launch]
+command = "{sys.executable} -I -S work.py {{a}} {{b}}"
+path = "FOLDER"
+iterations = 2
+repeats = 1
+end_early = false
+[launch.metrics]
+step_time_ms = 'step time \\(ms\\): ([\\d.]+)'
+[space]
+knob = [{{ name = "a", values = [1, 2, 4, 8] }}, {{ name = "b", values = [1, 2, 3] }}]
+"""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # nobody else's devices
+    (tmp_path / "work.py").write_text(SCRIPT)
+    (tmp_path / "job.toml").write_text(JOB.replace("FOLDER", str(tmp_path)))
+    return load_job(tmp_path / "job.toml")
+
+
+def tuned(job, kb: Path, stop: Stop | None = None, on_event=lambda event: None):
+    notes: list[str] = []
+    options = Options(seed=1, warm_start="off")
+    session.tune(job, kb, options, on_event, notes.append, stop or Stop(), name="s")
+    return notes
+
+
+def events_of(kb: Path):
+    return journal.events(store.session_folder(kb, "s") / "journal.jsonl")
+
+
+def open_at_once(events) -> int:
+    open_ones: dict[int, str] = {}
+    most = 0
+    for event in events:
+        if isinstance(event, ExperimentStarted):
+            assert event.placement not in open_ones.values() or event.number in open_ones
+            open_ones[event.number] = event.placement
+        elif isinstance(event, ExperimentEnded):
+            assert event.placement == open_ones.pop(event.number)
+        most = max(most, len(open_ones))
+    assert not open_ones
+    return most
+
+
+def test_two_at_once_and_the_reference_alone_first(job, tmp_path):
+    notes = tuned(job, tmp_path / "kb.duckdb")
+    events = events_of(tmp_path / "kb.duckdb")
+    assert open_at_once(events) == 2
+    first = [e for e in events if isinstance(e, ExperimentStarted | ExperimentEnded)][:2]
+    assert [type(e) for e in first] == [ExperimentStarted, ExperimentEnded]
+    assert any("2 experiments at once on 1 host (cluster.together = 2)" in note for note in notes)
+    assert any(isinstance(e, Confirmed) for e in events)
+    rows = store.measurements(tmp_path / "kb.duckdb", job=job.id)
+    assert len(rows) == sum(isinstance(e, ExperimentEnded) for e in events)
+
+
+def test_a_session_killed_with_two_in_flight_goes_on_where_it_was(job, tmp_path):
+    """The journal as a kill leaves it: cut where two have started and not ended."""
+    kb = tmp_path / "kb.duckdb"
+    tuned(job, kb)
+    path = store.session_folder(kb, "s") / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    started = [i for i, line in enumerate(lines) if b'"experiment_started"' in line]
+    path.write_bytes(b"".join(lines[: started[2] + 1]))  # 1 has ended, 2 and 3 run
+    before = events_of(kb)
+    shutil.rmtree(path.parent / "experiments" / "0002")  # the other one had finished: it is taken as it lies there
+    notes: list[str] = []
+    session.resume("s", kb, lambda event: None, notes.append, Stop())
+    events = events_of(kb)
+    assert events[: len(before)] == before
+    ended = [e.number for e in events if isinstance(e, ExperimentEnded)]
+    begun = [e.number for e in events if isinstance(e, ExperimentStarted)]
+    assert sorted(ended) == begun == list(range(1, len(begun) + 1))  # each once
+    assert open_at_once(events) == 2
+    session.resume("s", kb, lambda event: None, notes.append, Stop())  # nothing is left to run, in the same order
+    assert [e.number for e in events_of(kb) if isinstance(e, ExperimentStarted)] == begun
+
+
+def test_asked_to_stop_it_ends_what_runs_and_keeps_it(job, tmp_path):
+    kb, stop = tmp_path / "kb.duckdb", Stop()
+
+    def on_event(event):
+        if isinstance(event, ExperimentStarted) and event.number == 3:
+            stop.ask()
+
+    with pytest.raises(Interrupted):
+        tuned(job, kb, stop, on_event)
+    events = events_of(kb)
+    assert [e.number for e in events if isinstance(e, ExperimentStarted)] == [1, 2, 3]
+    assert sorted(e.number for e in events if isinstance(e, ExperimentEnded)) == [1, 2, 3]
+
+
+def test_cpu_ranks_of_one_host_are_one_experiments_unless_the_job_says_otherwise(job, tmp_path):
+    (tmp_path / "hosts").write_text("n1 slots=4\nn2 slots=2\n")
+    text = (tmp_path / "job.toml").read_text()
+    path = tmp_path / "job2.toml"
+    path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
+    alone = Lanes(load_job(path), None)
+    assert alone.most == 2
+    assert "2 experiments at once on 2 hosts (CPU ranks of one host disturb each other" in alone.decision
+    path.write_text(text.replace("together = 2", 'hosts = "hosts"\ntogether = 5'))
+    assert Lanes(load_job(path), None).most == 5
+    assert {d.group for h in hosts_of(load_job(path)) for d in h.devices} == {""}
+
+
+def test_a_job_that_no_hosts_can_hold_is_refused(job, tmp_path):
+    (tmp_path / "hosts").write_text("n1 slots=1\nn2 slots=2\n")
+    path = tmp_path / "job2.toml"
+    text = (tmp_path / "job.toml").read_text().replace("count = 1", "count = 4")
+    path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
+    with pytest.raises(AutoscoutError, match="needs 4"):
+        Lanes(load_job(path), None)
+
+
+DRIVER = """#!/bin/sh
+case "$1" in --query-gpu=index,uuid,name,memory.used,memory.total)
+for i in 0 1 2 3 4 5 6 7; do echo "$i, GPU-$i, NVIDIA A100-SXM4-80GB, 0, 81920"; done;; esac
+"""
+
+
+def test_a_session_takes_the_gpus_that_another_left(tmp_path, monkeypatch):
+    """A driver of eight GPUs, of which four are another session's."""
+    (tmp_path / "nvidia-smi").write_text(DRIVER)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "work.py").write_text(
+        f"import os; open('{tmp_path}/seen', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'] + '\\n')\n{SCRIPT}"
+    )
+    text = (
+        JOB.replace("FOLDER", str(tmp_path))
+        .replace("together = 2", "")
+        .replace('"cpu", count = 1', '"a100", count = 4')
+    )
+    (tmp_path / "job.toml").write_text(text)
+    kb = tmp_path / "kb.duckdb"
+    others = slots.Some([f"GPU-{index}" for index in range(8)], 4)
+    with slots.machine(lambda: None, lambda: False, some=others) as ours:
+        assert ours
+        session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=1"], lambda note: None, Stop())
+    session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=2"], lambda note: None, Stop())
+    assert (tmp_path / "seen").read_text().split() == ["4,5,6,7", "0,1,2,3"]

@@ -1,0 +1,142 @@
+"""An exported launch asks for exactly the nodes, devices and ranks of its configuration, uneven ones too."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from autoscout.deploy.export import launch, written
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.launch import Launch
+from kb.records import Cluster, Configuration, Job, Node
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import slurm_cluster
+
+UNEVEN = [Node("a100-40g", 8), Node("a40", 4)]
+FORMS = ("command", "slurm", "hostfile", "jobset", "ray")
+
+
+@functools.cache
+def paper() -> Job:
+    """The paper's own cluster: 8 A100 and 4 A40."""
+    job = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    started = msgspec.structs.replace(job.launch, transformer_engine=True)
+    return msgspec.structs.replace(job, cluster=Cluster(nodes=UNEVEN), launch=started)
+
+
+@functools.cache
+def exported(a100: int, a40: int) -> Launch:
+    space = JobSpace.of_job(paper())
+    recipe = {**space.recipes[0].knobs, "a100_40g": a100, "a40": a40, "tp": 4, "dp": (a100 + a40) // 4}
+    return launch(paper(), Configuration(recipe), "winner", "measured")
+
+
+def on_nodes(counts: list[int], kinds: list[str] | None = None, on_gpus: bool = True) -> Launch:
+    return Launch(
+        job="tiny",
+        name="n",
+        evidence="",
+        program=["train.py"],
+        arguments={"--mbs": 1},
+        environment={"X": "a b"},
+        devices=counts,
+        kinds=kinds or [],
+        ranks=counts,
+        on_gpus=on_gpus,
+    )
+
+
+def test_the_papers_cluster_is_not_asked_for_twice_six():
+    script = written(paper(), exported(8, 4), "slurm")
+    asked = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert asked[1:] == [
+        *("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=8"),
+        "hetjob",
+        *("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=4"),
+    ]
+    assert "# on a40: add the --constraint" in script
+    assert "srun --het-group=0-1 " in script
+    hosts = [line for line in written(paper(), exported(8, 4), "hostfile").splitlines() if not line.startswith("#")]
+    assert hosts == ["node1 slots=8", "node2 slots=4"]
+
+
+def test_a_winner_on_the_fast_devices_alone_leaves_the_others_out():
+    script = written(paper(), exported(8, 0), "slurm")
+    assert "--gpus-per-node=8" in script
+    assert "hetjob" not in script
+    assert "a40" not in script
+
+
+def test_a_jobset_has_a_pod_for_each_node():
+    found = yaml.safe_load(written(paper(), exported(8, 4), "jobset"))
+    jobs = [job["template"]["spec"] for job in found["spec"]["replicatedJobs"]]
+    assert [job["completions"] for job in jobs] == [1, 1]
+    containers = [job["template"]["spec"]["containers"][0] for job in jobs]
+    assert [c["resources"]["limits"]["nvidia.com/gpu"] for c in containers] == [8, 4]
+    for number, (container, count) in enumerate(zip(containers, (8, 4), strict=True)):
+        script = container["args"][0]
+        assert f"--nproc-per-node {count} --nnodes 2 --node-rank $(({number} + JOB_COMPLETION_INDEX))" in script
+        assert "--master-addr llama-3-2-3b-nodes0-0-0.llama-3-2-3b" in script
+
+
+@pytest.mark.parametrize("counts", [[2, 2], [3, 1], [1, 1, 2]])
+def test_shell_scripts_start_each_nodes_own_ranks(tmp_path, counts):
+    """With a torchrun that tells what it was given."""
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text('#!/bin/sh\necho "$X" "$@"\n')
+    torchrun.chmod(0o755)
+    script = written(paper(), on_nodes(counts), "command")
+    for node, count in enumerate(counts):
+        mine = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "h0", "NODE": str(node)}
+        said = subprocess.run(["bash", "-c", script], env=mine, capture_output=True, text=True, check=True).stdout
+        start = f"a b --nproc-per-node {count} --nnodes {len(counts)} --node-rank {node} --master-addr h0"
+        assert said.startswith(start)
+
+
+def test_a_ray_script_asks_for_a_bundle_of_each_nodes_devices():
+    script = written(paper(), on_nodes([3, 1], on_gpus=False), "ray")
+    compile(script, "ray.py", "exec")
+    assert "RANKS = [3, 1]" in script
+    assert '[{"CPU": count} for count in RANKS], strategy="STRICT_SPREAD"' in script
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_hosts_that_differ_never_export_alike(form):
+    uneven, swapped, more = (written(paper(), on_nodes(counts), form) for counts in ([3, 1], [1, 3], [3, 1, 1]))
+    assert len({uneven, swapped, more}) == 3
+
+
+def test_names_are_those_that_were_measured():
+    found = msgspec.structs.replace(on_nodes([2, 2]), hosts=["gpu7", "gpu3"])
+    assert written(paper(), found, "hostfile").splitlines()[-2:] == ["gpu7 slots=2", "gpu3 slots=2"]
+    assert json.loads(written(paper(), found, "json"))["hosts"] == ["gpu7", "gpu3"]
+    assert "# measured on gpu7, gpu3, in this order" in written(paper(), found, "command")
+
+
+@pytest.mark.hosts
+@pytest.mark.skipif(bool(slurm_cluster.missing()), reason=f"a Slurm of two nodes: {slurm_cluster.missing()}")
+def test_slurm_gives_exactly_what_the_script_asks_for(tmp_path):
+    """With a torchrun that tells what it was given and sees."""
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $@" > {tmp_path}/$SLURM_PROCID\n')
+    torchrun.chmod(0o755)
+    script = tmp_path / "run.sh"
+    with slurm_cluster.slurm() as cluster:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        for counts in ([2, 2], [3, 1]):
+            script.write_text(written(paper(), on_nodes(counts), "slurm"))
+            sbatch = ("sbatch", "-W", "--mem=100", f"--chdir={tmp_path}", str(script))
+            subprocess.run(cluster.command("env", f"PATH={path}", *sbatch), check=True, capture_output=True)
+            said = [(tmp_path / str(node)).read_text().split() for node in (0, 1)]
+            assert sorted(words[0] for words in said) == ["node1", "node2"]
+            for node, (words, count) in enumerate(zip(said, counts, strict=True)):
+                assert words[1] == ",".join(map(str, range(count)))
+                assert words[2:8] == ["--nproc-per-node", str(count), "--nnodes", "2", "--node-rank", str(node)]
+                assert words[9] == said[0][0]

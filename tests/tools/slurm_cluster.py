@@ -1,0 +1,151 @@
+"""A Slurm of two nodes with four pretended GPUs each, node1 and node2, inside one namespace of processes and networks.
+
+    python tests/tools/slurm_cluster.py [--] COMMAND…    COMMAND runs there, outside of any allocation
+
+Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Nothing of it is seen from outside, and all of it
+ends with this process.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROGRAMS = ("setpriv", "unshare", "nsenter", "slurmctld", "slurmd", "srun", "munged", "mungekey")
+_LIMIT_S = 60.0
+_HOST = "slurmhost"
+_CONF = """ClusterName=here
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+StateSaveLocation={folder}/state
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdSpoolDir={folder}/spool-%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+ReturnToService=2
+SlurmdTimeout=20
+SlurmctldTimeout=20
+MessageTimeout=20
+KillWait=5
+InactiveLimit=0
+GresTypes=gpu
+SlurmdParameters=config_overrides
+NodeName=DEFAULT CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
+NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002]
+PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+_BEGIN = """set -e
+hostname {host}
+ip link set lo up
+ip link add eth0 type veth peer name far
+ip addr add 10.78.0.1/24 dev eth0  # Slurm resolves nothing where there is only a loopback
+ip link set eth0 up
+ip link set far up
+mount -t tmpfs tmpfs /run
+mkdir -p /run/munge {folder}/state
+mount --bind {folder}/hosts /etc/hosts
+mungekey -c -k {folder}/munge.key
+munged --force --key-file {folder}/munge.key --log-file {folder}/munged.log --pid-file {folder}/munged.pid \
+    --seed-file {folder}/munged.seed --socket /run/munge/munge.socket.2
+for i in 0 1 2 3; do mknod {folder}/nvidia$i c 1 3; done
+export SLURM_CONF={folder}/slurm.conf
+slurmctld
+for n in node1 node2; do slurmd -N $n; done
+exec sleep infinity
+"""
+
+
+def missing() -> str:
+    """ "" or why there can be no such cluster here."""
+    if os.geteuid() != 0:
+        return "needs root"
+    lacking = next((program for program in _PROGRAMS if shutil.which(program) is None), "")
+    return lacking and f"needs {lacking} (apt-get install slurmctld slurmd slurm-client munge iproute2)"
+
+
+class Slurm:
+    def __init__(self, folder: Path, pid: int) -> None:
+        self.folder, self.pid = folder, pid
+
+    def command(self, *words: str) -> list[str]:
+        """What runs a command there."""
+        inside = ["nsenter", "-t", str(self.pid), "-n", "-m", "-u", "-p", "--"]
+        return [*inside, "env", f"SLURM_CONF={self.folder}/slurm.conf", *words]
+
+    def said(self, *words: str) -> str:
+        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=_LIMIT_S).stdout
+
+    def idle(self) -> bool:
+        return self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle", "idle"]
+
+
+@contextlib.contextmanager
+def slurm() -> Iterator[Slurm]:
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host=_HOST))
+        (folder / "gres.conf").write_text(f"NodeName=node[1-2] Name=gpu File={folder}/nvidia[0-3]\n")
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost {_HOST}\n")
+        tied = ["setpriv", "--pdeathsig", "KILL", "unshare", "-n", "-m", "-u", "-p", "-f", "--mount-proc"]
+        with open(folder / "begin.log", "wb") as log:
+            process = subprocess.Popen(
+                [*tied, "--kill-child", "bash", "-c", _BEGIN.format(folder=folder, host=_HOST)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            until = time.monotonic() + _LIMIT_S
+            while process.poll() is None and time.monotonic() < until:
+                if found := children.read_text().split():
+                    cluster = Slurm(folder, int(found[0]))
+                    if cluster.idle():
+                        break
+                time.sleep(0.1)
+            else:
+                raise RuntimeError(f"Slurm does not start: {(folder / 'begin.log').read_text()}")
+            yield cluster
+        finally:
+            process.kill()
+            process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    if why := missing():
+        print(why, file=sys.stderr)
+        return 1
+    with slurm() as cluster:
+        return subprocess.run(cluster.command(*[w for w in asked.command if w != "--"])).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
