@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from autoscout.cluster.devices import device_kind
+from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training.memory import Memory
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.megatron.shadow import shadow
+from autoscout.targets.megatron.shadow_parts import from_parts
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 from kb.store import default_path
 
@@ -40,7 +42,7 @@ class Doubts:
         self._asked.add(layout)
         began = time.monotonic()
         try:
-            found = shadow(self._job, configuration, name, self._kb or default_path(), _LIMIT_S, None, stopping)
+            found = self._shadow(configuration, name, stopping)
         except AutoscoutError:  # no shadow is no reason not to measure
             return None
         if found.verdict != "starts" or (found.oom_probability or 0.0) <= SURE:
@@ -56,6 +58,16 @@ class Doubts:
             cost_s=time.monotonic() - began,
             at=time.time(),
         )
+
+    def _shadow(self, configuration: Configuration, name: str, stopping: Callable[[], bool]) -> Shadow:
+        """From parts, which the next layouts share; whole where they say nothing. Errors: AutoscoutError."""
+        kb = self._kb or default_path()
+        began = time.monotonic()
+        try:
+            return from_parts(self._job, configuration, name, kb, _LIMIT_S, stopping)
+        except AutoscoutError:
+            left = max(1.0, _LIMIT_S - (time.monotonic() - began))
+            return shadow(self._job, configuration, name, kb, left, None, stopping)
 
     def _doubted(self, configuration: Configuration) -> bool:
         attributes = {name: value for name, value in attributes_of(self._job).items() if name != "degrees"}
