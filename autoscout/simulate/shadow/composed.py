@@ -14,6 +14,7 @@ from autoscout.simulate.shadow.traced import KINDS, Rank, Step
 from kb.records import Value
 
 _REPLICATED = ("dp+cp", "expert dp")
+_NOTHING = 1e-9
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -96,7 +97,8 @@ def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) 
 
 
 def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
-    """Of the passes by shape; of the optimizer's step, whose sizes depend on the depth, all of a name as one."""
+    """Of the passes by shape; of the optimizer's step, whose sizes depend on the depth, all of a name as one. A shape
+    that depends on the depth has a negative count in one corner: so prices extrapolate, too."""
     found: defaultdict[str, float] = defaultdict(float)
     what: dict[str, list] = {}
     for weight, rank in weighed:
@@ -115,7 +117,7 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
         name, phase, *shapes = what[key]
         if phase == "step":
             made.append([1, name, phase, [value] if isinstance(shapes[0], list) else value])
-        elif value > 1e-9:
+        elif abs(value) > _NOTHING:
             made.append([value, name, phase, *shapes])
     return made
 
@@ -132,5 +134,5 @@ def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[l
     return [
         [1, operation, group, ranks, value, phase] if size is None else [value, operation, group, ranks, size, phase]
         for (operation, group, ranks, size, phase), value in found.items()
-        if value > 1e-9
+        if abs(value) > _NOTHING
     ]
