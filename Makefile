@@ -12,7 +12,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve test check format table screenshots bench-docs gpu-check bundle clean
+.PHONY: run run-own run-serve test golden check format table screenshots bench-docs gpu-check bundle clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -29,9 +29,13 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 # Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not golden"
 	@echo "── pytest, real engines"
 	$(BIN)/python -m pytest -m engine
+
+# Shadows against peaks that Megatron's CI measured on GPUs.
+golden: $(VENV)/megatron
+	$(BIN)/python -m pytest -m golden
 
 check: $(VENV)/dev
 	@echo "── ruff, pyright, import-linter"

@@ -20,7 +20,7 @@ _SPLIT = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pi
 _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 
 
-class _Stage(msgspec.Struct, frozen=True):
+class Stage(msgspec.Struct, frozen=True):
     """`rank`: of the large job; `place`: of the stage, -1 the last; `small`: numbers of stages that are traced."""
 
     rank: int
@@ -43,9 +43,9 @@ def from_parts(
     python = interpreter.target_python(job)
     versions = whole.versions_of(python)
 
-    def ranks(of: list[_Stage], imbalance: float) -> tuple[list[Rank], int]:
+    def ranks(of: list[Stage], imbalance: float) -> tuple[list[Rank], int]:
         depths = [(s, Depth(layers, pp)) for s in of for pp in s.small for layers in _depths(configuration)]
-        asked = [_question(question, configuration, s.place, depth, imbalance) for s, depth in depths]
+        asked = [small(question, configuration, s.place, depth, imbalance) for s, depth in depths]
         found, known = whole.answers(asked, python, versions, kb, limit_s, stopping, _slim)
         if broken := next((r for r in found if r.verdict != "starts"), None):
             why = f"{broken.type} {broken.message[:200]}" if broken.type else broken.verdict
@@ -66,7 +66,7 @@ def from_parts(
     return whole.told(job, configuration, name, found, versions, known, priced_too=True, more_error=ERROR)
 
 
-def _stages(job: Job, configuration: Configuration) -> list[_Stage]:
+def _stages(job: Job, configuration: Configuration) -> list[Stage]:
     knobs = configuration.knobs
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
     layers = chunk_layers(job.model.layers, knobs)
@@ -86,14 +86,14 @@ def _stages(job: Job, configuration: Configuration) -> list[_Stage]:
     world = arguments.world_size(configuration)
     filled = max(1, min(pp, micro))
     if pp == 1:
-        return [_Stage(0, 0, Depth(first, 1), (1,))]
+        return [Stage(0, 0, Depth(first, 1), (1,))]
     ends = [
-        _Stage(world - 1, -1, Depth(last, pp if vpp > 1 else 2), (2, 3) if vpp > 1 else (2,)),
-        _Stage(0, 0, Depth(first, filled), (2, 3)),
+        Stage(world - 1, -1, Depth(last, pp if vpp > 1 else 2), (2, 3) if vpp > 1 else (2,)),
+        Stage(0, 0, Depth(first, filled), (2, 3)),
     ]
     if pp == 2:
         return ends
-    return [*ends, _Stage(world // pp, 1, Depth(inner, max(2, min(pp, micro + 1))), (3, 4))]
+    return [*ends, Stage(world // pp, 1, Depth(inner, max(2, min(pp, micro + 1))), (3, 4))]
 
 
 def _chunk(knobs: Any) -> int:
@@ -106,9 +106,10 @@ def _depths(configuration: Configuration) -> tuple[int, int]:
     return 2 * each, 3 * each
 
 
-def _question(
+def small(
     question: dict[str, Any], configuration: Configuration, place: int, depth: Depth, imbalance: float
 ) -> dict[str, Any]:
+    """The question of the small job's rank."""
     knobs, pp = configuration.knobs, depth.stages
     vpp = int(knobs.get("vpp", 1))
     replicas = 2 * int(knobs.get("ep", 1))
