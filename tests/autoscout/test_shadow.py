@@ -203,7 +203,7 @@ class TestWithoutTheEngine:
         found = judged(bare, [rank(7, 20), rank(0, 30), rank(0, 40, 1.5)], 0.03, 1.0, 79.0, 1.5)
         assert [r.rank for r in found.ranks] == [0, 7, 0]
         assert found.imbalanced == pytest.approx(34)
-        assert found.low < 30 < 34 < found.high
+        assert found.low < 30 < 34 < 40 < found.high  # the first steps are the least balanced
         assert found.oom_probability == pytest.approx(0, abs=1e-6)
 
     def test_larger_batches_share_a_trace(self):

@@ -13,7 +13,7 @@ from shadow_recipes import RECIPES, Recipe, measured
 
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.shadow.composed import Depth, composed
-from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, GIB, OUT_OF_BALANCE, Rank
+from autoscout.simulate.shadow.traced import DOUBTED_ERROR, EARLY, ERROR, GIB, OUT_OF_BALANCE, Rank
 from autoscout.targets.megatron.shadow import ask
 from autoscout.targets.megatron.shadow_parts import small
 from kb.records import Configuration
@@ -52,8 +52,9 @@ def interval(recipe: Recipe, ranks: list[Rank]) -> tuple[float, float]:
     """GiB: as autoscout/simulate/shadow/verdict.py states it."""
     error = ERROR if recipe.dense else DOUBTED_ERROR
     low, *more = (rank.steps[-1].forward_backward / GIB for rank in ranks)
+    early = [low + (value - low) * (EARLY - 1) / (OUT_OF_BALANCE - 1) for value in more]
     return low * math.exp(-SPAN * error), max(
-        low * math.exp(SPAN * error), *(v * math.exp(SPAN * ERROR) for v in more), 0
+        low * math.exp(SPAN * error), *(v * math.exp(SPAN * ERROR) for v in early), 0
     )
 
 
