@@ -1,6 +1,7 @@
 """Shadow before the first real experiment of a layout that the analytic memory model doubts: what does not fit costs
 no time of a GPU. A refusal is left to the real run, which takes seconds: stand-ins might refuse what Megatron takes."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,14 +61,15 @@ class Doubts:
         )
 
     def _shadow(self, configuration: Configuration, name: str, stopping: Callable[[], bool]) -> Shadow:
-        """From parts, which the next layouts share; whole where they say nothing. Errors: AutoscoutError."""
+        """A whole trace that is known, else from parts, which the next layouts share, else traced whole. Errors:
+        AutoscoutError."""
         kb = self._kb or default_path()
-        began = time.monotonic()
-        try:
+        until = time.monotonic() + _LIMIT_S
+        with contextlib.suppress(AutoscoutError):
+            return shadow(self._job, configuration, name, kb, 0.0)
+        with contextlib.suppress(AutoscoutError):
             return from_parts(self._job, configuration, name, kb, _LIMIT_S, stopping)
-        except AutoscoutError:
-            left = max(1.0, _LIMIT_S - (time.monotonic() - began))
-            return shadow(self._job, configuration, name, kb, left, None, stopping)
+        return shadow(self._job, configuration, name, kb, max(1.0, until - time.monotonic()), None, stopping)
 
     def _doubted(self, configuration: Configuration) -> bool:
         attributes = {name: value for name, value in attributes_of(self._job).items() if name != "degrees"}
