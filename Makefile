@@ -12,7 +12,7 @@ SERVE := .venv-vllm
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve test golden check format table screenshots bench-docs gpu-check bundle clean
+.PHONY: run run-own run-serve test test-all mutants check format table screenshots bench-docs gpu-check bundle clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -29,13 +29,21 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 # Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not golden"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not thorough"
 	@echo "── pytest, real engines"
+	$(BIN)/python -m pytest -m "engine and not thorough"
+
+# The same, with the tests that take long and with more, random examples of each property.
+test-all: export HYPOTHESIS_PROFILE = thorough
+test-all: $(VENV)/dev check
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
 	$(BIN)/python -m pytest -m engine
 
-# Shadows against peaks that Megatron's CI measured on GPUs.
-golden: $(VENV)/megatron
-	$(BIN)/python -m pytest -m golden
+# Small faults, one at a time, in a sample of lines: does a test notice? (docs/testing.md; about an hour, MUTANTS of them)
+MUTANTS ?= 304
+mutants: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	$(BIN)/python tests/tools/mutants.py --count $(MUTANTS)
 
 check: $(VENV)/dev
 	@echo "── ruff, pyright, import-linter"

@@ -1,4 +1,8 @@
-"""Every screen and every key, once: what it does, and what the help says of it."""
+"""Every screen and every action, once: its keys, what it does, where it acts, what keeps it from doing harm, and the
+verb that does the same. Keys, help, the palette and the table of docs/tui.md are made from this."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from textual.binding import Binding
 
@@ -12,53 +16,130 @@ SCREENS = {
     "knowledge": "KB",
     "launch": "Launch",
 }
-BINDINGS = (
-    *(Binding(str(i), f"show('{key}')", name) for i, (key, name) in enumerate(SCREENS.items(), start=1)),
-    Binding("question_mark", "explain", "help"),
-    Binding("q", "quit", "close"),
-    Binding("y", "copy", "copy", show=False),
-    Binding("slash", "filter", "filter", show=False),
-    Binding("m", "mark", "mark", show=False),
-    Binding("c", "cycle", "next view to compare", show=False),
-    Binding("n", "turn(1)", "next page", show=False),
-    Binding("b", "turn(-1)", "page back", show=False),
-    Binding("left_square_bracket,h", "step(-1)", "step back", show=False),
-    Binding("right_square_bracket,l", "step(1)", "step", show=False),
-    Binding("left_curly_bracket", "step(-20)", "20 back", show=False),
-    Binding("right_curly_bracket", "step(20)", "20 on", show=False),
-    Binding("space", "play", "play", show=False),
-    Binding("f", "switch", "fidelity switch", show=False),
-    Binding("home,g", "rewind", "start", show=False),
-    Binding("end,G", "live", "now", show=False),
-    Binding("j", "move(1)", show=False),
-    Binding("k", "move(-1)", show=False),
-    Binding("t", "next_theme", "theme", show=False),
-    Binding("escape", "leave", show=False),
-    Binding("p", "pause", "pause", show=False),
-    Binding("S", "stop", "stop", show=False),
-    Binding("v", "validate", "validate", show=False),
-    Binding("r", "retry", "run again", show=False),
-    Binding("P", "narrow('pin')", "pin", show=False),
-    Binding("x", "narrow('exclude')", "exclude", show=False),
-    Binding("colon", "order", "order", show=False),
+_RUNS = ("experiments",)
+_UNTYPED = ("tune", "arms", "checks", "cluster", "launch")  # nobody types there: a letter is a key
+
+
+class Action(NamedTuple):
+    keys: str  # Textual's names
+    does: str  # the app's action
+    says: str
+    shown: str = ""  # the keys as people write them; "" as they are
+    on: tuple[str, ...] = ()  # the screens where it acts; () all
+    harm: str = ""  # what keeps it from doing any; "" it changes nothing of the run
+    verb: str = ""  # of the command line
+    footer: str = ""  # its word there; "" it is not shown
+
+
+ACTIONS = (
+    *(
+        Action(str(i), f"show('{key}')", f"screen {name}", footer=name, verb="autoscout watch SESSION")
+        for i, (key, name) in enumerate(SCREENS.items(), start=1)
+    ),
+    Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
+    Action("escape", "leave", "end the query that runs; leave the box, so that letters are keys", "esc", footer="keys"),
+    Action("q", "quit", "close; the session goes on", footer="close"),
+    Action("slash", "filter", "filter the experiments", "/"),
+    Action("j", "move(1)", "down"),
+    Action("k", "move(-1)", "up"),
+    Action("n", "turn(1)", "next page", on=("experiments", "knowledge")),
+    Action("b", "turn(-1)", "page back", on=("experiments", "knowledge")),
+    Action("m", "mark", "mark an experiment to compare", on=_RUNS),
+    Action("c", "cycle", "next view to compare", on=("compare",), verb="autoscout why SESSION"),
+    Action("y", "copy", "copy the best configuration's command", verb="autoscout export SESSION"),
+    Action("left_square_bracket,h", "step(-1)", "one event back in time", "["),
+    Action("right_square_bracket,l", "step(1)", "one event on", "]"),
+    Action("left_curly_bracket", "step(-20)", "20 events back", "{"),
+    Action("right_curly_bracket", "step(20)", "20 events on", "}"),
+    Action("space", "play", "play the session from its beginning"),
+    Action("f", "switch", "to the switch from simulating to profiling"),
+    Action("home,g", "rewind", "to the beginning", "g"),
+    Action("end,G", "live", "to now", "G"),
+    Action("t", "next_theme", "light or dark"),
+    Action(
+        "p",
+        "pause",
+        "pause, and go on",
+        on=_UNTYPED,
+        harm="the same key goes on",
+        verb="autoscout steer SESSION pause, go",
+    ),
+    Action(
+        "v",
+        "validate",
+        "run what the simulators predict to be best, and check them by it",
+        on=_UNTYPED,
+        harm="asks first",
+        verb="autoscout steer SESSION validate",
+    ),
+    Action(
+        "S",
+        "stop",
+        "stop; the finalists are still re-measured",
+        on=_UNTYPED,
+        harm="asks first",
+        verb="autoscout stop SESSION",
+    ),
+    Action(
+        "r",
+        "retry",
+        "run the experiment under the cursor again",
+        on=_RUNS,
+        harm="asks first",
+        verb="autoscout steer SESSION retry KNOB=VALUE",
+    ),
+    Action(
+        "P",
+        "narrow('pin')",
+        "pin one of its knob values",
+        on=_RUNS,
+        harm="asks which",
+        verb="autoscout steer SESSION pin KNOB=VALUE",
+    ),
+    Action(
+        "x",
+        "narrow('exclude')",
+        "exclude one of its knob values",
+        on=_RUNS,
+        harm="asks which",
+        verb="autoscout steer SESSION exclude KNOB=VALUE",
+    ),
+    Action(
+        "colon",
+        "order",
+        "any order: try, pin, exclude, budget, profile, pause …, or a screen's name",
+        ":",
+        harm="is written out, and entered",
+        verb="autoscout steer SESSION ORDER",
+    ),
 )
-HELP = (
-    (f"1 … {len(SCREENS)}", "screens"),
-    ("/", "filter the experiments"),
-    ("j k enter", "down, up, open"),
-    ("n b", "next page, page back"),
-    ("m", "mark an experiment to compare"),
-    ("r", "run the experiment under the cursor again"),
-    ("P x", "pin, exclude one of its knob values"),
-    ("y", "copy the best configuration's command"),
-    ("p", "pause, and go on"),
-    ("v", "validate: run what the simulators predict to be best"),
-    ("S", "stop after asking: the finalists are still re-measured"),
-    (":", "any order: try, pin, exclude, budget, profile …, or a screen's name"),
-    ("[ ] { }", "step back and on in time, by 1 or 20 events"),
-    ("space", "play the session from its beginning"),
-    ("f", "jump to the switch from simulating to profiling"),
-    ("g G", "the beginning, and now"),
-    ("t  ctrl+p", "light or dark; all commands"),
-    ("q", "close; the session goes on"),
-)
+BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in ACTIONS)
+_BY_ACTION = {a.does: a for a in ACTIONS}
+
+
+def keys_of(action: Action) -> str:
+    return action.shown or action.keys
+
+
+def acts(does: str, screen: str) -> bool:
+    """Whether an action of ours acts on that screen; what is none of ours does."""
+    found = _BY_ACTION.get(does)
+    return found is None or not found.on or screen in found.on
+
+
+def of_screen(screen: str) -> Iterator[Action]:
+    """Those that act there, but for going to another one."""
+    return (a for a in ACTIONS if acts(a.does, screen) and not a.does.startswith("show("))
+
+
+def table() -> str:
+    """Markdown, of docs/tui.md. The palette (ctrl+p) has each under what it does."""
+    rows = [
+        "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
+        "|---|---|---|---|---|",
+    ]
+    for a in ACTIONS:
+        where = ", ".join(SCREENS[s] for s in a.on) or "everywhere"
+        verb = f"`{a.verb}`" if a.verb else ""
+        rows.append(f"| `{keys_of(a)}` | {a.says} | {where} | {a.harm} | {verb} |")
+    return "\n".join(rows) + "\n"

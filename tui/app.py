@@ -3,19 +3,20 @@
 import gc
 import os
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from rich.text import Text
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SystemCommand
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Input
+from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
 from kb.journal import FidelitySwitched, Steered
 from kb.orders import give, parsed
 from kb.records import AutoscoutError
-from tui.actions import BINDINGS, SCREENS
+from tui import actions
 from tui.draw import panels
 from tui.feed import TICK_S, Measured, Read, follow, measure
 from tui.modals import Choose, Help, Prompt, Sure
@@ -49,7 +50,7 @@ class SessionApp(App[None]):
     TITLE = "AutoScout"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
-    BINDINGS = [*BINDINGS]
+    BINDINGS = [*actions.BINDINGS]
 
     def __init__(self, follower: Follower, kb: Path, ascii_only: bool = False) -> None:
         super().__init__()
@@ -148,11 +149,34 @@ class SessionApp(App[None]):
         self.session.watching_devices = key == "cluster"
         pane = self._current()
         self.call_after_refresh(pane.repaint)
-        first = next((w for w in pane.query("Rows, Tree, TextArea") if w.focusable), None)
-        self.set_focus(first)
+        typed_in = pane.query("TextArea")  # where there is something to type, typing goes there and is no key
+        self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
+        self.refresh_bindings()
+
+    @property
+    def shown(self) -> str:
+        """The name of the screen that is seen."""
+        current = self.base.query_one(ContentSwitcher).current
+        return (current or "").removesuffix("-pane")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if not self.is_running or not self.base.query(ContentSwitcher):
+            return True
+        if action == "leave":
+            return isinstance(self.focused, Input | TextArea) or self.base.query_one(KnowledgePane).busy
+        given = ", ".join(repr(each) for each in parameters)
+        return actions.acts(f"{action}({given})" if given else action, self.shown)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: what Textual has, and everything of ours that acts on this screen."""
+        yield from super().get_system_commands(screen)
+        for each in actions.ACTIONS:
+            if actions.acts(each.does, self.shown):
+                below = f"key {actions.keys_of(each)}" + (f"; {each.verb}" if each.verb else "")
+                yield SystemCommand(each.says, below, partial(self.run_action, each.does))
 
     def action_explain(self) -> None:
-        self.push_screen(Help(self._current().help))
+        self.push_screen(Help(self._current().help, self.shown))
 
     def action_copy(self) -> None:
         line = command(self.session.state)
@@ -173,7 +197,7 @@ class SessionApp(App[None]):
 
     def action_mark(self) -> None:
         run = self.base.query_one(ExperimentsPane).selected
-        if run is None or self.base.query_one(ContentSwitcher).current != "experiments-pane":
+        if run is None:
             return
         self.session.mark(run.configuration.id)
         self.notify(f"{len(self.session.marked)} marked to compare; 6 shows them")
@@ -206,28 +230,24 @@ class SessionApp(App[None]):
         self._give("go" if self.session.live.paused else "pause")
 
     def action_stop(self) -> None:
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._give("stop")
-
         searched = self.session.live.searched
         kept = f"{searched} experiments are kept; the finalists are re-measured, then the session ends."
-        self.push_screen(Sure(f"Stop this session? {kept}"), answered)
+        self._give_if_sure(f"Stop this session? {kept}", "stop")
 
     def action_validate(self) -> None:
-        self._give("validate")
+        self._give_if_sure("Run next what the simulators predict to be best, and check them by it?", "validate")
 
     def _selected_knobs(self) -> list[str]:
         """["tp=2", "sp=true", …] of the experiment under the cursor; [] where there is none."""
         run = self.base.query_one(ExperimentsPane).selected
-        if run is None or self.base.query_one(ContentSwitcher).current != "experiments-pane":
+        if run is None:
             return []
         return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
 
     def action_retry(self) -> None:
         """The experiment under the cursor again."""
         if knobs := self._selected_knobs():
-            self._give("retry", knobs)
+            self._give_if_sure(f"Run {' '.join(knobs)} again?", "retry", knobs)
 
     def action_narrow(self, what: str) -> None:
         """Pins or excludes one knob value of the experiment under the cursor."""
@@ -242,12 +262,19 @@ class SessionApp(App[None]):
     def action_order(self) -> None:
         def written(line: str | None) -> None:
             words = (line or "").split()
-            if words and words[0] in SCREENS:
+            if words and words[0] in actions.SCREENS:
                 self.action_show(words[0])
             elif words:
                 self._give(words[0], words[1:])
 
         self.push_screen(Prompt.order(), written)
+
+    def _give_if_sure(self, question: str, what: str, words: list[str] | None = None) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._give(what, words)
+
+        self.push_screen(Sure(question), answered)
 
     def _give(self, what: str, words: list[str] | None = None) -> None:
         if not self.session.alive:

@@ -32,6 +32,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
+from autoscout.search.threads import one_thread
 from autoscout.search.trade import Trade
 from kb.journal import Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
@@ -43,6 +44,7 @@ _FAR = 400  # random rows among which the opening chooses those far from each ot
 
 
 class AutoScout:
+    @one_thread
     def __init__(self, search: Search) -> None:
         space, hyper = search.space, search.hyper or Hyper()
         self.space, self.hyper, self.budget, self.batch = space, hyper, search.budget, search.batch
@@ -83,6 +85,7 @@ class AutoScout:
 
     # ---- ask ----------------------------------------------------------------------------------------------------
 
+    @one_thread
     def ask(self) -> list[Configuration]:
         asked: list[Configuration] = []
         for _ in range(self.batch):
@@ -227,6 +230,7 @@ class AutoScout:
 
     # ---- tell ---------------------------------------------------------------------------------------------------
 
+    @one_thread
     def tell(self, measurements: list[Measurement]) -> None:
         told: list[tuple[int, float | None, float, bool, float]] = []
         for measurement in measurements:

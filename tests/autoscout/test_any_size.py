@@ -94,6 +94,7 @@ def test_the_simulators_best_of_a_space_is_found_without_asking_for_all_of_it():
     assert sum(asked) / 3 < 0.5 * len(seconds)
 
 
+@pytest.mark.thorough
 def test_the_search_that_does_not_list_finds_what_the_one_that_lists_finds():
     space = space_of("tiny-gpt-cpu")
     best = min(step_time(c) for c in space.configurations())

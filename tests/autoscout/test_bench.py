@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+import verbs
 from scipy.stats import spearmanr
 
 from autoscout.bench.curves import curves, svg, text
@@ -71,6 +72,7 @@ def test_evaluations_to_the_target_are_those_of_the_curve():
     assert result.recommended.regret == 0
 
 
+@pytest.mark.thorough
 def test_front_runners_are_measured_again_with_fresh_noise_and_that_costs():
     result, _ = run(toy(), "autoscout", 1, Settings(budget=40, noise=0.02))
     assert result.repeats > 0
@@ -177,8 +179,7 @@ def test_a_job_is_a_landscape_whose_simulators_are_wrong_as_they_say():
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tui.cli", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return verbs.run("bench", *arguments)
 
 
 @pytest.fixture
@@ -261,6 +262,7 @@ def test_bench_says_what_is_wrong(table, arguments, sentence):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_bench_shows_tables_and_curves(table):
     done = bench(
         "--table", str(table), "--metric", "time_ms", "--goal", "min", "--seeds", "2", "--strategies", "udo,ants"

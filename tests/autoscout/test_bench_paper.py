@@ -1,5 +1,7 @@
 """`bench --paper`: what is run for which figure, and the tables that come of it."""
 
+import pytest
+
 from autoscout.bench.paper_evaluation import comparisons, evaluate, job_of
 from autoscout.bench.paper_report import markdown
 from autoscout.bench.run import Settings
@@ -19,6 +21,7 @@ def test_spaces_grow_from_three_degrees_to_all_of_table_1():
     assert {"ar", "distopt", "ddp_bucket", "tp_comm"} <= {k.name for k in spaces[2].knobs if len(k.values) > 1}
 
 
+@pytest.mark.thorough
 def test_a_figure_is_a_table_with_the_paper_s_numbers(tmp_path):
     settings = Settings(budget=12)
     results = evaluate(1, settings, tmp_path, ["9"])

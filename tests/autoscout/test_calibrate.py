@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.machine import calibrate as cal
@@ -38,6 +38,7 @@ def measured(tmp_path_factory) -> tuple[Path, dict]:
     return folder, json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_measures_this_machine(measured):
     folder, document = measured
     assert document["device"] == "cpu"
@@ -51,6 +52,7 @@ def test_measures_this_machine(measured):
         assert hw["island"]["all_reduce"]["latency_us"][0] > 0
 
 
+@pytest.mark.thorough
 def test_predictions_use_it(measured):
     """Both models know the device by its name from now on; the serving model knew no CPU before."""
     folder, document = measured
@@ -182,7 +184,6 @@ def test_the_fits_find_the_device_behind_the_benchmarks():
     assert serving["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z_]{1,8}", fullmatch=True),

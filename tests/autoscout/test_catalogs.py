@@ -2,13 +2,13 @@
 
 import re
 import string
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import verbs
 
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain, parse
@@ -235,8 +235,7 @@ def test_in_bf16_stage_0_trains_something_else():
 
 
 def test_what_nothing_profiles_yet_is_refused_in_one_sentence(tmp_path):
-    command = [sys.executable, "-m", "tui.cli", "tune", f"fixtures/jobs/{DEEPSPEED}.toml", "--kb", str(tmp_path / "kb")]
-    done = subprocess.run([*command, "--no-tui"], capture_output=True, text=True, timeout=60)
+    done = verbs.run("tune", f"fixtures/jobs/{DEEPSPEED}.toml", "--kb", tmp_path / "kb", "--no-tui")
     assert done.returncode == 2
     assert done.stderr.strip().count("\n") == 0
     assert "nothing profiles target" in done.stderr

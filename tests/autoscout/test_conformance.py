@@ -16,12 +16,19 @@ from kb.records import Configuration, Measurement, Objective, Value
 FINITE = tuple(name for name in names() if kind_of(name).finite)
 CERTAIN = ("grid", "expert", "metis")  # no chance in them
 SLOW = ("optuna-gp", "smac", "hebo")  # libraries that think for long: fewer steps
+ALIKE = ("bayes", "gp-ei")  # Gaussian processes, as is cherrypick
 ASKS_KNOWN_CELLS = ("paper",)  # a 2×2 grid names its known cells too; they are answered from the record
 
 every_strategy = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.skipif(bool(kind_of(name).missing), reason=kind_of(name).missing))
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.skipif(bool(kind_of(name).missing), reason=kind_of(name).missing),
+                *([pytest.mark.thorough] if name in ALIKE else []),
+            ],
+        )
         for name in names()
     ],
 )
@@ -86,7 +93,7 @@ def budget_of(name: str, most: int) -> int:
 
 
 @every_strategy
-@pytest.mark.parametrize("job", ["table", "tiny-gpt-cpu"])
+@pytest.mark.parametrize("job", ["table", pytest.param("tiny-gpt-cpu", marks=pytest.mark.thorough)])
 def test_proposes_valid_configurations_only_and_none_twice(name, job):
     space = toy()[0] if job == "table" else space_of(job)
     chosen = strategy(name, space, seed=3)

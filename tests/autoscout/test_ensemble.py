@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.encode import take
@@ -150,6 +150,7 @@ def test_another_device_is_outside_too():
     assert trees.why_outside({**take(columns, np.array([0])), "gpu": "h100"}) == "gpu h100 (seen a100)"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [6, 12, 40, 200])
 def test_intervals_of_nine_in_ten_hold_nine_in_ten(n):
     """Held-out rows of the same job; with few rows they are wider, never narrower."""
@@ -231,6 +232,7 @@ def test_fitting_again_forgets_what_was_fitted_before():
     assert ensemble.weights == fresh.weights
 
 
+@pytest.mark.thorough
 def test_ten_thousand_rows_refit_within_a_few_fits_of_their_trees():
     """Measured against scikit-learn's own time for the two boosted members, which is most of it."""
     columns, values = rows(10_000)
@@ -246,7 +248,6 @@ def test_ten_thousand_rows_refit_within_a_few_fits_of_their_trees():
     assert time.process_time() - began < 20 * trees
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 10_000))
 def test_stacked_weights_are_a_share_each(n, m, seed):
     rng = np.random.default_rng(seed)
@@ -265,7 +266,6 @@ def test_stacked_weights_are_a_share_each(n, m, seed):
     assert np.isclose(total, 0.0).astype(int) + np.isclose(total, 1.0) == pytest.approx(1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 200), st.integers(0, 10_000))
 def test_the_stretch_grows_with_the_misses(n, seed):
     rng = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ def landscape():
     return Landscape()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 0.8])
 def test_the_guard_switches_when_simulators_are_noisy_and_the_search_goes_on(landscape, noise):
     run = search(landscape, "autoscout", noise, seed=1, history=landscape.history(), budget=40)

@@ -40,6 +40,7 @@ def path(found, default: Configuration) -> list[Configuration]:
     return walked
 
 
+@pytest.mark.thorough
 def test_the_path_is_valid_ends_at_the_best_and_its_gains_multiply_to_the_whole():
     found = importance(JOB, SPACE, ROWS, DEFAULT)
     walked = path(found, DEFAULT)

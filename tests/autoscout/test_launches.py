@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.deploy.rendering import formats, render
@@ -71,7 +71,6 @@ def same(one: Launch, other: Launch) -> bool:
 
 
 @pytest.mark.parametrize("name", [*JOBS, *ALLOWED])
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_configurations_that_differ_are_launches_that_differ(name: str, seed: int) -> None:
     space, rng = space_of(name), np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.training import stage_operators
@@ -28,7 +28,6 @@ def gib(**columns: object) -> float:
     return sum(parts(**columns).values())
 
 
-@settings(max_examples=60, deadline=None)
 @given(tp=powers, pp=powers, mbs=powers, sp=st.booleans(), ar=st.sampled_from(["none", "selective", "full"]))
 def test_parts_are_not_negative_and_sum_to_the_value(tp: int, pp: int, mbs: int, sp: bool, ar: str):
     p = Memory().predict({**GPT, "gpus": 64, "tp": tp, "pp": pp, "mbs": mbs, "sp": sp, "ar": ar})

@@ -26,6 +26,7 @@ def searched(noise: float, budget: int) -> tuple[list[tuple[Outlook, float]], in
     return outlooks, repeats
 
 
+@pytest.mark.thorough
 def test_nothing_is_measured_twice_without_noise_and_the_outlook_ends_on_nothing_left():
     outlooks, repeats = searched(0.0, 60)
     assert repeats <= 2

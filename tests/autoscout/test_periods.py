@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from landscape import job_of, measured, space_of, step_time
 
@@ -22,7 +22,6 @@ def took(configuration, seconds):
     return msgspec.structs.replace(measured(SPACE, configuration), metrics={"step_time_s": seconds})
 
 
-@settings(max_examples=25, deadline=None)
 @given(slower=st.floats(0.5, 2.0))
 def test_what_an_earlier_hour_measured_moves_with_the_reference(slower):
     """A configuration that was as fast as the default then is not faster today because today is slower."""

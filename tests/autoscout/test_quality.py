@@ -1,11 +1,10 @@
 """A floor under what may cost quality: `[guard] command`."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import verbs
 
 from autoscout.targets.jobs import load_job
 from kb import journal as journals
@@ -57,9 +56,7 @@ def written(folder: Path, guard: str) -> Path:
 
 def test_what_falls_below_the_floor_is_not_recommended(tmp_path: Path) -> None:
     kb, job = tmp_path / "kb.duckdb", written(tmp_path, GUARD)
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tui.cli", "tune", "--no-tui", "--kb", str(kb), str(job)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = verbs.run("tune", "--no-tui", "--kb", kb, job, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
     folder = next(store.sessions_folder(kb).iterdir())
     ended = [e.measurement for e in journals.events(folder / "journal.jsonl") if isinstance(e, ExperimentEnded)]
@@ -75,8 +72,7 @@ def test_what_falls_below_the_floor_is_not_recommended(tmp_path: Path) -> None:
     assert came["int4"].evidence == "guard.command says 0.31, at least 0.6 is wanted"
     assert "said no number that matches guard.pattern, and ended with exit code 1" in came["broken"].evidence
     assert sorted((tmp_path / "asked").read_text().split()) == ["broken", "int4", "int8"], "once each"
-    best = [sys.executable, "-m", "tui.cli", "best", "--json", "--kb", str(kb), str(job)]
-    told = subprocess.run(best, env=environment, capture_output=True, text=True)
+    told = verbs.run("best", "--json", "--kb", kb, job)
     assert '"quantization": "int8"' in told.stdout, told.stdout + told.stderr
 
 

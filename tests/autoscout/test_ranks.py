@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from landscape import measured, space_of
 
@@ -50,14 +50,12 @@ def test_a_quiet_run_is_known_after_few_iterations_and_a_slow_one_ends_with_its_
     assert len(ran([1.0] * 50, iterations=20)[1]) == 20  # asked for
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=40, max_size=40), st.integers(0, 3), st.integers(2, 12))
 def test_every_run_ends(seconds, asked, iterations):
     _, found = ran(seconds, asked, iterations)
     assert 2 <= len(found) <= iterations
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=12, max_size=40), st.integers(0, 3))
 def test_of_a_whole_run_the_same_is_warm_up(seconds, asked):
     assert ending.warm_up(seconds, asked) == len(ran(seconds, asked)[0])

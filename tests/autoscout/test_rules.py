@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autoscout.space.language.arrays import column
@@ -138,7 +138,6 @@ def texts() -> st.SearchStrategy[str]:
 
 
 @given(texts())
-@settings(max_examples=400, deadline=None)
 def test_columns_mean_what_python_means_row_by_row(text):
     """Values, and where there is none: short circuits, absent values, names and numbers, integers beyond 64 bits.
     (Columns in which numbers are absent are of floats, exact up to 2⁵³.)"""

@@ -88,6 +88,7 @@ def test_it_is_tuned_predicted_and_exported_as_it_was_measured(person, tmp_path)
     assert "sort" in person("sql", "SELECT target, count(*) FROM job GROUP BY 1")
 
 
+@pytest.mark.thorough
 def test_a_strategy_of_the_package_can_be_chosen(person, tmp_path):
     person("tune", "job.toml", "--no-tui", "--strategy", "in-order", "--profiles", "3")
     (path,) = tmp_path.glob("sessions/*/journal.jsonl")
@@ -95,6 +96,7 @@ def test_a_strategy_of_the_package_can_be_chosen(person, tmp_path):
     assert len(asked) == 3
 
 
+@pytest.mark.thorough
 def test_killed_it_goes_on(person, tmp_path):
     running = person.start("tune", "job.toml", "--no-tui")
     found: list[Path] = []

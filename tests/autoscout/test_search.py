@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from landscape import measured, space_of, step_time
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from autoscout.search.bandit import UCB1
 from autoscout.search.hyper import Hyper
@@ -248,3 +249,23 @@ def test_a_switch_during_the_tournament_is_noticed_there():
     run.send([Told(c, step_time(c) / 2, simulated=True) for c in batch])
     assert search.switched is False
     assert all(not t.simulated for t in search.known.values())
+
+
+def test_the_search_computes_in_one_thread_and_leaves_everybody_else_theirs():
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    seen: list[set[int]] = []
+
+    def simulator(codes: np.ndarray) -> np.ndarray:
+        seen.append(threads())
+        return np.ones(len(codes))
+
+    space = space_of("tiny-gpt-cpu")
+    with threadpool_limits(2, user_api="blas"):
+        outside = threads()
+        chosen = strategy("autoscout", space, simulators={"flat": simulator})
+        chosen.ask()
+        assert threads() == outside == {2}
+    assert seen
+    assert set().union(*seen) == {1}

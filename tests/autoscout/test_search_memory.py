@@ -216,6 +216,7 @@ def test_ranks_fill_as_the_analytic_model_says():
         assert max(ranks) == pytest.approx(Analytic("a100").predict(columns).value[0])
 
 
+@pytest.mark.thorough
 def test_a_job_s_landscape_reports_peaks_and_the_search_fails_less_for_it():
     small = SpaceLimits(fix={"a40": 0, "ddp_bucket": 128, "overlap_param": False, "cp": 1})
     land = landscape(msgspec.structs.replace(MIXED, space=small))

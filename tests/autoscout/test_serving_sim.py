@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.serving import requests as load
@@ -128,7 +128,6 @@ def blocks(tokens: int, limits: Limits) -> int:
     return -(-tokens // limits.block)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.floats(0, 0.3)), min_size=1, max_size=9),
     kv_tokens=st.integers(40, 400),

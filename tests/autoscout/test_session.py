@@ -94,6 +94,7 @@ def test_the_second_run_of_a_job_is_answered_from_the_knowledge_base(tmp_path):
     assert searched.isdisjoint({e.measurement.configuration.id for e in new})
 
 
+@pytest.mark.thorough
 def test_without_warm_start_nothing_is_taken_from_the_knowledge_base(tmp_path):
     kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
     run(job, kb)
@@ -250,6 +251,7 @@ session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: No
 """
 
 
+@pytest.mark.thorough
 def test_killed_at_random_moments_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path):
     """kill -9, each followed by a resume: no finished experiment is repeated or lost, and the winner is the same."""
     job = replay_job(tmp_path, profiles=100)
@@ -362,6 +364,7 @@ def test_a_listener_that_fails_costs_no_finished_experiment(tmp_path):
     assert len(events_of(kb, name, ExperimentEnded)) == 3
 
 
+@pytest.mark.thorough
 def test_resuming_works_when_the_knowledge_base_is_gone(tmp_path):
     """It is rebuilt from the journals: they are the truth."""
     kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
@@ -372,6 +375,7 @@ def test_resuming_works_when_the_knowledge_base_is_gone(tmp_path):
     assert resumed.confirmed is not None
 
 
+@pytest.mark.thorough
 def test_only_simulating_needs_something_to_simulate_from_and_profiles_the_favourites(tmp_path):
     kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path, profiles=60)
     with pytest.raises(AutoscoutError, match="--fidelity simulate needs simulators"):

@@ -53,6 +53,7 @@ def found(objective: Objective, seed: int, experiments: int = 24) -> tuple[float
     return float(behind.mean()), chosen.recommend()
 
 
+@pytest.mark.thorough
 def test_the_front_is_found_and_the_first_objective_is_not_lost():
     both = [found(BOTH, seed) for seed in range(3)]
     first = [found(Objective(minimize="latency_ms"), seed) for seed in range(3)]

@@ -1,4 +1,4 @@
-"""Recipes whose peak Megatron's CI measured on GPUs, traced here: `make golden`, half a minute of CPU together.
+"""Recipes whose peak Megatron's CI measured on GPUs, traced here, in half a minute of CPU together.
 
 All of them: tests/tools/shadow_accuracy.py (docs/shadow.md).
 """
@@ -14,7 +14,8 @@ import shadow_accuracy
 from shadow_recipes import RECIPES, measured
 
 pytestmark = [
-    pytest.mark.golden,
+    pytest.mark.engine,
+    pytest.mark.thorough,
     pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra"),
     pytest.mark.skipif(not measured(RECIPES[0]), reason="no ../shared/data"),
 ]

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.training.memory import Memory
@@ -50,7 +50,6 @@ def gib(run, **change):
     return float(Memory().predict({**run, **change}).value[0])
 
 
-@settings(max_examples=120, deadline=None)
 @given(runs())
 def test_every_prediction_is_a_positive_number_with_parts_that_sum_to_it(run):
     for member in (Training(), Memory()):
@@ -63,7 +62,6 @@ def test_every_prediction_is_a_positive_number_with_parts_that_sum_to_it(run):
         assert sum(said.parts.values()) == pytest.approx(said.value)
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_more_work_takes_longer_and_more_memory(run):
     assert seconds(run, layers=2 * run["layers"]) > seconds(run)
@@ -77,7 +75,6 @@ def test_more_work_takes_longer_and_more_memory(run):
     assert gib(run, mbs=2 * run["mbs"], global_batch=2 * run["global_batch"]) >= gib(run)
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_recomputation_costs_time_and_saves_memory(run):
     assert seconds(run, ar="full") > seconds(run, ar="none")
@@ -86,7 +83,6 @@ def test_recomputation_costs_time_and_saves_memory(run):
     assert gib(run, ar="selective") <= gib(run, ar="none") * (1 + 1e-9)
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_splitting_a_model_saves_memory(run):
     one = {**run, "pp": 1, "sp": 0.0}
@@ -97,7 +93,6 @@ def test_splitting_a_model_saves_memory(run):
     assert gib(many, distopt=1.0) < gib(many, distopt=0.0)
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_more_devices_are_no_faster_than_in_proportion(run):
     batch = run["mbs"] * run["dp"] * 32
@@ -105,7 +100,6 @@ def test_more_devices_are_no_faster_than_in_proportion(run):
     assert twice > 0.5 * seconds(run, global_batch=batch) * 0.95
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_faster_devices_are_faster(run):
     """Where the matrix units or the memory set the pace; small layers wait for the host on every device."""
@@ -115,7 +109,6 @@ def test_faster_devices_are_faster(run):
     assert all(slow >= 0.98 * fast for slow, fast in itertools.pairwise(order)), order
 
 
-@settings(max_examples=40, deadline=None)
 @given(runs())
 def test_tensor_parallelism_is_slower_over_pcie(run):
     split = {**run, "tp": 4, "gpus": 4 * run["pp"] * run["cp"] * run["dp"], "per_node": 8}

@@ -186,6 +186,7 @@ def test_the_expert_default_fits_the_smallest_device_that_it_uses(name):
     assert estimate_gib(space.attributes, default) <= 0.88 * min(used)
 
 
+@pytest.mark.thorough
 def test_what_other_jobs_measured_helps_a_job_that_has_no_rows():
     """Three sizes of a job whose times follow the landscape; a fourth is predicted without a row of it."""
 

@@ -47,6 +47,7 @@ def test_the_graph_is_acyclic_and_knows_every_knob(name):
     assert set(space.graph) == set(space.knob)
 
 
+@pytest.mark.thorough
 def test_the_table_and_the_rules_agree_next_to_every_valid_configuration():
     """One knob changed, added or taken away: in the table exactly if no rule is violated."""
     space = space_of("smallest-cpu")

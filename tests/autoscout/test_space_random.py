@@ -18,12 +18,12 @@ from autoscout.space.graph import Space
 from kb.records import AutoscoutError, Configuration, Measurement
 
 QUICK = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-examples = settings(max_examples=60, deadline=None, suppress_health_check=QUICK)
+examples = settings(suppress_health_check=QUICK)
 ATTRIBUTES = {"total": 2}
 
 
 @given(raw_spaces())
-@settings(max_examples=150, deadline=None, suppress_health_check=QUICK)
+@settings(suppress_health_check=QUICK)
 def test_a_space_is_what_evaluating_every_assignment_one_by_one_says(raw):
     """Exactly the valid ones; exit 3 if there are none; exit 2 if an expression has no value where all else holds."""
     knobs, rules = raw
@@ -220,7 +220,7 @@ def test_the_lazy_tree_counts_and_branches_like_the_sorted_table(space, random):
 
 
 @given(random_spaces())
-@settings(max_examples=15, deadline=None, suppress_health_check=QUICK)
+@settings(suppress_health_check=QUICK)
 def test_samples_are_uniform(space):
     if not 2 <= space.count <= 60:
         return
@@ -235,7 +235,7 @@ def test_samples_are_uniform(space):
 
 
 @given(random_spaces())
-@settings(max_examples=25, deadline=None, suppress_health_check=QUICK)
+@settings(suppress_health_check=QUICK)
 def test_rules_that_are_left_out_of_the_diagram_are_obeyed_by_the_sample(space):
     """What a space too entangled for a diagram is made of: the same configurations, counted exactly where few."""
     coupled, columns = constraints(space.knobs, space.rules), Columns(space.knobs, space.attributes)
@@ -249,7 +249,7 @@ def test_rules_that_are_left_out_of_the_diagram_are_obeyed_by_the_sample(space):
 
 @pytest.mark.parametrize("name", ["autoscout", "paper", "random"])
 @given(random_spaces(), st.integers(0, 100))
-@settings(max_examples=15, deadline=None, suppress_health_check=QUICK)
+@settings(suppress_health_check=QUICK)
 def test_no_strategy_proposes_what_is_infeasible_or_the_same_twice_in_a_batch(name, space, seed):
     default = space.feasible.configuration(0)
     chosen = strategy(name, space, seed=seed, default=default)

@@ -82,6 +82,7 @@ def test_reaches_the_neighbourhood_of_the_optimum(name):
     assert reached <= 1.25 * best
 
 
+@pytest.mark.thorough
 def test_autoscout_needs_fewer_experiments_than_random_search():
     space = space_of("tiny-gpt-cpu")
 

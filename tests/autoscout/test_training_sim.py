@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
@@ -84,7 +84,6 @@ def test_devices_of_jobs_and_tables_are_the_same_ones():
 # ---- one prediction
 
 
-@settings(max_examples=60, deadline=None)
 @given(tp=powers, pp=powers, mbs=powers, sp=st.booleans(), ar=st.sampled_from(["none", "selective", "full"]))
 def test_parts_are_not_negative_and_sum_to_the_value(tp: int, pp: int, mbs: int, sp: bool, ar: str):
     p = Training().predict({**GPT, "gpus": 64, "tp": tp, "pp": pp, "mbs": mbs, "sp": sp, "ar": ar, "distopt": 1})
@@ -220,7 +219,6 @@ def test_it_trusts_itself_less_where_nothing_was_measured():
     assert Training().predict({**GPT, "experts": 8, "expert_ffn": 4096}).error > error["a100"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_rows_are_gathered_by_what_differs(tp: list[int], sp: list[bool]):
     x = complete({**GPT, "tp": 2.0 ** np.array(tp), "sp": np.array(sp[: len(tp)])})

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.tuning.evidence import Noise, fit, plan
@@ -26,7 +26,6 @@ def test_at_the_noise_of_dedicated_systems_two_rounds_are_enough(level):
     assert found >= 0.9
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     finalists=st.integers(1, 8),
@@ -72,7 +71,6 @@ def test_no_plan_spends_more_than_all_of_the_five_percent(limit, scatter, dof):
     assert max(shares) <= max(2, limit)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), drift=st.floats(-1, 1))
 def test_what_all_of_a_round_have_in_common_changes_nothing(seed, drift):
     rng = np.random.default_rng(seed)

@@ -4,12 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from kb import journal
+from kb import connect, journal
 from kb.records import Cluster, Configuration, Job, Measurement, Model, Node, Objective, Traffic, Value
 
 HERE = Path(__file__).parent
 PAST = HERE / "past"  # what older AutoScouts wrote, and a newer one might write
+
+
+def asked(kb: Path, sql: str) -> list[tuple[Any, ...]]:
+    """What is in a knowledge base, without the process of its own that people's questions get (`query.run`)."""
+    with connect.reader(kb) as con:
+        return con.execute(sql).fetchall()
 
 
 def job(name: str = "tiny", seq_len: int = 8, objective: Objective | None = None) -> Job:

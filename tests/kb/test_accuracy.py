@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from kb_samples import ended, measured, write
+from kb_samples import asked, ended, measured, write
 
-from kb import journal, query, store
+from kb import journal, store
 from kb.records import Configuration
 
 
@@ -28,5 +28,5 @@ SIMULATED = journal.Simulated(
 def test_each_simulator_is_held_against_what_was_measured(tmp_path: Path, events: list[journal.Event]):
     kb = tmp_path / "kb.duckdb"
     store.ingest(kb, write(kb, "s", *events, ended(measured(2.0, tp=2))))
-    found = query.run(kb, "SELECT simulator, checks, mape, bias FROM simulator_accuracy ORDER BY simulator").rows
+    found = asked(kb, "SELECT simulator, checks, mape, bias FROM simulator_accuracy ORDER BY simulator")
     assert found == [("analytic", 1, 0.5, -0.5), ("ensemble", 1, 0.25, -0.25)]

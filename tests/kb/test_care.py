@@ -6,9 +6,9 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
-from kb_samples import ended, measured, python, started, write
+from kb_samples import asked, ended, measured, python, started, write
 
-from kb import care, connect, forget, journal, query, store
+from kb import care, connect, forget, journal, store
 from kb.records import AutoscoutError
 from kb.sharing import hosts
 
@@ -160,7 +160,7 @@ def test_forgetting_a_host_by_its_name_also_where_it_is_hashed(kb: Path, monkeyp
         log.append(begun, ended(measured(1.0, tp=1, of=name)))
         log.close()
         store.ingest(kb, path)
-    assert query.run(kb, "SELECT DISTINCT host FROM sessions WHERE host LIKE '%gpu%'").rows == [("gpu-07",)]
+    assert asked(kb, "SELECT DISTINCT host FROM sessions WHERE host LIKE '%gpu%'") == [("gpu-07",)]
     assert forget.sessions_of_host(kb, "gpu-07") == ["h1", "h2"]
     with pytest.raises(AutoscoutError, match="no session ran on nowhere"):
         forget.sessions_of_host(kb, "nowhere")
@@ -194,5 +194,5 @@ def test_paths_of_the_operator_do_not_enter(tmp_path: Path):
     log.close()
     store.ingest(kb, path)
     for table in ("session", "job", "runs"):
-        [row] = query.run(kb, f"SELECT to_json(t) FROM {table} AS t").rows
+        [row] = asked(kb, f"SELECT to_json(t) FROM {table} AS t")
         assert "ann" not in row[0]

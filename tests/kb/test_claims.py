@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kb_samples import ended, job, measured, write
+from kb_samples import asked, ended, job, measured, write
 
-from kb import care, forget, imports, journal, outcomes, query, store
+from kb import care, forget, imports, journal, outcomes, store
 from kb.records import Measurement
 from kb.sharing import lake
 
@@ -24,7 +24,7 @@ def brought(kb: Path, id: str, rows: list[Measurement]) -> imports.Stored:
 
 def sizes(kb: Path) -> dict[str, int]:
     """Import → its measurements; all measurements."""
-    found = query.run(kb, "SELECT import, measurements FROM imports").rows
+    found = asked(kb, "SELECT import, measurements FROM imports")
     return dict([*found, ("all", len(store.measurements(kb)))])
 
 
@@ -36,7 +36,7 @@ def content(kb: Path) -> list[list[tuple]]:
         "FROM sessions ORDER BY session",
         "SELECT id, iterations_s FROM series ORDER BY id",
     )
-    return [query.run(kb, sql, None).rows for sql in tables]
+    return [asked(kb, sql) for sql in tables]
 
 
 def sound(kb: Path) -> bool:
@@ -54,7 +54,7 @@ def kb(tmp_path: Path) -> Path:
 
 def test_each_import_has_all_of_its_rows(kb: Path):
     assert sizes(kb) == {A: 4, B: 4, "all": 6}
-    assert query.run(kb, "SELECT count(*), count(*) FILTER (WHERE in_runs) FROM sources").rows == [(8, 6)]
+    assert asked(kb, "SELECT count(*), count(*) FILTER (WHERE in_runs) FROM sources") == [(8, 6)]
     assert sound(kb)
 
 
@@ -71,7 +71,7 @@ def test_undoing_one_import_keeps_what_the_other_has(kb: Path, first: str, left:
     assert content(kb) == before
     forget.forget(kb, [A, B])
     assert sizes(kb) == {"all": 0}
-    assert query.run(kb, "SELECT (SELECT count(*) FROM further_source), (SELECT count(*) FROM series)").rows == [(0, 0)]
+    assert asked(kb, "SELECT (SELECT count(*) FROM further_source), (SELECT count(*) FROM series)") == [(0, 0)]
 
 
 def test_what_was_forgotten_of_two_comes_back_out_of_the_trash(kb: Path):
@@ -87,19 +87,19 @@ def test_a_session_and_an_import_share_a_row(kb: Path):
     """Who measured it has the row, whoever came first; the other one keeps it when that is forgotten."""
     shared = table(1)[0]
     store.ingest(kb, write(kb, "zz", ended(shared, 1), ended(measured(9.0, tp=9), 2)))
-    assert query.run(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1").rows == [("zz", 1, "search")]
-    assert query.run(kb, "SELECT experiments FROM sessions").rows == [(2,)]
+    assert asked(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1") == [("zz", 1, "search")]
+    assert asked(kb, "SELECT experiments FROM sessions") == [(2,)]
     assert sizes(kb)[A] == 4
     # Also for who asks what one source knows.
-    asked = outcomes.outcomes(kb, job().id, ["step_time_s"], sessions=[A])
-    assert sorted(o.knobs["tp"] for o in asked) == [1, 2, 3, 4]
-    assert {o.runs for o in asked} == {1}
+    counted = outcomes.outcomes(kb, job().id, ["step_time_s"], sessions=[A])
+    assert sorted(o.knobs["tp"] for o in counted) == [1, 2, 3, 4]
+    assert {o.runs for o in counted} == {1}
     assert [o.runs for o in outcomes.outcomes(kb, job().id, ["step_time_s"], sessions=[A, "zz"])] == [1] * 5
 
     assert forget.forget(kb, ["zz"]).measurements == 1
-    assert query.run(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1").rows == [(A, None, "import")]
+    assert asked(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1") == [(A, None, "import")]
     assert forget.undelete(kb, ["zz"]).measurements == 1
-    assert query.run(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1").rows == [("zz", 1, "search")]
+    assert asked(kb, "SELECT session, number, purpose FROM runs WHERE tp = 1") == [("zz", 1, "search")]
     assert sound(kb)
 
 
@@ -109,11 +109,11 @@ def test_who_was_only_answered_is_no_source(tmp_path: Path):
     shared = table(1)[0]
     store.ingest(kb, write(kb, "later", journal.Answered(measurement=shared, measured_by="first")))
     rows = "SELECT session, number, purpose FROM sources"
-    assert query.run(kb, rows).rows == [("first", None, "answered")]
+    assert asked(kb, rows) == [("first", None, "answered")]
     store.ingest(kb, write(kb, "first", ended(shared, 3)))
-    assert query.run(kb, rows).rows == [("first", 3, "search")]
+    assert asked(kb, rows) == [("first", 3, "search")]
     store.ingest(kb, write(kb, "third", journal.Answered(measurement=shared, measured_by="other")))
-    assert query.run(kb, rows).rows == [("first", 3, "search")]
+    assert asked(kb, rows) == [("first", 3, "search")]
     assert forget.forget(kb, ["first"]).measurements == 1
 
 
@@ -129,7 +129,7 @@ def test_who_measured_and_who_was_answered_arrive_together(tmp_path: Path):
     for i, order in enumerate((files, files[::-1])):
         kb = tmp_path / str(i) / "kb.duckdb"
         lake.take(kb, order)
-        assert query.run(kb, "SELECT session, number, purpose FROM sources").rows == [("first", 3, "search")]
+        assert asked(kb, "SELECT session, number, purpose FROM sources") == [("first", 3, "search")]
         assert lake.push(kb, folder)[:2] == (0, 0)
 
 
@@ -152,7 +152,7 @@ def test_what_was_pushed_and_pulled_is_not_pushed_again(kb: Path, tmp_path: Path
     assert sorted(folder.rglob("*.parquet")) == files
     # Who has which row is the same, but for the place where each stands: under our own name, if it is ours, too.
     everything = "SELECT id, session, purpose FROM sources ORDER BY ALL"
-    assert query.run(ann, everything).rows == query.run(bob, everything).rows
+    assert asked(ann, everything) == asked(bob, everything)
     assert content(ann)[2:] == content(bob)[2:]
     assert sizes(ann) == {A: 4, B: 4, "all": 9}
 
@@ -162,7 +162,7 @@ sources = st.lists(
 )
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings.default.max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_=sources, forgotten=st.lists(st.sampled_from(["a", "b", A, B]), max_size=3, unique=True))
 def test_the_order_of_arrival_does_not_matter(
     tmp_path_factory: pytest.TempPathFactory, given_: list[tuple[str, list[int]]], forgotten: list[str]

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
-from kb_samples import ended, job, measured, python, write
+from kb_samples import asked, ended, job, measured, python, write
 
 from kb import connect, migrate, query, store
 from kb.records import AutoscoutError
@@ -311,8 +311,8 @@ def test_a_knowledge_base_of_the_first_schema_keeps_every_measurement(tmp_path: 
     back = [m for _, m in store.measurements(kb)]
     assert [m.id for m in back] == [m.id for m in kept]
     assert (tmp_path / "kb.duckdb.bak-1").exists()
-    assert query.run(kb, "SELECT cluster, devices FROM session").rows == [("4×cpu", 4)]
-    rows = query.run(kb, "SELECT tp, sp, step_time_s, metrics ->> 'odd' FROM runs").rows
+    assert asked(kb, "SELECT cluster, devices FROM session") == [("4×cpu", 4)]
+    rows = asked(kb, "SELECT tp, sp, step_time_s, metrics ->> 'odd' FROM runs")
     assert rows == [(1, True, 1.5, None), (2, None, None, None), (1, True, None, str(1 / 3)), (4, None, 2.5, None)]
     assert store.ingest(kb, write(kb, "t", *map(ended, kept))) == 0
 
@@ -322,7 +322,7 @@ def test_a_migration_that_fails_changes_nothing(kb: Path, tmp_path: Path):
     with pytest.raises(AutoscoutError), connect.writer(kb) as con:
         migrate.apply(con, kb, more)
     assert store.mark(kb) == 1
-    assert query.run(kb, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'half'").rows == []
+    assert asked(kb, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'half'") == []
 
 
 def test_a_migration_that_cannot_be_committed_says_why(kb: Path, tmp_path: Path):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kb_samples import ended, job, measured, write
+from kb_samples import asked, ended, job, measured, write
 
-from kb import journal, outcomes, query, similar, store
+from kb import journal, outcomes, similar, store
 from kb.records import Measurement
 from kb.sharing import lake
 
@@ -59,25 +59,25 @@ def test_only_what_was_measured_is_a_fact_about_a_configuration(kb: Path):
 
 
 def test_the_views_count_nothing_else(kb: Path):
-    assert query.run(kb, "SELECT name, value, measurements FROM best").rows == [("tp1", 2.0, 1)]
-    results = query.run(kb, "SELECT name, value, measurements, failed, wrong FROM results ORDER BY name").rows
+    assert asked(kb, "SELECT name, value, measurements FROM best") == [("tp1", 2.0, 1)]
+    results = asked(kb, "SELECT name, value, measurements, failed, wrong FROM results ORDER BY name")
     assert results == [("tp1", 2.0, 1, 0, False), ("tp4", None, 0, 1, False)]
-    effects = query.run(kb, "SELECT value, configurations, failed FROM knob_effects WHERE knob = 'tp' ORDER BY 1").rows
+    effects = asked(kb, "SELECT value, configurations, failed FROM knob_effects WHERE knob = 'tp' ORDER BY 1")
     assert effects == [("1", 1, 0), ("4", 1, 1)]
-    failed = query.run(kb, "SELECT name, status FROM failures WHERE fidelity = 'measured'").rows
+    failed = asked(kb, "SELECT name, status FROM failures WHERE fidelity = 'measured'")
     assert failed == [("tp4", "oom")]
-    assert query.run(kb, "SELECT count(*) FROM failures WHERE status = 'infrastructure'").rows == [(0,)]
-    assert query.run(kb, "SELECT failed, incidents FROM sessions").rows == [(5, 2)]
+    assert asked(kb, "SELECT count(*) FROM failures WHERE status = 'infrastructure'") == [(0,)]
+    assert asked(kb, "SELECT failed, incidents FROM sessions") == [(5, 2)]
 
 
 def test_every_rung_can_be_asked_for(kb: Path):
-    rows = query.run(kb, "SELECT fidelity, count(*) FROM runs GROUP BY 1 ORDER BY 1").rows
+    rows = asked(kb, "SELECT fidelity, count(*) FROM runs GROUP BY 1 ORDER BY 1")
     assert rows == [("measured", 4), ("one-device", 2), ("predicted", 2), ("shadow", 2), ("short", 2)]
 
 
 def test_what_machines_did_is_shown_in_its_own_right(kb: Path):
     sql = "SELECT session, name, period, evidence, rank_devices ->> 0, conditions ->> 'throttled' FROM incidents"
-    assert query.run(kb, f"{sql} ORDER BY ended").rows == [
+    assert asked(kb, f"{sql} ORDER BY ended") == [
         ("s", "tp1", "gpu-07 boot 3", "gpu-07 fell off the bus", "gpu-07:gpu:0", "1.0"),
         ("s", "tp2", "gpu-07 boot 3", "gpu-07 fell off the bus", "gpu-07:gpu:0", "1.0"),
     ]
@@ -89,7 +89,7 @@ def test_an_import_counts_them_apart(tmp_path: Path):
     kb = tmp_path / "kb.duckdb"
     rows = [spoiled(tp=1), measured(None, tp=2), measured(1.0, tp=4)]
     imports.store_import(kb, "import-0123456789abcdef", job(), {"reader": "csv", "file": "t.csv"}, 1.0, iter(rows))
-    assert query.run(kb, "SELECT measurements, failed FROM imports").rows == [(3, 1)]
+    assert asked(kb, "SELECT measurements, failed FROM imports") == [(3, 1)]
 
 
 RICH = msgspec.structs.replace(
@@ -121,7 +121,7 @@ def test_periods_conditions_and_values_per_rank_come_back(tmp_path: Path):
         assert back.per_rank["step_time_s"] == [1.0, 0.75]
         assert math.isnan(back.per_rank["power_w"][1])
         assert (plain.period, plain.per_rank, plain.rank_devices, plain.conditions) == ("", {}, [], {})
-        ranks = query.run(kb, "SELECT rank, device, metric, value FROM ranks ORDER BY metric, rank").rows
+        ranks = asked(kb, "SELECT rank, device, metric, value FROM ranks ORDER BY metric, rank")
         assert ranks == [
             (0, "gpu-07:gpu:0", "peak_memory_gib", 1.5),
             (1, "gpu-08:gpu:1", "peak_memory_gib", 2.5),
@@ -130,12 +130,10 @@ def test_periods_conditions_and_values_per_rank_come_back(tmp_path: Path):
             (0, "gpu-07:gpu:0", "step_time_s", 1.0),
             (1, "gpu-08:gpu:1", "step_time_s", 0.75),
         ]
-        assert query.run(kb, "SELECT period, measurements, incidents, sessions FROM periods").rows == [
+        assert asked(kb, "SELECT period, measurements, incidents, sessions FROM periods") == [
             ("gpu-07 boot 3", 1, 0, 1)
         ]
-        assert query.run(kb, "SELECT name FROM runs WHERE (conditions ->> 'steal_share')::DOUBLE > 0.2").rows == [
-            ("tp2",)
-        ]
+        assert asked(kb, "SELECT name FROM runs WHERE (conditions ->> 'steal_share')::DOUBLE > 0.2") == [("tp2",)]
 
 
 def test_text_of_a_machine_is_checked_at_the_door(tmp_path: Path):

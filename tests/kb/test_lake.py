@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kb_samples import ended, job, measured, python, write
+from kb_samples import asked, ended, job, measured, python, write
 
-from kb import forget, journal, query, store
+from kb import forget, journal, store
 from kb.records import AutoscoutError
 from kb.sharing import lake
 
@@ -21,7 +21,7 @@ def content(kb: Path) -> list[list[tuple]]:
         "FROM job ORDER BY id",
         "SELECT id, iterations_s, losses FROM series ORDER BY id",
     )
-    return [query.run(kb, sql, None).rows for sql in tables]
+    return [asked(kb, sql) for sql in tables]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_session_that_went_on_is_pushed_again_and_merges(two):
     store.ingest(ann, path)
     assert lake.push(ann, folder)[:2] == (1, 7)
     assert lake.pull(bob, folder)[:2] == (0, 1)
-    assert query.run(bob, "SELECT state FROM sessions WHERE session = 'a1'").rows == [("ended",)]
+    assert asked(bob, "SELECT state FROM sessions WHERE session = 'a1'") == [("ended",)]
 
 
 def test_half_copied_and_changed_files_are_passed_over_and_said(two):
@@ -103,6 +103,7 @@ def test_half_copied_and_changed_files_are_passed_over_and_said(two):
     assert lake.pull(bob, folder).sessions == 1
 
 
+@pytest.mark.thorough
 def test_a_kill_while_pushing_leaves_only_whole_files(two, tmp_path):
     ann, bob, folder = two
     for i in range(20):

@@ -6,9 +6,9 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
-from kb_samples import PAST, ended, job, measured, started, write
+from kb_samples import PAST, asked, ended, job, measured, started, write
 
-from kb import care, forget, journal, migrate, query, store
+from kb import care, forget, journal, migrate, store
 from kb.records import AutoscoutError
 from kb.sharing import lake
 
@@ -47,15 +47,15 @@ def test_an_older_knowledge_base_opens_with_the_same_measurements(tmp_path: Path
 
     assert [(session, m.id) for session, m in store.measurements(kb)] == MEASURED
     assert sound(kb)
-    rows = query.run(kb, "SELECT id, fidelity, period, conditions FROM runs ORDER BY added").rows
+    rows = asked(kb, "SELECT id, fidelity, period, conditions FROM runs ORDER BY added")
     assert {row[1:] for row in rows} == {("measured", "", None), ("predicted", "", None)}
     assert [id for id, fidelity, *_ in rows if fidelity == "predicted"] == [PREDICTED]
     assert store.ingest_all(kb) == (0, [])  # nothing of its journal is new
-    said = query.run(kb, "SELECT body ->> 'to', body ->> '$.measurement.fidelity' FROM decisions").rows
+    said = asked(kb, "SELECT body ->> 'to', body ->> '$.measurement.fidelity' FROM decisions")
     assert {row for row in said if row != (None, None)} == {("measured", None), (None, "measured")}
-    assert query.run(kb, "SELECT session, fidelity FROM sessions").rows == [("tiny-records-1", "adaptive")]
-    assert query.run(kb, "SELECT fidelity FROM session WHERE source = 'import'").rows == [("profile",)]
-    assert query.run(kb, "SELECT import, measurements, failed FROM imports").rows == [("import-0123456789abcdef", 2, 0)]
+    assert asked(kb, "SELECT session, fidelity FROM sessions") == [("tiny-records-1", "adaptive")]
+    assert asked(kb, "SELECT fidelity FROM session WHERE source = 'import'") == [("profile",)]
+    assert asked(kb, "SELECT import, measurements, failed FROM imports") == [("import-0123456789abcdef", 2, 0)]
     # What it had put into a lake is there; nothing is put there again.
     lake_1 = tmp_path / "lake"
     shutil.copytree(PAST / "lake-1", lake_1)
@@ -101,8 +101,8 @@ def test_a_lake_of_an_older_autoscout_comes_in(tmp_path: Path):
     assert (moved.measurements, moved.passed_over) == (8, [])
     found = [(session, m.id) for session, m in store.measurements(kb)]
     assert sorted(found) == sorted([*MEASURED, ("b1", today.id)])
-    assert query.run(kb, f"SELECT fidelity FROM runs WHERE id = '{PREDICTED}'").rows == [("predicted",)]
-    assert query.run(kb, "SELECT body ->> 'to' FROM decisions WHERE type = 'fidelity_switched'").rows == [("measured",)]
+    assert asked(kb, f"SELECT fidelity FROM runs WHERE id = '{PREDICTED}'") == [("predicted",)]
+    assert asked(kb, "SELECT body ->> 'to' FROM decisions WHERE type = 'fidelity_switched'") == [("measured",)]
     assert sound(kb)
     assert lake.push(kb, folder)[:2] == (0, 0)
 
@@ -165,14 +165,12 @@ def test_what_only_hostile_files_could_bring_in_goes_and_nothing_else(tmp_path: 
     )
     assert [(session, m.id) for session, m in store.measurements(kb)] == MEASURED
     assert [row["session"] for row in store.session_rows(kb)] == ["tiny-records-1"]
-    assert query.run(kb, "SELECT id, name, family FROM job").rows == [
-        ("d9e0eeeb01bb03bb", "tiny", "pretrain-megatron-dense")
-    ]
-    assert query.run(kb, "SELECT DISTINCT session FROM decisions").rows == [("tiny-records-1",)]
-    assert query.run(kb, "SELECT session FROM journal").rows == [("tiny-records-1",)]
-    assert query.run(kb, "SELECT session FROM forgotten").rows == [("old",)]
-    assert query.run(kb, "SELECT count(*) FROM lake_file").rows == [(3,)]
-    assert query.run(kb, "SELECT count(*) FROM configuration").rows == [(3,)]
+    assert asked(kb, "SELECT id, name, family FROM job") == [("d9e0eeeb01bb03bb", "tiny", "pretrain-megatron-dense")]
+    assert asked(kb, "SELECT DISTINCT session FROM decisions") == [("tiny-records-1",)]
+    assert asked(kb, "SELECT session FROM journal") == [("tiny-records-1",)]
+    assert asked(kb, "SELECT session FROM forgotten") == [("old",)]
+    assert asked(kb, "SELECT count(*) FROM lake_file") == [(3,)]
+    assert asked(kb, "SELECT count(*) FROM configuration") == [(3,)]
     assert sound(kb)
 
 
@@ -180,7 +178,7 @@ def test_a_job_that_a_hostile_file_named_keeps_what_we_measured_of_it(tmp_path: 
     """Its id was honest, so our own session stored no other row for it."""
     kb = schema_2(tmp_path / "kb.duckdb", "UPDATE job SET name = 'x; rm -rf ~'")
     assert [(session, m.id) for session, m in store.measurements(kb)] == MEASURED
-    assert query.run(kb, "SELECT name FROM job").rows == [("tiny",)]
+    assert asked(kb, "SELECT name FROM job") == [("tiny",)]
 
 
 def test_what_two_had_and_one_forgot_is_remembered_again(tmp_path: Path):
@@ -189,13 +187,13 @@ def test_what_two_had_and_one_forgot_is_remembered_again(tmp_path: Path):
     kb = schema_2(tmp_path / "kb.duckdb")
     store.ingest(kb, write(kb, "a", ended(alike)))  # with today's code, to make a file of it
     lake.push(kb, tmp_path / "lake")
-    [hash] = [name for (name,) in query.run(kb, "SELECT hash FROM lake_file WHERE session = 'a'").rows]
+    [hash] = [name for (name,) in asked(kb, "SELECT hash FROM lake_file WHERE session = 'a'")]
     old = schema_2(
         tmp_path / "old" / "kb.duckdb",
         f"INSERT INTO lake_file VALUES ('{hash}', 'a', 1, 0), ('older', 'tiny-earlier', 1, 0), ('gone', 'b', 9, 0)",
         "INSERT INTO forgotten VALUES ('b', 1)",
     )
-    known = {name for (name,) in query.run(old, "SELECT hash FROM lake_file").rows}
+    known = {name for (name,) in asked(old, "SELECT hash FROM lake_file")}
     assert hash not in known  # looked at again at the next pull
     assert {"older", "gone"} <= known
     assert lake.pull(old, tmp_path / "lake").measurements == 1

@@ -26,6 +26,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("title", QUESTIONS)
 def test_each_question_has_an_answer_with_the_columns_of_the_page(kb: Path, title: str):
     table = query.run(kb, QUESTIONS[title])
@@ -34,11 +35,12 @@ def test_each_question_has_an_answer_with_the_columns_of_the_page(kb: Path, titl
     assert table.rows or "simulator" in title  # they are used only where enough is known
 
 
-def test_there_are_ten(kb: Path):
+def test_there_are_ten():
     assert len(QUESTIONS) == 10
 
 
-def test_every_documented_view_and_only_those(kb: Path):
+def test_every_documented_view_and_only_those(tmp_path: Path):
+    kb = tmp_path / "kb.duckdb"
     views = {name for (name,) in query.run(kb, "SELECT view_name FROM duckdb_views() WHERE NOT internal").rows}
     text = page.DOCS.read_text().split("## Views")[1].split("## Ten questions")[0]
     documented = {
@@ -50,6 +52,7 @@ def test_every_documented_view_and_only_those(kb: Path):
     assert documented == views
 
 
+@pytest.mark.thorough
 def test_the_best_is_the_one_that_autoscout_best_says(kb: Path):
     from autoscout.deploy.recommendation import best_of_job
     from autoscout.targets.jobs import load_job

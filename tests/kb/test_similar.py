@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kb_samples import ended, job, measured, write
 
@@ -81,7 +81,6 @@ sizes = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(sizes, sizes)
 def test_distances_are_symmetric_and_never_negative(a: Job, b: Job):
     assert distance(a, b) == pytest.approx(distance(b, a))

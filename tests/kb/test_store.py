@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kb_samples import ended, job, measured, python, started, write
+from kb_samples import asked, ended, job, measured, python, started, write
 
 from kb import door, journal, query, store
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
@@ -48,7 +48,8 @@ def kb(tmp_path: Path) -> Path:
     return tmp_path / "new" / "kb.duckdb"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.thorough
+@settings(max_examples=settings.default.max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=st.lists(any_measurement, min_size=1, max_size=30))
 def test_measurements_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, batch: list[Measurement]):
     kb = tmp_path_factory.mktemp("round_trip") / "kb.duckdb"
@@ -157,12 +158,12 @@ def test_an_answer_brings_back_a_measurement_that_was_lost(kb: Path):
     answer = journal.Answered(measurement=known, measured_by="a")
     assert store.ingest(kb, write(kb, "b", answer)) == 1
     assert [session for session, _ in store.measurements(kb)] == ["a"]
-    assert query.run(kb, "SELECT type FROM decisions").rows == [("answered",)]
+    assert asked(kb, "SELECT type FROM decisions") == [("answered",)]
 
     kb.unlink()
     write(kb, "c", ended(known), answer)
     assert store.ingest_all(kb) == (1, [])
-    assert query.run(kb, "SELECT session, purpose FROM runs").rows == [("c", "search")]
+    assert asked(kb, "SELECT session, purpose FROM runs") == [("c", "search")]
 
 
 def test_winning_orderings_newest_first_and_each_once(kb: Path):
@@ -202,17 +203,17 @@ def test_views_answer(kb: Path):
         ),
     )
 
-    best = query.run(kb, "SELECT job, name, value, measurements, metric FROM best").rows
+    best = asked(kb, "SELECT job, name, value, measurements, metric FROM best")
     assert best == [("tiny", "tp2_spTrue_arfull_pp4", 2.1, 2, "step_time_s")]
-    runs = query.run(kb, "SELECT tp, pp, sp, ar, mbs, step_time_s FROM runs WHERE number = 1").rows
+    runs = asked(kb, "SELECT tp, pp, sp, ar, mbs, step_time_s FROM runs WHERE number = 1")
     assert runs == [(2, 4, True, "full", None, 2.0)]
-    [(when,)] = query.run(kb, "SELECT ended FROM runs WHERE number = 2").rows
+    [(when,)] = asked(kb, "SELECT ended FROM runs WHERE number = 2")
     assert str(when) == "1970-01-01 00:00:01.500000"
-    failures = query.run(kb, "SELECT name, status, evidence FROM failures").rows
+    failures = asked(kb, "SELECT name, status, evidence FROM failures")
     assert failures == [("tp8", "oom", "out of memory on rank 1"), ("tp16", "wrong", "")]
-    assert query.run(kb, "SELECT step, predicted, measured, mape FROM checks").rows == [(3, 1.0, 2.0, 0.5)]
-    assert query.run(kb, "SELECT type, why FROM decisions LIMIT 1").rows == [("decided", "because")]
-    assert query.run(kb, "FROM orderings").rows == []
+    assert asked(kb, "SELECT step, predicted, measured, mape FROM checks") == [(3, 1.0, 2.0, 0.5)]
+    assert asked(kb, "SELECT type, why FROM decisions LIMIT 1") == [("decided", "because")]
+    assert asked(kb, "FROM orderings") == []
     [row] = store.session_rows(kb)
     assert (row["state"], row["reason"], row["experiments"], row["failed"]) == ("ended", "budget", 7, 2)
     assert (row["best"], row["value"], row["gain"]) == ("tp2", 2.0, None)
@@ -228,7 +229,7 @@ def test_the_best_is_the_largest_when_the_job_maximizes(kb: Path):
             of=job(objective=Objective(maximize="step_time_s")),
         ),
     )
-    assert query.run(kb, "SELECT name, value FROM best").rows == [("tp3", 3.0)]
+    assert asked(kb, "SELECT name, value FROM best") == [("tp3", 3.0)]
 
 
 def test_a_session_is_running_while_its_owner_lives(kb: Path):
@@ -299,7 +300,7 @@ def test_processes_that_write_in_turns_lose_nothing(kb: Path):
     acknowledged = {line for output in outputs for line in output.split()}
     assert len(acknowledged) == 36
     assert acknowledged == _ids(kb)
-    added = [row[0] for row in query.run(kb, "SELECT added FROM runs").rows]
+    added = [row[0] for row in asked(kb, "SELECT added FROM runs")]
     assert len(set(added)) == 36
 
 

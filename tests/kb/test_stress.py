@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kb_samples import ended, measured, python, write
 
 from kb import connect, store
@@ -18,6 +19,7 @@ print(store.ingest(Path(sys.argv[1]), Path(sys.argv[2])))
 TOOL = Path(__file__).parents[1] / "tools" / "kb_stress.py"
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_duplicated_when_everybody_is_killed_at_random():
     command = [sys.executable, str(TOOL), "--minutes", "0.2", "--writers", "6", "--readers", "2", "--json"]
     root = TOOL.parents[2]

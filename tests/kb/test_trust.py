@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kb_samples import ended, job, measured, write
+from kb_samples import asked, ended, job, measured, write
 
-from kb import forget, outcomes, query, store
+from kb import forget, outcomes, store
 from kb.imports import store_import
 from kb.journal import Confirmed
 from kb.lineage import lineage
@@ -67,17 +67,17 @@ def test_three_people_share_a_folder(team):
     assert ann.hints() == []
     assert len(store.measurements(ann.kb)) == 6
     best = "SELECT name[:3], value FROM best"
-    assert query.run(ann.kb, best).rows == [("tp4", 0.4)]
+    assert asked(ann.kb, best) == [("tp4", 0.4)]
     # To those who decided nothing everybody's word is a hint.
     lake.pull(bob.kb, folder)
     assert {a.level for a in author_trust.authors(bob.kb)} == {"hint"}
     assert bob.answers() == [("bob-1", "tp4"), ("bob-1", "tp8")]
     assert sorted(bob.hints()) == ["tp1", "tp2", "tp2", "tp3"]
-    assert query.run(bob.kb, best).rows == [("tp4", 0.4)]
+    assert asked(bob.kb, best) == [("tp4", 0.4)]
     # Revoking takes effect at once.
     ann.trusts(bob, "ignore")
     assert ann.answers() == [("ann-1", "tp1"), ("ann-1", "tp2")]
-    assert query.run(ann.kb, best).rows == [("tp2", 0.5)]
+    assert asked(ann.kb, best) == [("tp2", 0.5)]
     for path in folder.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o770 if path.is_dir() else 0o660)
 
@@ -93,6 +93,7 @@ def test_whose_key_becomes_known_later_is_believed_from_the_next_pull_on(team):
     assert ("bob-1", "tp4") in ann.answers()
 
 
+@pytest.mark.thorough
 def test_nobody_speaks_for_another(team, tmp_path):
     ann, bob, eve, folder = team
     ann.trusts(bob, "answer")
@@ -150,7 +151,7 @@ def test_a_verdict_of_others_is_no_verdict_here(team):
     store.ingest(eve.kb, write(eve.kb, "eve-2", ended(measured(0.001, tp=3)), confirmed))
     lake.push(eve.kb, folder)
     lake.pull(ann.kb, folder)
-    assert query.run(ann.kb, "SELECT name[:3], value, confirmed FROM best").rows == [("tp2", 0.5, False)]
+    assert asked(ann.kb, "SELECT name[:3], value, confirmed FROM best") == [("tp2", 0.5, False)]
 
 
 def test_decisions_that_cannot_be_made(team):

@@ -35,6 +35,7 @@ from tui_samples import (
 from autoscout.cluster import slots
 from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
+from tui import actions
 from tui.app import SessionApp
 from tui.feed import Read
 from tui.modals import Full
@@ -44,7 +45,13 @@ from tui.session.neighbours import waiting_orders
 from tui.widgets.lazy_table import Rows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-SIZES = [(80, 24), (120, 40), (200, 50)]
+SIZES = [(80, 24), (120, 40), pytest.param((200, 50), marks=pytest.mark.thorough)]
+
+
+def shape(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
 KEYS = {"1": "tune", "2": "arms", "3": "checks", "5": "experiments", "6": "compare", "8": "launch"}
 STATES: dict[str, list[AnyEvent]] = {
     "empty": [],
@@ -102,7 +109,7 @@ def compare(shown: str, name: str) -> None:
     assert shown == stored.read_text()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("state", STATES)
 async def test_tune_in_every_state(tmp_path, state, size):
     app = recording(tmp_path, STATES[state])
@@ -111,7 +118,7 @@ async def test_tune_in_every_state(tmp_path, state, size):
         compare(text_of(app), f"tune-{state}-{size[0]}x{size[1]}")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("state", ["crashed", "silent"])
 async def test_what_the_process_of_a_session_tells(tmp_path, state, size):
     """Its lock is held or not; how long it is silent is the clock's."""
@@ -126,7 +133,7 @@ async def test_what_the_process_of_a_session_tells(tmp_path, state, size):
     compare(re.sub(r"\d\d:\d\d", "MM:SS", shown), f"tune-{state}-{size[0]}x{size[1]}")
 
 
-@pytest.mark.parametrize("size", [(60, 18), (40, 10)], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", [(60, 18), (40, 10)], ids=shape)
 async def test_a_terminal_that_is_too_small_shows_what_fits_and_says_so(tmp_path, size):
     app = recording(tmp_path, running())
     async with app.run_test(size=size) as pilot:
@@ -145,7 +152,7 @@ async def test_a_long_journal_says_how_far_it_is_read(tmp_path):
         await until(pilot, lambda: "reading the journal: 42%" in text_of(app))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "1"])
 async def test_the_other_screens(tmp_path, key, size):
     app = recording(tmp_path, ended())
@@ -305,10 +312,10 @@ async def test_the_row_under_the_cursor_is_run_again_pinned_and_excluded(tmp_pat
             await pilot.press("5")
             app.query_one("#filter", Input).value = "oom"
             await until(pilot, lambda: app.query_one("#experiments", Rows).row_count == 1)
-            await pilot.press("r")
+            await pilot.press("r", "y")
             await pilot.press("P", "j", "enter")  # the second knob: tp
             await pilot.press("x", "enter")  # the first: pp
-            await pilot.press("v")
+            await pilot.press("1", "v", "n", "v", "y")
             await until(pilot, lambda: (tmp_path / "orders.jsonl").read_bytes().count(b"\n") == 4)
     given = [msgspec.json.decode(line) for line in (tmp_path / "orders.jsonl").read_bytes().splitlines()]
     assert [(o["what"], o["values"]) for o in given] == [
@@ -318,6 +325,61 @@ async def test_the_row_under_the_cursor_is_run_again_pinned_and_excluded(tmp_pat
         ("validate", {}),
     ]
     assert waiting_orders(tmp_path, 2) == ["exclude pp=4", "validate"]
+
+
+async def test_what_is_typed_does_no_harm(tmp_path):
+    """On the screen where people write SQL every letter is a letter, and no screen steers without being sure."""
+    app = recording(tmp_path, session())
+    (tmp_path / "owner.lock").touch()
+    with connect.writer(tmp_path / "kb.duckdb"):
+        pass
+    with lock.exclusive(tmp_path / "owner.lock"):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot, app, len(session()))
+            await pilot.press("7")
+            box = app.query_one("#console", TextArea)
+            await until(pilot, lambda: app.focused is box)
+            box.text = ""
+            await pilot.press(*"selectprvxSP1q")
+            assert box.text == "selectprvxSP1q"
+            assert "esc keys" in text_of(app)
+            await pilot.press("escape", *"pvSrPx")  # now they are keys, of other screens
+            assert "esc keys" not in text_of(app)
+            assert app.shown == "knowledge"
+            app.query_one("#schema", Tree).focus()
+            await pilot.press(*"pvSrPx")
+            for screen in actions.SCREENS:
+                app.action_show(screen)
+                await pilot.press("escape", *"vSr", "escape")
+    assert not (tmp_path / "orders.jsonl").exists()
+
+
+async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_path):
+    app = recording(tmp_path, session())
+    (tmp_path / "owner.lock").touch()
+    with lock.exclusive(tmp_path / "owner.lock"):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot, app, len(session()))
+            ours = {a.says for a in actions.ACTIONS}
+            for screen in ("experiments", "knowledge", "tune"):
+                app.action_show(screen)
+                offered = {command.title for command in app.get_system_commands(app.screen)}
+                assert offered & ours == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
+            await pilot.press("ctrl+p", *"pause")
+            await until(pilot, lambda: "pause, and go on" in text_of(app))
+            await pilot.press("enter")
+            await until(pilot, lambda: (tmp_path / "orders.jsonl").is_file())
+    assert '"what":"pause"' in (tmp_path / "orders.jsonl").read_text()
+
+
+def test_the_page_lists_every_action():
+    page = Path("docs/tui.md")
+    before, _, rest = page.read_text().partition("| key | what it does")
+    after = rest.partition("\n\n")[2]
+    made = f"{before}{actions.table()}\n{after}"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        page.write_text(made)
+    assert page.read_text() == made
 
 
 async def test_the_cluster_screen_says_who_holds_the_devices_and_what_waits(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The command line is a contract: verbs, --json, exit codes, one sentence for every mistake."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import verbs
 
 from kb import store
 
@@ -17,8 +17,7 @@ TINY = "fixtures/jobs/tiny-gpt-cpu.toml"
 
 
 def autoscout(*arguments: str, kb: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tui.cli", *arguments, *(["--kb", str(kb)] if kb else [])]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+    return verbs.run(*arguments, *(["--kb", kb] if kb else []), **environment)
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+import verbs
 
 JOB = "fixtures/jobs/smallest-cpu-replay.toml"
 
 
 def autoscout(*arguments: str, kb: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tui.cli", *arguments, "--kb", str(kb)]
-    env = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin, env=env)
+    return verbs.run(*arguments, "--kb", kb, stdin=stdin, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +54,7 @@ def test_similar_says_by_what_and_what_would_be_taken_over(kb, tmp_path):
     assert document["carried"]["favourites"][0]["job"] == "smallest-cpu-replay"
 
 
+@pytest.mark.thorough
 def test_a_rejected_job_hands_nothing_over_and_an_accepted_one_does_however_far(kb, tmp_path):
     """What a person decided is kept beside the knowledge base, where `tune --warm-start auto` reads it."""
     copy = tmp_path / "kb.duckdb"

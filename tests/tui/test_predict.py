@@ -3,13 +3,12 @@
 import csv
 import gzip
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import verbs
 
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import training_tables
@@ -21,11 +20,7 @@ VTRAIN = Path("../shared/data/landscapes/vtrain_a100_single_node.csv.gz")
 
 
 def autoscout(*arguments, **environment) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tui.cli", *map(str, arguments)]
-    nobody_elses = {"AUTOSCOUT_KB": "/nonexistent/kb.duckdb"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **nobody_elses, **environment}
-    )
+    return verbs.run(*arguments, **{"AUTOSCOUT_KB": "/nonexistent/kb.duckdb", **environment})
 
 
 def answer(*arguments):
@@ -116,6 +111,7 @@ def test_a_table_is_scored_member_by_member_and_group_by_group(tmp_path):
     assert report["skipped"] == {}
 
 
+@pytest.mark.thorough
 def test_long_tables_have_one_row_a_metric(tmp_path):
     rows = []
     for row in layouts():
@@ -150,6 +146,7 @@ def test_memory_is_scored_with_its_decisions(tmp_path):
     assert (report["memory"]["runs"], report["memory"]["died"]) == (27, 3)
 
 
+@pytest.mark.thorough
 def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(measured_kb, tmp_path):
     text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
     path = tmp_path / "wider.toml"
@@ -189,6 +186,7 @@ def test_a_table_that_measures_nothing_known_is_one_sentence(tmp_path):
     assert "no layers, hidden, heads" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not VTRAIN.exists(), reason="../shared/data is not there")
 def test_the_numbers_on_the_vtrain_table():
     """Zero rows of the job: ≤ 10 %; learned on other models only: better; 90 % intervals hold 85 % or more."""

@@ -2,17 +2,17 @@
 
 import json
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import verbs
 
 TINY = Path("fixtures/jobs/tiny-gpt-cpu.toml")
 
 
 def autoscout(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tui.cli", *arguments], capture_output=True, text=True, timeout=60)
+    return verbs.run(*arguments)
 
 
 def test_the_graph_is_written_as_a_picture(tmp_path):

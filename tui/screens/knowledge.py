@@ -131,9 +131,14 @@ class KnowledgePane(Pane):
             self._place = max(0, min(len(self._history) - 1, self._place + step))
             self.query_one(Console).text = self._history[self._place]
 
+    @property
+    def busy(self) -> bool:
+        """A query runs."""
+        return self._process is not None and self._process.returncode is None
+
     def cancel(self) -> bool:
         """Ends the running query; False if there is none."""
-        if self._process is None or self._process.returncode is not None:
+        if self._process is None or not self.busy:
             return False
         self._process.terminate()
         return True

@@ -4,7 +4,7 @@ import re
 import time
 import tracemalloc
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.targets.command.preset import names, preset
@@ -19,7 +19,6 @@ def numbers(pattern: str = PATTERN) -> Numbers:
     return Numbers(MetricSource(pattern=pattern))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8))
 def test_how_a_log_is_cut_into_pieces_does_not_matter(cuts):
     text = b"".join(LINE % (i, i) for i in range(5)) + b"12% | elapsed time per iteration (ms): 9.5\r"

@@ -1,13 +1,13 @@
 """Drivers that are slow, that lose a GPU, and GPUs that err in mid-run: fake driver programs, real processes."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+import verbs
 
 from autoscout.cluster import gpus
 from autoscout.machine.doctor import examine
@@ -151,8 +151,7 @@ sets = "--mbs"
 """
     )
     kb = tmp_path / "kb.duckdb"
-    command = [sys.executable, "-m", "tui.cli", "tune", "--no-tui", "--kb", str(kb), str(tmp_path / "job.toml")]
-    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+    done = verbs.run("tune", "--no-tui", "--kb", kb, tmp_path / "job.toml", TMPDIR=str(tmp_path))
     assert done.returncode == 1
     assert "two configurations failed alike, so nothing more is tried: check the driver" in done.stderr
     folder = next(store.sessions_folder(kb).iterdir())

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from serving_bench import PYTHON, needs_vllm, serving_job
 
@@ -57,7 +57,6 @@ def test_failed_requests_count_nowhere_and_are_told() -> None:
     assert load_plan.of_pass(Pass(1.0, 0.0, [Request(0.0, [], 0, 4, "no")]), {})["ttft_p99_ms"] == 0.0
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 5), st.lists(st.floats(0.001, 2.0), min_size=1, max_size=6)), min_size=1, max_size=8

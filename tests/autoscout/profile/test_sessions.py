@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from serving_bench import needs_vllm, serving_job
 
@@ -29,7 +29,6 @@ def job(**changes) -> Job:
     return serving_job(**{**usual, **changes})
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(1, 4), st.integers(1, 60))
 def test_every_prompt_goes_on_from_all_that_was_said(turns: int, sub_calls: int, groups: int, count: int) -> None:
     traffic = Traffic(concurrency=2, input_len=[4, 12], output_len=[1, 6], shared_prefix=10)

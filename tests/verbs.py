@@ -1,0 +1,109 @@
+"""`autoscout VERB …` in a process of its own, forked from one that has imported everything: a test pays for what the
+verb does, not once more for its imports.
+
+What is about starting itself (imports, signals, pipes that break) runs `python -m tui.cli` instead.
+"""
+
+import atexit
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_TIMEOUT_S = 240
+_IMPORTED = (
+    "tui.cli",
+    "autoscout.bench.run",
+    "autoscout.deploy.export",
+    "autoscout.deploy.recommendation",
+    "autoscout.importing.bring_in",
+    "autoscout.machine.doctor",
+    "autoscout.simulate.members",
+    "autoscout.simulate.validation.against",
+    "autoscout.study",
+    "autoscout.tuning.predict",
+    "autoscout.tuning.session",
+    "kb.care",
+    "kb.query",
+    "kb.sharing.lake",
+    "sklearn.ensemble",
+)
+
+
+def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after four minutes."""
+    server = _server()
+    assert server.stdin
+    assert server.stdout
+    argv = [str(each) for each in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: str(Path(folder) / name) for name in ("stdin", "stdout", "stderr")}
+        for name, path in files.items():
+            Path(path).write_text(stdin if name == "stdin" else "")
+        request = {"argv": argv, "env": {**os.environ, **environment}, "cwd": os.getcwd(), "files": files}
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        if code == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(argv, _TIMEOUT_S)
+        out, err = (Path(files[name]).read_text() for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(argv, code, out, err)
+
+
+@cache
+def _server() -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *(each for each in sys.path if each)])
+    server = subprocess.Popen(
+        [sys.executable, __file__],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def _serve() -> None:
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _verb(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _verb(request: dict) -> None:
+    """As `python -m tui.cli` would: with files, an environment and a folder of its own."""
+    from tui.cli import main
+
+    signal.alarm(_TIMEOUT_S)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        file = os.open(request["files"][name], os.O_RDWR)
+        os.dup2(file, number)
+        os.close(file)
+    sys.argv = ["autoscout", *request["argv"]]
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    tempfile.tempdir = None
+    code: object = 1
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(bool(code)))
+
+
+if __name__ == "__main__":
+    _serve()
