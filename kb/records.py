@@ -25,6 +25,7 @@ Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", 
 # code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
 # as measured.
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
+DESIGNED = "designed on models"  # what is said of a target none of whose numbers can be measured: it is not built yet
 FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
 Task = Literal["pretrain", "finetune", "serve"]
 
@@ -119,6 +120,18 @@ class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
     sub_calls: int = 0
 
 
+class Share(Strict, frozen=True, omit_defaults=True, kw_only=True):
+    """A further workload that a cluster is designed for (target = "stack"): `weight` as against 1 of the job's own."""
+
+    model: Model
+    weight: float = 1.0
+    task: Task = "pretrain"
+    seq_len: int = 0
+    global_batch: int = 0
+    output_len: int = 0
+    concurrency: int = 0
+
+
 class Traffic(Strict, frozen=True, omit_defaults=True):
     """Training: tokens per sample and samples per optimizer step. Serving: `rate` requests a second (open loop, Poisson
     arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`; lengths in
@@ -133,7 +146,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     read has as quantiles, too).
     """
 
-    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions")
+    later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions", "mix")
 
     seq_len: int = 0
     global_batch: int = 0
@@ -147,6 +160,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     lengths: str | list[int] = []
     trace_id: str = ""
     sessions: Sessions | None = None
+    mix: list[Share] = []
 
 
 class Node(Strict, frozen=True):
@@ -394,6 +408,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     per_rank: dict[str, list[float]] = {}
     rank_devices: list[str] = []
     conditions: dict[str, float] = {}
+
+    @property
+    def counts(self) -> bool:
+        """Whether it may be recommended: it was measured, or is of a target that is designed on models."""
+        return self.fidelity == "measured" or (self.fidelity == "predicted" and DESIGNED in self.environment.values())
 
     @cached_property
     def id(self) -> str:

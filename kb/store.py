@@ -133,11 +133,13 @@ def measurements(
     up_to: int | None = None,
     short: bool = False,
     answers: bool = False,
+    designed: bool = False,
 ) -> list[tuple[str, Measurement]]:
     """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
     did to experiments, which is no fact about a configuration (the view `incidents` has it).
 
-    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early. `answers`:
+    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early; `designed`:
+    also what models said. `answers`:
     only what may stand for a run here: ours, and what those measured successfully whose word answers
     (sharing/author_trust.py).
     """
@@ -145,7 +147,10 @@ def measurements(
         found = rows.exact(
             con,
             """
-            (m.fidelity = 'measured' OR ($short AND m.fidelity = 'short')) AND m.status != 'infrastructure'
+            (
+                m.fidelity = 'measured' OR ($short AND m.fidelity = 'short')
+                OR ($designed AND m.fidelity = 'predicted')
+            ) AND m.status != 'infrastructure'
             AND ($job IS NULL OR o.job_id = $job)
             AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             AND (
@@ -153,7 +158,7 @@ def measurements(
                 OR (m.status = 'ok' AND o.session IN (SELECT session FROM authors WHERE level = 'answer'))
             )
             """,
-            {"job": job, "context": context, "up_to": up_to, "short": short, "answers": answers},
+            {"job": job, "context": context, "up_to": up_to, "short": short, "answers": answers, "designed": designed},
         )
     return [(row["session"], rows.measurement(row)) for row in found]
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.bench.design_landscape import design_landscape
 from autoscout.bench.landscape import Landscape
 from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint
@@ -41,6 +42,7 @@ from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
 
 PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
@@ -58,6 +60,8 @@ def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    if target_of(job).designs:
+        return design_landscape(job, simulators, name)
     for simulator in simulators:
         plain, _, noise = simulator.partition("+")
         if plain not in SIMULATORS or (noise and not noise.isdigit()):

@@ -52,8 +52,8 @@ def importance(
 ) -> Importance:
     """`rows`: what was measured; `winner`: the confirmed one, instead of the best measurement. Without steps where
     nothing qualified."""
-    ran = [m for m in rows if m.fidelity in ("measured", "short") and space.is_valid(m.configuration)]
-    rows = [m for m in ran if m.fidelity == "measured"]
+    ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
+    rows = [m for m in ran if m.counts]
     simulators = Simulators(job, space, ran, bases=partial(target_of(job).simulators, job))
     known = _measured(job, rows)
     best = winner if winner in known else min(known, key=lambda c: known[c], default=None)

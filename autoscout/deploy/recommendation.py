@@ -16,7 +16,7 @@ from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
 from kb.journal import AnyEvent, Confirmed
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,9 @@ def best_of_job(kb: Path, job: Job) -> Best:
     space = JobSpace.of_job(job)
     default = expert_default(space)
     known = [
-        (session, m) for session, m in store.measurements(kb, job=job.id, answers=True) if m.fidelity == "measured"
+        (session, m)
+        for session, m in store.measurements(kb, job=job.id, answers=True, designed=target_of(job).designs)
+        if m.counts
     ]
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
@@ -144,6 +146,7 @@ def _best(
     if confirmed is not None and confirmed.gain is not None:
         gain = confirmed.gain
     best_configuration = groups[winner][0].configuration
+    designed = groups[winner][0].fidelity != "measured"
     best = _measured(job, groups[winner], confirmed.value if confirmed else None)
     beside = None
     if base is not None:
@@ -161,9 +164,11 @@ def _best(
         reference=called,
         worst=said.get(worst) or _measured(job, groups[worst]),
         gain=gain,
-        low=confirmed.low if confirmed else None,
-        high=confirmed.high if confirmed else None,
-        evidence=_evidence(confirmed, called, len(groups[winner]), tried)
+        low=confirmed.low if confirmed and not designed else None,
+        high=confirmed.high if confirmed and not designed else None,
+        evidence=f"{DESIGNED}: best of {tried} designs, all predicted; nothing here was measured"
+        if designed
+        else _evidence(confirmed, called, len(groups[winner]), tried)
         + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, default, best_configuration),
@@ -266,7 +271,7 @@ def _changes(job: Job, default: Configuration, best: Configuration) -> list[Knob
 
 def _measurements(past: list[AnyEvent]) -> list[Measurement]:
     found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
-    return [m for m in found if m.fidelity == "measured"]
+    return [m for m in found if m.counts]
 
 
 def _confirmed(past: list[AnyEvent]) -> Confirmed | None:

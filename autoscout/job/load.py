@@ -38,6 +38,9 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
+    for share in _listed(data.get("traffic"), "mix"):
+        if isinstance(model := share.get("model"), dict) and "preset" in model:
+            share["model"] = {**_preset(path, model["preset"]), **model}
     job = _with_paths_from(path.parent, converted(path, data, Job))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
@@ -113,6 +116,12 @@ def seconds(duration: str) -> float:
     if not _DURATION.fullmatch(duration):
         raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m, 1.5h or 1h30m", 2)
     return sum(float(number) * {"s": 1, "m": 60, "h": 3600}[unit] for number, unit in _PART.findall(duration))
+
+
+def _listed(table: Any, name: str) -> list[dict[str, Any]]:
+    """The tables of a list that may be missing, or something else."""
+    found = table.get(name) if isinstance(table, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _preset(path: Path, name: Any) -> dict[str, Any]:

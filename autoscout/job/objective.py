@@ -70,7 +70,7 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
     """ "" or, of the runs that were ok, which one comes nearest to keeping all constraints, and what it breaks."""
-    ran = [m for m in measurements if m.status == "ok" and m.fidelity == "measured" and broken(objective, m)]
+    ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""
 

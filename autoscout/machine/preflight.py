@@ -32,11 +32,12 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         ),
         *(Finding(subject="note", ok=True, found=text) for text in target_of(job).notes_on_job(job)),
         _environment(job),
-        _devices(job),
         *_constraints(job, known),
-        _memory(job, space),
-        _noise(job, known),
-        _time(job, known),
+        *(
+            []
+            if target_of(job).designs
+            else [_devices(job), _memory(job, space), _noise(job, known), _time(job, known)]
+        ),
     ]
 
 

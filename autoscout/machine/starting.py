@@ -38,6 +38,11 @@ def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
     """(a job file's text, what a person should look at). `given`: the words of a launch line, or one file.
 
     Errors: AutoscoutError (exit 2) for a file that says nothing of a launch or a model."""
+    files = [Path(word) for word in given]
+    for name in names():
+        if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
+            notes = made.pop("notes", [])
+            return toml(made, notes), notes
     path = Path(given[0]) if len(given) == 1 else None
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:

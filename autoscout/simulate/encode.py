@@ -21,8 +21,8 @@ def length(columns: Columns) -> int:
     return max((len(v) for v in columns.values() if _is_array(v)), default=1)
 
 
-def take(columns: Columns, rows: np.ndarray) -> dict[str, Any]:
-    """The columns of some rows: a mask or indices."""
+def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
+    """The columns of some rows: a mask, indices or a slice."""
     return {name: np.asarray(v)[rows] if _is_array(v) else v for name, v in columns.items()}
 
 
@@ -55,7 +55,9 @@ def of_job(job: Job) -> dict[str, Any]:
     load that it serves."""
     kinds = list(device_counts(job))
     load = {"traffic": job.traffic} if job.task == "serve" else {}
-    return {**attributes_of(job), **load, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+    # What a person's own trainer runs nobody says; Megatron's layers are known.
+    unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
+    return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
 
 
 def software_of(columns: Columns) -> np.ndarray:

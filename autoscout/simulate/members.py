@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.asked_once import Shared
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.residual import Residual
@@ -61,6 +62,8 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
         return [Training()]
     if metric == "tokens_per_s":
         return [TokensPerSecond(Training())]
+    if metric == "joules_per_token":
+        return [TrainingEnergy()]
     if metric == "peak_memory_gib":
         return [Memory()]
     return []

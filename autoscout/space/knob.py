@@ -4,7 +4,7 @@ import functools
 import keyword
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     since: str = ""  # the first version of the target that has it, where older ones are still met
     newer: dict[str, str] = {}  # values that came after the knob itself, and the first version of each
     replace: bool = False  # declares a knob of the same name anew
+    each: int = 0  # so many knobs, name_1, name_2 …; {i} in its texts is the number
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
@@ -49,6 +50,10 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     source: str
     checked: str
     replace: bool = False
+    each: int = 0  # as of a knob: so many rules
+
+
+Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
 class Catalog(Strict, frozen=True, kw_only=True):
@@ -110,7 +115,22 @@ def read_catalog(path: Path) -> Catalog:
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
     """`changed`: when, so that a file that is edited is read anew."""
-    return checked(path, converted(path, read_toml(path, "catalog"), Catalog))
+    catalog = converted(path, read_toml(path, "catalog"), Catalog)
+    knobs = [one for knob in catalog.knob for one in _each(knob)]
+    rules = [one for rule in catalog.rule for one in _each(rule)]
+    return checked(path, msgspec.structs.replace(catalog, knob=knobs, rule=rules))
+
+
+def _each(entry: Replicated) -> list[Replicated]:
+    """An entry that stands for several, one by one."""
+    return [_numbered(entry, str(i)) for i in range(1, entry.each + 1)] if entry.each else [entry]
+
+
+def _numbered(entry: Replicated, i: str) -> Replicated:
+    own = "name" if isinstance(entry, KnobEntry) else "id"
+    texts = ("when", "implied", "values", "meaning", "sets", "holds", "reason")
+    told = {t: v.replace("{i}", i) for t in texts if isinstance(v := getattr(entry, t, None), str)}
+    return msgspec.structs.replace(entry, each=0, **{own: f"{getattr(entry, own)}_{i}", **told})
 
 
 def checked(path: Path, catalog: Catalog) -> Catalog:

@@ -34,6 +34,7 @@ class Target:
     name: str = ""
     tasks: tuple[str, ...] = ("pretrain", "finetune", "serve")
     about: str = ""  # in a line: what it runs
+    designs: bool = False  # none of its numbers can be measured: what it tunes is not built yet
     needs_model: bool = False  # a job has to describe a model and its traffic
     proven: str = ""  # what it was run against, and where; "" unproven
     packages: tuple[str, ...] = ()  # what the interpreter that runs it must have …
@@ -185,6 +186,12 @@ class Target:
     def readers(self) -> "Mapping[str, Reader]":
         """Readers of results that the engine's own tools leave, by name, for `autoscout import`."""
         return {}
+
+    def described_by(self, files: list[Path]) -> dict[str, Any] | None:
+        """A job file's content from files of another tool, or None if they are none that it knows.
+
+        Errors: AutoscoutError (exit 2) for files that it knows, with what it cannot read."""
+        return None
 
     def recognises(self, words: list[str]) -> dict[str, Any] | None:
         """A job file's content from a person's own launch line, or None if the line is not this engine's."""

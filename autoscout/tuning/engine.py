@@ -344,7 +344,7 @@ class Engine:
 
     def _note_best(self, measurement: Measurement) -> None:
         c = cost(self.job.objective, measurement)
-        if measurement.fidelity != "measured" or c is None or (self.best is not None and c >= self.best):
+        if not measurement.counts or c is None or (self.best is not None and c >= self.best):
             return
         if self.milestone is None or c < 0.99 * self.milestone:
             self.stale, self.milestone = 0, c
@@ -418,7 +418,7 @@ class Engine:
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds
-        known = [m for m in self.evaluator.today() if m.fidelity == "measured" and allowed.is_valid(m.configuration)]
+        known = [m for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)]
         done = [self.reference.rejudge(m) for m in known]
         confirmed = yield from rounds.confirmed(
             self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over

@@ -183,11 +183,10 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """What an experiment has to beat; a confirmation, and the reference, are measured in full."""
-        if experiment.purpose != "search" or experiment.configuration == self.engine.started.default:
-            return None
+        """What an experiment has to beat; in the rounds at the end, and of the reference, none is given up."""
+        gives_up = experiment.purpose == "search" and experiment.configuration != self.engine.started.default
         known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
-        return early.bar(self.job.objective, known.values())
+        return early.bar(self.job.objective, known.values(), gives_up)
 
     def _machine(self) -> contextlib.AbstractContextManager[bool]:
         if self.job.launch.launcher == "replay":

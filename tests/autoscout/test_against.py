@@ -124,7 +124,6 @@ def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):
         ({"experts": 64, "topk": 6}, "no expert_ffn (so many experts are narrower than ffn)"),
         ({"seq_len": ""}, "no seq_len"),
         ({"model": "mimo-vlm-7b"}, "a kind of model or run that is not predicted (mimo)"),
-        ({"precision": "NVFP4"}, "4-bit training"),
         (
             {"framework": "Megatron-Bridge 26.08", "precision": ' variant0 (table cell "a (b)")'},
             "no precision (Megatron-Bridge has FP8 and BF16 rows)",
@@ -144,7 +143,7 @@ def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, ch
     [
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB SXM4"),
         ("nvidia a100 80gb pcie", "NVIDIA A100 80 GB PCIe"),
-        ("a800", "NVIDIA A100 80 GB SXM4"),
+        ("a800", "NVIDIA A800 80 GB SXM4"),
         ("H100 SXM5 80GB HBM3", "NVIDIA H100 80 GB SXM5"),
         ("NVIDIA L40S", "NVIDIA L40S"),
         ("NVIDIA A40", "NVIDIA A40"),
@@ -260,3 +259,18 @@ def test_rank_is_over_pairs_that_differ_and_the_same_ones_for_every_member():
     assert _rank(job, np.ones(6), measured) == 0.0  # predicted to be alike: no order, but no better than that either
     assert _rank(job, np.array([1.0, 1.0, 3.0, 2.0, 5.0, 5.0]), measured) == pytest.approx((4 - 1) / 5)
     assert _rank(job[4:], measured[4:], measured[4:]) is None
+
+
+def test_what_was_said_of_running_out_of_memory_stands_beside_what_became_of_it(tmp_path):
+    rows = [
+        {"gpu": "A100", "n_gpus": 8, "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 256,
+         "tp": tp, "micro_batch": mbs, "zero_stage": 1, "iteration_time_s": 10.0 if fits else "",
+         "framework": "Megatron-LM", "status": "ok" if fits else "oom"}
+        for tp, mbs, fits in ((8, 1, True), (4, 1, True), (8, 2, True), (1, 8, False), (1, 16, False), (2, 32, False))
+    ]  # fmt: skip
+    memory = score(written(tmp_path / "t.csv", rows)).memory
+    assert memory is not None
+    assert (memory.right, memory.favourites) == (1.0, (1, 0))
+    assert sum(bin_.runs for bin_ in memory.calibration) == 6
+    assert (memory.calibration[0].died, memory.calibration[-1].died) == (0.0, 1.0)
+    assert all(bin_.least <= bin_.said <= bin_.most for bin_ in memory.calibration)

@@ -48,10 +48,20 @@ def test_what_was_asked_is_what_is_exported_today() -> None:
         assert parser.flags_now(row) == row["flags"], (row["job"], row["knobs"])
 
 
+def test_megatron_lm_pads_every_tokenizer_to_the_vocabulary_that_is_measured() -> None:
+    """Its own arithmetic on our flags (training/tokenizer: _vocab_size_with_padding), recorded."""
+    rows = parser.answers()
+    assert {int(row["flags"]["--tensor-model-parallel-size"]) for row in rows} >= {1, 2, 4}
+    for row in rows:
+        assert {*row["vocab"]} == {parser.job(row["job"]).model.vocab}, (row["job"], row["knobs"])
+
+
 @pytest.mark.skipif("MEGATRON_LM" not in os.environ, reason="MEGATRON_LM names no checkout of Megatron-LM core_v0.16.1")
 def test_megatron_lm_still_says_so() -> None:
     rows = parser.answers()
     command = [sys.executable, parser.__file__, "--ask", os.environ["MEGATRON_LM"]]
-    asked = json.dumps([{k: v for k, v in row.items() if k != "fields"} for row in rows])
+    asked = json.dumps([{k: v for k, v in row.items() if k not in ("fields", "vocab")} for row in rows])
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
-    assert [row["fields"] for row in json.loads(done.stdout)] == [row["fields"] for row in rows]
+    assert [(row["fields"], row["vocab"]) for row in json.loads(done.stdout)] == [
+        (row["fields"], row["vocab"]) for row in rows
+    ]

@@ -287,3 +287,34 @@ def test_the_issues_numbers_on_the_measured_tables():
     error = np.abs(Training().predict(columns_of(rows)).value / step_seconds(rows) - 1)
     assert len(rows) > 200
     assert error.mean() <= 0.12
+
+
+def test_trays_of_a_rack_are_one_island():
+    """Schedulers call a tray of 4 a node; an NVL72 rack's links span 18 of them."""
+    job = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 8192, "global_batch": 64, "gpus": 64, "cp": 8}
+    rack, tray, own = ({**job, "gpu": "gb200", **more} for more in ({}, {"per_node": 4}, {"per_node": 2}))
+    assert Training().predict(tray).value == pytest.approx(Training().predict(rack).value)
+    assert Training().predict(own).value > Training().predict(rack).value
+
+
+def test_four_bits_are_faster_where_the_device_has_them():
+    job = {"layers": 32, "hidden": 8192, "heads": 64, "seq_len": 4096, "global_batch": 8, "gpus": 8}
+    seconds = {
+        (gpu, dtype): float(Training().predict({**job, "gpu": gpu, "dtype": dtype}).value[0])
+        for gpu in ("b200", "h100")
+        for dtype in ("bf16", "fp8", "fp4")
+    }
+    assert seconds["b200", "fp4"] < seconds["b200", "fp8"] < seconds["b200", "bf16"]
+    assert seconds["h100", "fp4"] > seconds["h100", "fp8"]  # nothing gained, and dearer casts
+
+
+def test_a_width_that_is_not_four_times_the_hidden_size_is_a_gated_one():
+    shape = {"layers": 2, "hidden": 1024, "heads": 8, "seq_len": 1024}
+    assert [float(complete({**shape, "ffn": ffn}).gated[0]) for ffn in (4096, 2816, np.nan)] == [0, 1, 0]
+    assert float(complete({**shape, "ffn": 2816, "gated": 0}).gated[0]) == 0
+
+
+def test_heads_of_odd_sizes_are_slower():
+    shape = {"layers": 24, "hidden": 2400, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100", "te": 0}
+    odd, even = (float(Training().predict({**shape, "heads": heads}).value[0]) for heads in (24, 25))  # of 100, of 96
+    assert odd > even

@@ -75,18 +75,25 @@ def replayed(job: Job, order: list[Measurement]) -> Session:
     spent = full = 0.0
     ended = 0
     for run in order:
-        bar = early.bar(job.objective, told)
-        at = next((n for n in range(1, len(run.iterations_s)) if early.hopeless(run.iterations_s[:n], bar)), None)
+        bar = early.bar(job.objective, told, gives_up=True)
+        lost = next((n for n in range(1, len(run.iterations_s)) if early.hopeless(run.iterations_s[:n], bar)), None)
+        at = next((n for n in range(1, lost or len(run.iterations_s)) if settled(job, run.iterations_s[:n], bar)), lost)
         saved = sum(run.iterations_s[at:]) if at else 0.0
-        full, spent, ended = full + run.cost_s, spent + run.cost_s - saved, ended + (at is not None)
+        full, spent, ended = full + run.cost_s, spent + run.cost_s - saved, ended + (at is not None and at == lost)
         value = {job.objective.metric: to_metric(job.objective, statistics.median(run.iterations_s[:at]))}
         told.append(
-            msgspec.structs.replace(run, fidelity="short" if at else "measured", metrics={**run.metrics, **value})
+            msgspec.structs.replace(
+                run, fidelity="short" if at and at == lost else "measured", metrics={**run.metrics, **value}
+            )
         )
     costs = {m.id: cost(job.objective, m) or float("inf") for m in order}
     chosen = min((m for m in told if m.fidelity == "measured"), key=lambda m: cost(job.objective, m) or float("inf"))
     true = {m.configuration.id: c for m, c in zip(order, costs.values(), strict=True)}
     return Session(spent=spent, full=full, ended=ended, best=true[chosen.configuration.id] / min(true.values()))
+
+
+def settled(job: Job, costs: list[float], bar: early.Bar | None) -> bool:
+    return bool(early.known_well(costs, job.launch.iterations, sum(costs), job.launch.measure_s, bar))
 
 
 def row(job: Job, runs: list[Measurement], sessions: list[Session]) -> str:

@@ -20,7 +20,16 @@ from fit_products import fit_gemm, gemm_rows, gemm_source, in_place
 FOLDER = Path(__file__).parents[2] / "fixtures" / "hardware"
 MARK = "# fitted by tests/tools/fit_hardware.py; errors are mean absolute percentages on the rows fitted\n"
 # No table has these: all constants are those of the device named, links as many times faster as the data sheets say.
-ASSUMED = {"b200": ("h100", 2.0), "gb200": ("h100", 2.0), "b300": ("h100", 2.0), "gb300": ("h100", 2.0)}
+ASSUMED = {
+    **dict.fromkeys(("b200", "gb200", "b300", "gb300"), ("h100", 2.0)),
+    **dict.fromkeys(("mi300x", "mi325x"), ("h100", 0.8)),
+    **dict.fromkeys(("mi350x", "mi355x"), ("h100", 1.2)),
+    "h800": ("h100", 0.444),
+    "a800": ("a100-80-sxm", 0.667),
+    **dict.fromkeys(("rtx4090", "rtx5090"), ("l40s", 1.0)),
+    "rtx-pro-6000": ("l40s", 2.0),
+}
+_CLOCKS = re.compile(r"\[clocks\]\n(?:#.*\n)*sustained = .*\n")
 
 
 def main() -> None:
@@ -30,15 +39,15 @@ def main() -> None:
     options = parser.parse_args()
     data = Data(options.data)
     for device in (*DEVICES, *ASSUMED):
-        text = fitted(data, device) if device in DEVICES else assumed(data, *ASSUMED[device])
+        text = fitted(data, device) if device in DEVICES else assumed(data, device, *ASSUMED[device])
         print(f"# ---- {device}\n{text}")
         if options.write:
             path = FOLDER / f"{device}.toml"
             path.write_text(path.read_text().split(MARK)[0].rstrip() + "\n\n" + MARK + text)
 
 
-def assumed(data: Data, like: str, faster: float) -> str:
-    """The constants of another device, with links that many times faster."""
+def assumed(data: Data, device: str, like: str, faster: float) -> str:
+    """The constants of another device, with links that many times faster, at the clocks that its own file says."""
     note = (
         f"# Nothing was measured on this device. As on {like}, with links {faster:g} times as fast by the data sheets:"
     )
@@ -46,7 +55,9 @@ def assumed(data: Data, like: str, faster: float) -> str:
     def scaled(match: re.Match[str]) -> str:
         return f"bus_gb_s = {[round(faster * float(v), 2) for v in match[1].split(',')]}"
 
-    return f"{note}\n{re.sub(r'bus_gb_s = .([^]]*).', scaled, fitted(data, like))}"
+    own = _CLOCKS.search((FOLDER / f"{device}.toml").read_text())
+    text = re.sub(r"bus_gb_s = .([^]]*).", scaled, fitted(data, like))
+    return f"{note}\n{_CLOCKS.sub(own[0], text) if own else text}"
 
 
 def fitted(data: Data, device: str) -> str:

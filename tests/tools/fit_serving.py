@@ -35,6 +35,15 @@ RELATIVES = {
     "gb200": "h100",
     "b300": "h100",
     "gb300": "h100",
+    "h800": "h100",
+    "mi300x": "h100",
+    "mi325x": "h100",
+    "mi350x": "h100",
+    "mi355x": "h100",
+    "a800": "a100-80-sxm",
+    "rtx4090": "l40s",
+    "rtx5090": "l40s",
+    "rtx-pro-6000": "l40s",
 }
 HEADER = """\
 # What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.

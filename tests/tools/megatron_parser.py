@@ -7,9 +7,11 @@ The wheel of megatron-core has no `megatron/training`, so its answers are record
 for; tests/autoscout/test_megatron_lm.py holds the worker against them in every run.
 """
 
+import ast
 import dataclasses
 import functools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -82,6 +84,12 @@ def asked() -> list[dict[str, Any]]:
 
 def flags_now(row: dict[str, Any]) -> arguments.Flags:
     return arguments.flags(job(row["job"]), Configuration(row["knobs"]))
+
+
+def tokenizers(row: dict[str, Any]) -> list[int]:
+    """Sizes of tokenizers for the job's model: as large as it, some tokens less (Qwen's: 271), and half."""
+    vocab = job(row["job"]).model.vocab
+    return [vocab, vocab - 7, max(vocab - 271, 1), vocab // 2 + 1]
 
 
 def words(flags: dict[str, Any]) -> list[str]:
@@ -162,6 +170,15 @@ def answers() -> list[dict[str, Any]]:
     return [{**row, "fields": {**document["common"], **row["fields"]}} for row in document["rows"]]
 
 
+def their_padding(checkout: str) -> Any:
+    """Megatron-LM's _vocab_size_with_padding; its file imports all tokenizers."""
+    text = Path(checkout, "megatron/training/tokenizer/tokenizer.py").read_text()
+    (function,) = (part for part in ast.parse(text).body if getattr(part, "name", "") == "_vocab_size_with_padding")
+    made: dict[str, Any] = {"math": math}
+    exec(ast.unparse(function), made)
+    return made["_vocab_size_with_padding"]
+
+
 # ---- with a checkout ----------------------------------------------------------------------------------------------
 
 
@@ -186,6 +203,7 @@ def ask(checkout: str) -> None:
     )
 
     pretend_transformer_engine()
+    padded = their_padding(checkout)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # it prints its arguments
     for row in rows:
@@ -210,6 +228,7 @@ def ask(checkout: str) -> None:
             optimizer = {
                 f.name: getattr(args, f.name) for f in dataclasses.fields(AdamOptimizerConfig) if hasattr(args, f.name)
             }
+            row["vocab"] = [padded(size, args, False) for size in tokenizers(row)]
             row["fields"] = fields(
                 core_transformer_config_from_args(args),
                 DistributedDataParallelConfig(**ddp),

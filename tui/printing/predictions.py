@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import click
 
-from autoscout.simulate.validation.against import Report, Scores
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
 from autoscout.tuning.predict import Memory, Predicted
 from kb.records import Job
 from tui.text import metric, number, table
@@ -16,6 +17,7 @@ from tui.text import metric, number, table
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
+_CHANCES = 40  # characters of a bar for all of them
 
 
 def predicted(job: Job, found: Predicted) -> None:
@@ -47,8 +49,9 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.unpriced:
         click.echo(f"not in these numbers, for no simulator knows what it does: {', '.join(found.unpriced)}")
     if found.parts:
-        click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} s)")
-        click.echo(stacked(found.parts, "s"))
+        unit = "ms" if found.parts_of.startswith(ServingSimulator.name) else "s"
+        click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
+        click.echo(stacked(found.parts, unit))
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
@@ -91,8 +94,10 @@ def scored(report: Report) -> None:
     if (memory := report.memory) is not None:
         click.echo(
             f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
-            f"{memory.false_fits:.1%} died though predicted to fit"
+            f"{memory.false_fits:.1%} died though predicted to fit; of {memory.favourites[0]} jobs the run that would "
+            f"be tried first died in {memory.favourites[1]}\n"
         )
+        click.echo(_calibration(memory))
     if report.skipped:
         click.echo("\nnot scored")
         click.echo(table([(n, why) for why, n in sorted(report.skipped.items(), key=lambda s: -s[1])], ("rows", "why")))
@@ -123,11 +128,24 @@ def _members(scores: Scores) -> str:
             accuracy.rows,
             f"{accuracy.mape:.1%}",
             "" if accuracy.rank is None else f"{accuracy.rank:.3f}",
+            _share(accuracy.regret),
             f"{accuracy.coverage:.0%}",
         )
         for name, accuracy in scores.members.items()
     ]
-    return table(rows, ("member", "rows", "MAPE", "rank correlation", "in 90 % interval"))
+    return table(rows, ("member", "rows", "MAPE", "rank correlation", "regret", "in 90 % interval"))
+
+
+def _calibration(memory: OutOfMemory) -> str:
+    """What was said of running out of memory beside what became of it: bars of one length where both agree."""
+    full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
+    rows = []
+    for bin_ in memory.calibration:
+        bar = (full * round(_CHANCES * bin_.died)).ljust(_CHANCES + 1)
+        at = round(_CHANCES * bin_.said)
+        said = f"{bin_.least:.0%} to {bin_.most:.0%}"
+        rows.append((said, bin_.runs, f"{bin_.said:.0%}", f"{bin_.died:.0%}", bar[:at] + mark + bar[at + 1 :]))
+    return table(rows, ("said", "runs", "mean", "died", ""))
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:

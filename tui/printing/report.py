@@ -19,7 +19,7 @@ from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import Target
 from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
-from kb.records import Job, Measurement, Value
+from kb.records import DESIGNED, Job, Measurement, Value
 from tui.text import number, table
 
 
@@ -87,7 +87,8 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         _json(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
         return
     unit = found.metric
-    click.echo(f"{found.job}: best measured configuration")
+    designed = DESIGNED in found.environment.values()
+    click.echo(f"{found.job}: best {'design' if designed else 'measured configuration'}")
     click.echo(f"  {found.best.name}")
     click.echo("")
     click.echo(_standings(found, unit))
@@ -105,7 +106,7 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
         click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
-    click.echo("measured on " + ", ".join(f"{k} {v}" for k, v in found.environment.items() if v))
+    click.echo(("" if designed else "measured on ") + ", ".join(f"{k} {v}" for k, v in found.environment.items() if v))
     if rests is not None:
         _rests_on(rests)
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 Z = 3.0
 LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
 NEEDED = 3  # iterations before a run is given up
+WIDE = 0.1  # of the width: what two runs differ by may be a machine that drifts, which rounds take out
 FEW = 4  # iterations from which on an interval is believed
 USUAL = 10  # who asks for more than that gets them
-NARROW = 0.01  # of the width: more iterations would hardly say more
+NARROW = 0.01  # of the width: more iterations would hardly say more, whatever two runs differ by
 MOST_WARM = 5  # iterations of warm-up beyond those that are asked for
 _FALLING = 0.1  # of its time: an iteration was warm-up if the one after it is faster by more than this
 _LEAST = 2  # measured iterations
@@ -29,9 +30,9 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
     return warmed
 
 
-def enough(seconds: Sequence[float], iterations: int, measure_s: float) -> bool:
-    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where they tell the
-    mean within 1 %, or what `measure_s` has room for."""
+def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0) -> bool:
+    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where the run is
+    settled, or what `measure_s` has room for."""
     n = len(seconds)
     if n < _LEAST:
         return False
@@ -39,7 +40,14 @@ def enough(seconds: Sequence[float], iterations: int, measure_s: float) -> bool:
         return True
     if n < FEW or iterations > USUAL:
         return False
-    return width(seconds) <= NARROW
+    return settled(seconds, spread)
+
+
+def settled(costs: Sequence[float], spread: float = 0.0) -> bool:
+    """Whether more iterations would hardly say more: they tell the mean within 1 %, or as well as another run of the
+    same configuration would repeat it (`spread`, a share; 10 % at most). Such a run is at most 1.12 times as uncertain
+    as one that went on for ever: its own error is at most half of what lies between runs."""
+    return width(costs) <= max(NARROW, min(spread, WIDE))
 
 
 def width(costs: Sequence[float]) -> float:

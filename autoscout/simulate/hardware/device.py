@@ -103,9 +103,11 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_gib: float
     memory_gb_s: float
     multiprocessors: int
-    per_node: int
+    per_node: int  # of one island of links
+    per_tray: int = 0  # hosts of an island that spans several; 0: an island is a host
     peak_tflops: dict[str, float]  # by dtype, dense
     cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
+    watts: float = 0.0  # a device's limit by its data sheet; 0: not known
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
     doubt: float = 0.0  # of log(measured / predicted), beside the usual: runs disagree with what its kernels say
@@ -118,7 +120,10 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     host: Host
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units."""
+        """FLOP/s of the matrix units. Where there are none for a format its values are widened to the next."""
+        wider = {"fp4": "fp8", "fp8": "bf16"}
+        while dtype not in self.peak_tflops and dtype in wider:
+            dtype = wider[dtype]
         return 1e12 * self.peak_tflops.get(dtype, self.peak_tflops["bf16"])
 
 
@@ -156,8 +161,13 @@ def kinds(names: list[str]) -> list[str]:
     return [n for n in names if _plain(n) in _by_name()]
 
 
-_DEVICE = re.compile(r"\b(gb300|gb200|b300|b200|h200|h100|l40s|l4|a10g|a10|a40|v100|a100|a800)\b")
-_VARIANT = re.compile(r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b96 ?gi?b\b")  # other clocks, links or memory
+_DEVICE = re.compile(
+    r"\b(gb300|gb200|b300|b200|h200|h100|h800|l40s|l4|a10g|a10|a40|v100|a100|a800|mi3[025][05]x|rtx 4090|rtx 5090"
+    r"|rtx pro 6000(?= blackwell))\b(?! d\b)"
+)
+_VARIANT = re.compile(  # other clocks, links or memory
+    r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b(?<!6000 blackwell )96 ?gi?b\b|\bmax q\b|\blaptop\b"
+)
 
 
 @cache
@@ -169,9 +179,11 @@ def _described(name: str) -> str:
         return ""
     (device,) = found
     small, pcie = re.search(r"\b40 ?g", text) is not None, "pcie" in text
-    if device in ("a100", "a800"):
+    if device == "a100":
         return "" if small and pcie else "a100-40-sxm" if small else "a100-80-pcie" if pcie else "a100-80-sxm"
-    return "" if pcie and device in ("h100", "h200", "v100") else device
+    if device == "a800" and small:
+        return ""
+    return "" if pcie and device in ("h100", "h200", "h800", "a800", "v100") else device
 
 
 @cache

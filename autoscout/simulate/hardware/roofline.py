@@ -47,13 +47,14 @@ def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype
     columns = np.minimum(n, tile.columns)
     compute = waves * (2 * tile.rows * columns / (per_sm * tile.efficiency)) * (k + g.extra_k)
     memory = batch * width * (m * n + n * k + m * k) / (1e9 * hw.memory_gb_s * g.bandwidth)
-    return 1e-6 * g.overhead_us + np.maximum(compute, memory)
+    return 1e-6 * g.overhead_us + np.maximum(compute / _alignment(n, k), memory)
 
 
 def flash(hw: Hardware, batch: Array, heads: Array, queries: Array, keys: Array, head_dim: Array, dtype: str) -> Array:
     """Causal fused attention, forward. Half of the score matrix is computed; short sequences lose part of it at the
     diagonal; small heads lose efficiency as the softmax between the products does not shrink with them."""
     a = hw.attention
+    head_dim = np.ceil(head_dim / 8) * 8  # kernels pad heads to whole 16 bytes
     flops = 2.0 * batch * heads * queries * keys * head_dim
     efficiency = a.efficiency * head_dim / (head_dim + 32.0) * (160 / 128)
     rate = hw.peak(dtype) * efficiency / (1 + a.half_length / keys)

@@ -77,7 +77,10 @@ class _Times:
         self.per_context = float(decode_context_s(e)[0])
         h = e.device.host
         python = float(e.python_host[0])
-        self.host_step, self.host_seq = python * h.step_ms * 1e-3, python * h.sequence_ms * 1e-3
+        self.host_step, self.host_seq = (
+            python * h.step_ms * 1e-3,
+            python * h.sequence_ms * float(e.persistent[0]) * 1e-3,
+        )
         self.launches = float(launches_s(e)[0])
         self.graph_tokens = float(e.graph_tokens[0])
         self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])

@@ -106,7 +106,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     closed = users > 0
     most = np.where(closed, np.minimum(places, users), places)
     inputs, outputs = s.input_quantiles, s.output_quantiles
-    alike = inputs[0] == inputs[100] and outputs[0] == outputs[100]
+    alike = (s.length_spread == 0) & (inputs[0] == inputs[100]) & (outputs[0] == outputs[100])
     in_step = closed & alike & s.chunked
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -191,7 +191,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         lambda q: np.where(q > 1 - share, mixed, plain),
     )
     rounds = s.requests / s.replicas / np.maximum(n_full, 1e-12)
-    tail = np.where(closed, ((np.ceil(rounds - 0.01) - rounds) if alike else 0.5) * hold, e2el)
+    tail = np.where(closed, np.where(alike, np.ceil(rounds - 0.01) - rounds, 0.5) * hold, e2el)
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))

@@ -119,6 +119,7 @@ def experts_us(
     experts: Array,
     weight_bytes: Array,
     spread: Array,
+    speed: Array = 1.0,
 ) -> Array:
     """One layer's experts on one device: `ffn` is this device's slice, `spread` how many devices share the experts."""
     local = np.maximum(experts / spread, 1.0)
@@ -126,7 +127,7 @@ def experts_us(
     active = np.maximum(local * -np.expm1(-pairs / local), np.minimum(pairs, 1.0))
     memory = 3e-3 * hidden * ffn * active * weight_bytes / c.gb_s
     padded = pairs + active * c.block / 2
-    compute = 6e-6 * padded * hidden * ffn / c.tflops * (np.maximum(local, 8.0) / 8) ** c.many
+    compute = 6e-6 * padded * hidden * ffn / (c.tflops * speed) * (np.maximum(local, 8.0) / 8) ** c.many
     return np.minimum(tokens, 1) * (c.overhead_us + _roof(memory, compute, c.sharpness))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.steps import Engine, engine, numbers
+from autoscout.simulate.serving.steps import PERSISTENT, Engine, engine, numbers
 from kb.records import Job, Traffic
 
 # Ours ← what else it is called. Values that do not act are NaN in a space's columns.
@@ -33,6 +33,9 @@ _ALIASES = {
     "output_len": "output_mean",
     "graph_size": "max_cudagraph_capture_size",
 }
+# Half of the range of lengths over their mean, where a table names means only and clients came one after another: that
+# of benchmarks that draw lengths between 80 and 100 % of a number.
+LENGTH_SPREAD = 0.1
 _SAMPLE = 1000  # requests that the moments of a job's traffic are taken from
 
 
@@ -58,6 +61,7 @@ class Setup:
     output_len: np.ndarray
     shared_prefix: np.ndarray
     requests: np.ndarray
+    length_spread: np.ndarray
     input_quantiles: np.ndarray
     output_quantiles: np.ndarray
 
@@ -96,8 +100,10 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     version = np.where(number("scheduler_v0", 0) > 0, 0, 1)
     host_waits = device.name == "cpu"
     asynchronous = number("async_scheduling", 1) > 0
-    overlap = (version == 1) & asynchronous & (not host_waits)
-    e = engine({**columns, "overlap": overlap, "eager_prompts": version == 0}, device, n)
+    overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
+    persistent = np.where(overlap, PERSISTENT, 1.0)
+    own = {"overlap": overlap, "eager_prompts": version == 0, "persistent": persistent}
+    e = engine({**columns, **own}, device, n)
     gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
     context = number("context", 4096)
     batched, seqs = _defaults(device, version, offline, context)
@@ -150,6 +156,7 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
             "output_len": float(sample.output_len.mean()),
             "shared_prefix": float(traffic.shared_prefix),
             "requests": float(traffic.requests or DEFAULT_REQUESTS),
+            "length_spread": 0.0,  # its own distribution
         }
         at = np.linspace(0, 1, 101)
         return {
@@ -160,4 +167,6 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    return {**values, "input_quantiles": flat, "output_quantiles": flat}
+    # Requests that come one after another differ in length, and so do not stay in step with each other.
+    spread = np.where(values["batch"] > 0, 0.0, numbers(columns, "length_spread", LENGTH_SPREAD, n))
+    return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

@@ -215,10 +215,15 @@ def _requests(traffic: Any, s: Setup, i: int) -> Requests:
     if s.batch[i] > 0:
         return fixed_batch(-(-int(s.batch[i]) // replicas), inputs, outputs)
     count = max(int(s.requests[i]) // replicas, 1)
-    full = np.ones(count, dtype=int)
+    rng = np.random.default_rng(0)
     users = -(-int(s.concurrency[i]) // replicas)
-    arrival = np.zeros(count) if users else poisson(s.rate[i] / replicas, count, np.random.default_rng(0))
-    return Requests(arrival, full * inputs, full * outputs, int(s.shared_prefix[i]), users)
+    arrival = np.zeros(count) if users else poisson(s.rate[i] / replicas, count, rng)
+
+    def lengths(mean: int) -> np.ndarray:
+        spread = float(s.length_spread[i])
+        return np.maximum(np.rint(mean * rng.uniform(1 - spread, 1 + spread, count)), 1).astype(int)
+
+    return Requests(arrival, lengths(inputs), lengths(outputs), int(s.shared_prefix[i]), users)
 
 
 def rows_of(columns: Columns) -> int:

@@ -28,13 +28,20 @@ _WEIGHT_BYTES = {
     "fp32": 4.0,
     "float32": 4.0,
     "fp8": 1.0,
+    "fp4": 0.5625,  # with a scale for every 16
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,  # for every 32
     "int8": 1.0,
     "w8a8": 1.0,
     "awq": 0.53,
     "gptq": 0.53,
     "int4": 0.53,
 }
-_HAVE_FP8 = ("h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "l4")
+_HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
+_HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
+# Version 1's persistent batch touches only what changed: assumed, of what version 0 needs for a sequence in a step.
+# No table beside this checkout has rows of version 1.
+PERSISTENT = 0.1
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
@@ -62,13 +69,14 @@ class Engine:
     tp: np.ndarray
     pp: np.ndarray
     weight_bytes: np.ndarray
-    eight_bits: np.ndarray  # products in fp8, where the device has them; else the weights are widened first
+    speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
     kv_bytes: np.ndarray  # of one token in one layer
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
     graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
     python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, beside whose kernels the host takes no time
+    persistent: np.ndarray  # share of the host's work for a sequence that is left in every step
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
 
     def of(self, rows: np.ndarray) -> "Engine":
@@ -127,7 +135,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
-        eight_bits=np.char.startswith(quantization, "fp8") & device.name.startswith(_HAVE_FP8),
+        speed=_speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        persistent=column("persistent", 1.0),
         kv_bytes=2 * kv_heads * head_dim * kv_element,
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
@@ -136,6 +145,15 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         python_host=column("python_host", -1.0) != 0,
         eager_prompts=column("eager_prompts", 0) > 0,
     )
+
+
+def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
+    """Of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32 takes
+    twice as long."""
+    names = np.char.lower(names)
+    four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
+    eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
+    return np.where(four, 4.0, np.where(eight, 2.0, np.minimum(1.0, 2 / weight_bytes)))
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
@@ -154,10 +172,9 @@ def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.n
 def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
     c, q = e.device, e.heads * e.head_dim
-    speed = np.where(e.eight_bits, 2.0, np.minimum(1.0, 2 / e.weight_bytes))  # fp32 takes twice as long
 
     def product(n: Array, k: Array) -> np.ndarray:
-        return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, speed)
+        return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
     moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * np.where(e.experts > 0, 0.0, e.ffn))
@@ -166,9 +183,9 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         dense = product(e.up * e.ffn, e.hidden) + product(e.hidden, np.maximum(e.ffn, 1.0))
         us = us + np.where(e.experts > 0, 0.0, dense)
     if np.any(e.experts > 0):
-        mixed = experts_us(
-            c.experts, tokens, e.hidden, e.expert_ffn, e.topk, np.maximum(e.experts, 1.0), e.weight_bytes, e.spread
-        )
+        number = np.maximum(e.experts, 1.0)
+        of_each = tokens, e.hidden, e.expert_ffn, e.topk, number, e.weight_bytes, e.spread
+        mixed = experts_us(c.experts, *of_each, e.speed)
         us = us + np.where(e.experts > 0, mixed + product(np.maximum(e.experts, 1.0), e.hidden), 0.0)  # and the router
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
@@ -217,7 +234,7 @@ def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
     h = e.device.host
-    return e.python_host * (h.step_ms + h.sequence_ms * seqs) * 1e-3
+    return e.python_host * (h.step_ms + h.sequence_ms * e.persistent * seqs) * 1e-3
 
 
 def launches_s(e: Engine) -> np.ndarray:

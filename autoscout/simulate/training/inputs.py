@@ -60,6 +60,9 @@ DEFAULTS: dict[str, Any] = {
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
     "dropout": 0.0,
+    "fused_norm": 1.0,  # one kernel, which keeps its input only; 0: plain PyTorch operators
+    "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
+    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
     "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
@@ -151,10 +154,13 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known."""
-    if "params" not in columns or "ffn" not in columns:
+    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known; without it by
+    the width: four times the hidden size is what blocks without a gate have, and few with one."""
+    if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
+    if "params" not in columns:
+        return np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
     experts = x["experts"]
     inner = np.where(experts > 0, experts * _floats(columns.get("expert_ffn", ffn)), ffn)
     attention = h * x["head_dim"] * (2 * x["heads"] + 2 * x["kv_heads"])

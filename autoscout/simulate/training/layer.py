@@ -16,7 +16,10 @@ from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
-FP8_CAST = 4.0  # bytes a value: read in bf16, written twice in 8 bits
+# Bytes a value of casting an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
+# and written once more) before it is written.
+CAST = {"fp8": 4.0, "fp4": 7.0}
+ADAPTER_KERNELS = 12.0  # of a layer with two adapted products, one way
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
 # its matrix product), and in fused ones.
@@ -56,8 +59,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
-    forward = projections.forward + core + feed_forward.forward + plain_forward + beside
-    backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside
+    forward = projections.forward + core + feed_forward.forward + plain_forward + beside[0]
+    backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
     operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
     collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1) + np.where(x.ep > 1, 2.0, 0.0)
@@ -83,7 +86,7 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     """Final norm, logits and cross entropy, on the last stage. The vocabulary is split over tp."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
-    logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden)
+    logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden, "bf16" if x.dtype == "fp4" else x.dtype)
     fused = x.attention > 0
     elements = tokens * x.vocab / x.tp
     share = hw.elementwise.bandwidth
@@ -116,16 +119,17 @@ class _Linear(NamedTuple):
         return _Linear(self.forward + other.forward, self.backward + other.backward)
 
 
-def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array) -> _Linear:
+def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "") -> _Linear:
     """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches."""
     accumulate = outputs * inputs * 2 * x.grad_bytes
     frozen = x.lora > 0
-    dx = gemm(hw, tokens, inputs, outputs, x.dtype)
-    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, x.dtype, accumulate))
-    forward = gemm(hw, tokens, outputs, inputs, x.dtype)
-    if x.dtype == "fp8":  # inputs and gradients are cast, with a transposed copy for the weight gradients
-        forward = forward + memory_bound(hw, FP8_CAST * tokens * inputs, hw.elementwise.bandwidth)
-        dx = dx + memory_bound(hw, FP8_CAST * tokens * outputs, hw.elementwise.bandwidth)
+    dtype = dtype or x.dtype
+    dx = gemm(hw, tokens, inputs, outputs, dtype)
+    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, dtype, accumulate))
+    forward = gemm(hw, tokens, outputs, inputs, dtype)
+    if cast := CAST.get(dtype):  # inputs and gradients, with a transposed copy for the weight gradients
+        forward = forward + memory_bound(hw, cast * tokens * inputs, hw.elementwise.bandwidth)
+        dx = dx + memory_bound(hw, cast * tokens * outputs, hw.elementwise.bandwidth)
     return _Linear(forward, dx + dw)
 
 
@@ -133,7 +137,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     """The core, forward and backward: fused, or score matrix, softmax, dropout and weighting one by one."""
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
-    dtype = "bf16" if x.dtype == "fp8" else x.dtype  # only linear layers compute in 8 bits
+    dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
     seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # unfused, a mask hides the rest
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
@@ -147,8 +151,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     scores = x.mbs * heads * queries * x.seq_len
     e = hw.elementwise
     # The fused kernel for up to 2,048 keys reads the lower triangle and writes all; longer ones scale, mask and
-    # normalise one after the other.
-    passes = np.where(x.seq_len <= 2048, 1.5, 3.0)
+    # normalise one after the other, plain operators in fp32.
+    passes = np.where(x.fused_activation == 0, 13.0, np.where(x.seq_len <= 2048, 1.5, 3.0))
     softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
     softmax_backward = memory_bound(hw, 3.0 * b * scores, e.bandwidth)
     dropped = np.where(x.dropout > 0, memory_bound(hw, (2.0 * b + 1) * scores, e.bandwidth), 0.0)
@@ -198,12 +202,20 @@ def _feed_forward(
     )
 
 
-def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> Array:
-    """Of all adapters, forward, and as much backward: two thin products each, bound by the memory. The input is dropped
-    out (read, written, read again), the output added (written, read, written). What the host needs to issue them is
+def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
+    """Of all adapters, forward and backward: two thin products each, bound by the memory, counted from NeMo's. Forward
+    an input is dropped out (read, written with a mask) and read; an output is written, scaled and added to the frozen
+    product's. Backward the same, and both gradients are added where they meet. What the host needs to issue them is
     left out: where that counts, launches are captured into graphs."""
-    moved = np.where(x.lora > 0, tokens * adapter_width(x) / x.tp * b, 0.0)
-    return np.where(x.lora > 0, memory_bound(hw, 3.0 * moved, hw.elementwise.bandwidth), 0.0)
+    if not np.any(x.lora > 0):
+        return np.zeros(1), np.zeros(1)
+    half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
+
+    def moved(inputs: float, outputs: float) -> Array:
+        each = memory_bound(hw, (inputs + outputs) * half, hw.elementwise.bandwidth, ADAPTER_KERNELS)
+        return np.where(x.lora > 0, each, 0.0)
+
+    return moved(3.5, 6.0), moved(7.5, 4.0)
 
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
@@ -213,10 +225,20 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
     inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
-    activation = np.where(x.gated > 0, 3.0, 2.0) * inner
-    rope = np.where(x.learned_positions > 0, 0.0, 2.0 * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b)
+    eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
+    activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
+    rope = np.where(
+        x.learned_positions > 0,
+        0.0,
+        np.where(eager, 6.0, 2.0) * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b,
+    )
+    # Plain operators: a copy in fp32, its square's mean, the scaled copy and the weighted one, each read and written.
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
+    if np.any(eager_norm):
+        norms = np.where(eager_norm, memory_bound(hw, 2 * 24 * own * x.hidden, e.bandwidth, 10), norms)
+        twice = memory_bound(hw, 2 * 40 * own * x.hidden, e.bandwidth, 16)
+        norms_backward = np.where(eager_norm, twice, norms_backward)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
     return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.encode import take
+from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
 from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
+from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
 from autoscout.simulate.training.stage import recomputed
 from autoscout.simulate.training.stage_operators import by_stage
 from autoscout.simulate.training.step import devices, fleets
@@ -28,8 +29,14 @@ GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
 ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
+UNSEEN = 0.12  # the same for software that nobody named; set with the 13B runs of one published sweep in sight
+UNSEEN_FRAGMENTS = 0.06  # more of the peak that it cannot use
+FREEDOM = 4.0  # of Student's t for what is left
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes that products keep of an input; 4 bits with a scale for every 16
+UNFUSED_NORM = 4.0  # more bytes that a norm of plain operators keeps of an element: its copy in fp32
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
+GATHERED_LOGITS = 16.0  # of rows gathered over tp: gathered in 16 bits, in fp32, softmax, both gradients
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
 # stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
 # tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
@@ -50,6 +57,7 @@ class Memory:
         self.device = device
         self.margin = 0.0  # log of the factor
         self.spread = ERROR
+        self.software: dict[str, float] = {}  # log likelihood of each software profile, by rows of the job
 
     @classmethod
     def of_job(cls, job: Job) -> "Memory":
@@ -61,41 +69,94 @@ class Memory:
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """`values`: measured peaks in GiB; inf where a row ran out of memory, which says that it needs more than the
-        device has. A common factor, with a prior of ERROR around 1; out-of-memory rows can only raise it."""
-        raw = np.log(self._raw(columns)[0])
+        device has. They tell what software runs (which profile of software.PROFILES), then a common factor, with a
+        prior of ERROR around 1; out-of-memory rows can only raise it."""
         values = np.asarray(values, dtype=float)
+        died = np.isposinf(values)
+        some = variants(columns)
+        if len(some) > 1:
+            told = [np.log(values) - np.log(total) for total, _ in self._raw_of_each(some, length(columns))]
+            short = [
+                np.maximum(-each, 0) for each in self._pressure_of_each(some, length(columns))
+            ]  # it should not fit
+            left = [np.where(died, lack, each) for each, lack in zip(told, short, strict=True)]
+            self.software = evidence(some, left, 2 * ERROR)
+        raw = np.log(self._mixed(columns)[0])
         seen = np.isfinite(values) & np.isfinite(raw) & (values > 0)
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
-        left = residual - self.margin
-        self.spread = float(np.sqrt((ERROR**2 * 4 + np.sum(left**2)) / (4 + len(left))))
-        died = np.isposinf(values) & np.isfinite(raw)
+        left_over = residual - self.margin
+        self.spread = float(np.sqrt((ERROR**2 * 4 + np.sum(left_over**2)) / (4 + len(left_over))))
         # The log factor at which these rows just do not fit.
-        needed = -self._pressure(columns)[died]
+        needed = -self._pressure(columns)[died & np.isfinite(raw)]
         if len(needed) and needed.max() > self.margin:
             self.margin = min(float(needed.max()), self.margin + 2 * ERROR)
 
     def predict(self, columns: Columns) -> Prediction:
-        raw, parts = self._raw(columns)
+        raw, between, parts = self._mixed(columns)
         factor = np.exp(self.margin)
         return Prediction(
             value=factor * raw,
-            error=np.full(len(raw), self.spread),
+            error=np.hypot(self._spread(variants(columns)), between),
             parts={name: factor * part for name, part in parts.items()},
         )
 
     def oom_probability(self, columns: Columns) -> Array:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
-        from scipy.special import ndtr
+        some = variants(columns)
+        spread = self._spread(some)
+        each = self._pressure_of_each(some, length(columns))
+        # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
+        more = np.where(spread == UNSEEN, UNSEEN_FRAGMENTS, 0.0)
+        chances = [_chance((pressure + self.margin + more) / spread) for pressure in each]
+        if len(some) == 1:
+            return chances[0]
+        *_, weights = mixed([np.ones(1)] * len(some), self._shares(some))
+        return np.sum([w * chance for w, chance in zip(weights, chances, strict=True)], axis=0)
 
-        pressure = self._pressure(columns)
-        return ndtr((pressure + self.margin) / self.spread)
+    def _spread(self, some: list[Variant]) -> Array:
+        """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until rows of
+        the job have told."""
+        unknown = np.isfinite(some[-1].log_share) & (len(some) > 1) & (not self.software)
+        return np.where(unknown, UNSEEN, self.spread)
+
+    def _shares(self, some: list[Variant]) -> list[Array]:
+        return [each.log_share + self.software.get(each.name, 0.0) for each in some]
+
+    def _mixed(self, columns: Columns) -> tuple[Array, Array, dict[str, Array]]:
+        """(n,) GiB, the deviation of its logarithm between software profiles, and its parts."""
+        some = variants(columns)
+        each = self._raw_of_each(some, length(columns))
+        if len(each) == 1:
+            return each[0][0], np.zeros(len(each[0][0])), each[0][1]
+        value, between, weights = mixed([total for total, _ in each], self._shares(some))
+        parts = {name: sum(w * parts[name] for w, (_, parts) in zip(weights, each, strict=True)) for name in PARTS}
+        scale = value / np.sum(list(parts.values()), axis=0)
+        return value, between, {name: scale * part for name, part in parts.items()}
+
+    def _pressure(self, columns: Columns) -> Array:
+        """(n,) log(needed / available): of the mean over what software may run."""
+        some = variants(columns)
+        each = self._pressure_of_each(some, length(columns))
+        return each[0] if len(each) == 1 else np.log(mixed([np.exp(p) for p in each], self._shares(some))[0])
+
+    def _raw_of_each(self, some: list[Variant], n: int) -> list[tuple[Array, dict[str, Array]]]:
+        if len(some) == 1 or "stages" in some[0].columns:
+            return [self._raw(each.columns) for each in some]
+        total, parts = self._raw(stacked(some, n))
+        cuts = [slice(i * n, (i + 1) * n) for i in range(len(some))]
+        return [(total[cut], {name: part[cut] for name, part in parts.items()}) for cut in cuts]
+
+    def _pressure_of_each(self, some: list[Variant], n: int) -> list[Array]:
+        if len(some) == 1 or "stages" in some[0].columns:
+            return [self._known_pressure(each.columns) for each in some]
+        return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
         return self.oom_probability(columns) <= CAUTION
 
-    def _pressure(self, columns: Columns) -> Array:
+    def _known_pressure(self, columns: Columns) -> Array:
         """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
         fewer micro batches, may lie on the smaller devices."""
         columns, of = by_stage(columns)
@@ -142,6 +203,13 @@ class Memory:
         if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
             parts["process"][:] = CPU_PROCESS_GIB
         return np.sum(list(parts.values()), axis=0), parts
+
+
+def _chance(deviations: Array) -> Array:
+    """Student's t: what no formula counts (a workspace, a fragment) is rarely small where it is not none."""
+    from scipy.special import stdtr
+
+    return stdtr(FREEDOM, deviations)
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
@@ -258,10 +326,15 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
     chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
     ends = index == x.pp - 1
-    head = np.where(ends, tokens * x.vocab / x.tp * np.where(_eager(x), EAGER_LOGITS, LOGITS) + 2 * inputs, 0.0)
+    split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, LOGITS)
+    if np.any(x.split_loss == 0):
+        split = np.where((x.split_loss == 0) & (x.tp > 1), GATHERED_LOGITS * tokens * x.vocab, split)
+    head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     # Unfused attention goes back through gradients of its scores, after and before the softmax, when the loss is gone.
-    gradients = np.where(x.attention == 0, 2 * b * tokens * x.heads * x.seq_len / x.tp, 0.0)
+    # Plain operators: scaled, masked, and in fp32, each with its gradient.
+    each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
+    gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
     return chunks * (stage + masks) + back, head
 
@@ -294,28 +367,33 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     tensors. Everywhere (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep
     their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
-    eight = x.dtype == "fp8"
-    product = 1.0 if eight else b
+    eight = x.dtype in PRODUCTS
+    product = PRODUCTS.get(x.dtype, b)
     plain = 2 * b + 2 * product + 2 * x.dropout
+    plain = plain + np.where(x.fused_norm == 0, 2 * UNFUSED_NORM, 0.0)
     stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
-    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b) / x.tp
+    rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
+    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
     matrices = np.where(gated, 3.0, 2.0)
-    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), (matrices - 1) * b + product)
-    inside = x.expert_ffn * ((matrices - 1) * b + product)
+    activated = np.where(gated & (x.fused_activation == 0), b, 0.0)  # what the gate multiplies
+    inner = (matrices - 1) * b + product + activated
+    dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
+    inside = x.expert_ffn * inner
     sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
-    scores = tokens * x.heads * x.seq_len / x.tp * (b + (b + 1) * x.dropout)
+    softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # a copy in fp32
+    scores = tokens * x.heads * x.seq_len / x.tp * (b + softmax + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
-    inner = np.where(x.experts > 0, sparse, dense)
-    activated = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
-    again = np.where(x.again_block > 0, inner + product * own * h, x.again_activation * activated)
+    block = np.where(x.experts > 0, sparse, dense)
+    output = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
+    again = np.where(x.again_block > 0, block + product * own * h, x.again_activation * output)
     again = again + x.again_norms * product * own * h
     # The output of a fused core that is recomputed is saved by both sides.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
-    return stream + attended + inner + copies + twice - again, unfused, again
+    return stream + attended + block + copies + twice - again, unfused, again
 
 
 def _buffers(x: Inputs, b: float) -> Array:

@@ -2,6 +2,7 @@
 ones and the ensemble only on rows of models that they were not fitted on."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -13,18 +14,22 @@ from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import analytic, members_of
-from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.memory import CAUTION, Memory
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.measured import Rows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
 _FOLDS = 8  # models are held out one by one, or in so many parts;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
 _DIFFER = 0.05  # log of the ratio from which on two rows of a job are to be told apart: closer ones are noise
+SURE = 0.05  # chance of running out of memory below which a configuration is tried without a second thought
+_BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
 _ALIKE = 1e-9  # log of the ratio of predictions that are the same
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
+    """`mape` over `rows`; `regret`: how much slower than its job's best the configuration is that is predicted to be
+    best, mean of jobs; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
     `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
     ran though predicted to fail (they have no MAPE)."""
 
@@ -34,16 +39,32 @@ class Accuracy(msgspec.Struct, frozen=True):
     coverage: float
     groups: dict[str, dict[str, float]]
     failing: int
+    regret: float | None
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
     """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
-    to fit (of all runs)."""
+    to fit (of all runs). `calibration`: what was said, and what became of it. `favourites`: of how many jobs with runs
+    of both kinds, and of how many of them the run that would be tried first (the fastest by prediction of those that
+    are given less than SURE to die, or else the surest) died."""
 
     runs: int
     died: int
     right: float
     false_fits: float
+    calibration: list["Said"]
+    favourites: tuple[int, int]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `died`:
+    the share that did."""
+
+    least: float
+    most: float
+    runs: int
+    said: float
+    died: float
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -85,7 +106,7 @@ def score_rows(rows: Rows) -> Scores:
     fold, held_out = _folds(rows)
     predictions |= _held_out(rows, fold)
     able = {name: p for name, p in predictions.items() if (np.isfinite(p.value) & (p.value > 0)).any()}
-    members = {name: _accuracy(rows, p) for name, p in able.items()}
+    members = {name: score_as_it_is(rows, p) for name, p in able.items()}
     group_rows = {
         name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
         for name in rows.groups
@@ -131,7 +152,8 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
-def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
+def score_as_it_is(rows: Rows, said: Prediction) -> Accuracy:
+    """One member's predictions of rows."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
     error, inside = np.abs(ratio - 1), np.abs(np.log(ratio)) <= SPAN * said.error
@@ -145,6 +167,7 @@ def _accuracy(rows: Rows, said: Prediction) -> Accuracy:
         rank=_rank(rows.job[known], said.value[known], rows.values[known]),
         coverage=float(inside[known].mean()),
         groups=groups,
+        regret=_regret(rows.metric, rows.job[known], said.value[known], rows.values[known]),
         failing=int(np.isposinf(said.value).sum() + (said.value == 0).sum()),
     )
 
@@ -162,12 +185,40 @@ def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float
     return float(np.mean(found)) if found else None
 
 
+def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    sign = -1 if "tokens_per_s" in metric or "requests_per_s" in metric else 1
+    found = []
+    for name in np.unique(job):
+        p, m = sign * np.log(predicted[job == name]), sign * np.log(measured[job == name])
+        if np.ptp(m) > _DIFFER:
+            found.append(float(np.exp(m[np.argmin(p)] - m.min()) - 1))
+    return float(np.mean(found)) if found else None
+
+
 def _decisions(rows: Rows) -> OutOfMemory:
     died = np.isposinf(rows.values)
-    fits = Memory().fits(rows.columns)
+    chance = Memory().oom_probability(rows.columns)
+    fits = chance <= CAUTION
+    bins = [(a, b, (chance >= a) & (chance < b)) for a, b in pairwise(_BINS)]
+    both = [job for job in np.unique(rows.job) if 0 < died[rows.job == job].sum() < (rows.job == job).sum()]
+    first = [_tried_first(rows, chance, np.flatnonzero(rows.job == job)) for job in both]
     return OutOfMemory(
+        calibration=[
+            Said(a, min(b, 1.0), int(here.sum()), float(chance[here].mean()), float(died[here].mean()))
+            for a, b, here in bins
+            if here.any()
+        ],
+        favourites=(len(both), int(died[first].sum()) if first else 0),
         runs=len(died),
         died=int(died.sum()),
         right=float((fits != died).mean()),
         false_fits=float((fits & died).mean()),
     )
+
+
+def _tried_first(rows: Rows, chance: np.ndarray, here: np.ndarray) -> int:
+    sure = here[chance[here] < SURE]
+    if not len(sure) or Training().applies(rows.columns):
+        return int(here[np.nanargmin(chance[here])])
+    seconds = Training().predict(take(rows.columns, sure)).value
+    return int(sure[np.nanargmin(seconds)]) if np.isfinite(seconds).any() else int(sure[0])

@@ -38,6 +38,9 @@ _ALSO = {
         "recompute", "recomputation", "recompute_granularity", "activation_recompute", "activation_recomputation",
         "activation_checkpointing", "gradient_checkpointing",
     ),
+    "attention": ("kernel", "attention_kernel", "attn", "attn_impl", "attn_implementation", "attention_backend"),
+    "fused_norm": ("rms_kernel", "norm_kernel", "fused_rmsnorm", "fused_layernorm"),
+    "fused_activation": ("fused_swiglu", "fused_mlp"),
     "ar_method": ("recompute_method",),
     "ar_layers": ("recompute_num_layers",),
     "dtype": ("precision", "params_dtype"),
@@ -86,6 +89,9 @@ NUMBERS = [
     "overlap_p2p",
     "te",
     "dropout",
+    "fused_norm",
+    "fused_activation",
+    "split_loss",
     "lora",
     "adapters",
     "norms",
@@ -98,9 +104,10 @@ NUMBERS = [
 # Where 0 says something; elsewhere it is how tables write "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "lora", "adapters", "a100", "a40",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "fused_norm",
+    "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
-NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "stages")
+NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "software", "stages")
 
 _OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
 _MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")

@@ -180,15 +180,22 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
         precision = str(row.get("precision", "")).lower()
         if "Megatron-Bridge" in str(row.get("framework", "")) and not re.search(r"bf16|fp\d", precision):
             why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"
-        if "fp4" in precision:
-            why[i] = "4-bit training"
         if "litgpt" in str(row.get("framework", "")) and "full.yaml" in str(row.get("other", "")):
             why[i] = "litgpt's full fine-tuning: its peaks leave no room for the optimizer that its table implies"
+    why[_unsaid_precision(rows) & (why == "")] = "no precision (others of its source compute in less than 16 bits)"
     devices = columns.get("gpu", np.full(n, ""))
     for name in np.unique(devices):
         if hardware(str(name)) is None:
             why[devices == name] = f"no constants for device {name}" if name else "no gpu"
     return why
+
+
+def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
+    """(n,) that a row leaves out what decides by a factor of two, and other rows of its source say."""
+    sources = [str(row.get("source")) for row in rows]
+    said = [str(row.get("precision") or "").lower() for row in rows]
+    fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}
+    return np.array([source in fewer and not name for source, name in zip(sources, said, strict=True)], dtype=bool)
 
 
 def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -59,8 +59,13 @@ _COUNTS = {  # ours → what a table may call it; the first that has a value cou
     "gpu_memory_utilization": ("gpu_memory_utilization",),
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
+    "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
 }
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
+_DEVICES = (
+    "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
+    "mi300x", "mi325x", "mi350x", "mi355x",
+)  # fmt: skip
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
@@ -104,7 +109,7 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
     "" when there is none. LLM-Inference-Bench says no memory size and its paper 40 GB.
     """
     name = text.lower().replace("_", "-")
-    for device in ("gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "l40s", "a10g", "a40", "v100", "l4"):
+    for device in _DEVICES:
         if re.search(rf"\b{device}\b", name):
             return device
     if "a100" in name:
@@ -162,7 +167,10 @@ def _columns(row: Row) -> dict[str, Any]:
     out["version"] = str(row.get("version") or "")
     # Before 0.8 vLLM ran prompts first. What names no version is of 2024, when every published table was older.
     new = re.match(r"v?(0\.([89]|[1-9]\d)|[1-9])", out["version"]) is not None
-    out["scheduler_v0"] = not (new and "vllm" in out["framework"].lower())
+    engine = out["framework"].lower()
+    in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
+    out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
+    out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
     out["python_host"] = not any(name in out["framework"].lower() for name in _COMPILED)
     if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFT do not vary
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.training.stage_operators import OPERATORS, described
 from autoscout.simulate.validation.column_names import MAY_BE_0, NAMES, NUMBERS, number, renamed, said, status_of
 from autoscout.simulate.validation.shapes import shape_of
@@ -48,6 +49,8 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     },
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
 }
+# Frameworks of which no more is assumed than Transformer Engine's layers; MLPerf's tables name containers.
+_FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _MOST = 1e13  # larger numbers are mistakes
@@ -87,6 +90,7 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     told = {k: number(v) for k, v in own.items() if k in NUMBERS}
     x |= {k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in MAY_BE_0))}
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "framework") if k in own}
+    x |= _attention(str(own.get("attention", ""))) | ({} if software or "te" in x else {"software": UNKNOWN})
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
     ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
     x |= _recomputation(str(ar).strip().lower(), x)
@@ -282,7 +286,29 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     if framework.startswith("Megatron-Bridge"):  # what follows is its version
         framework = "Megatron-Bridge"
+    if _FUSED.search(framework) or str(own.get("source", "")) == "mlperf":
+        return {"te": 1}
     return FRAMEWORKS.get(framework, {})
+
+
+# What tables call attention kernels; the first that occurs in a cell counts. "fused" alone is Megatron's softmax.
+_KERNELS = (
+    (r"flash[a-z_]*1", {"attention": "flash1"}),
+    (r"flash[a-z_]*2|\bfa2", {"attention": "flash2"}),
+    (r"flash|\bfa3|sdpa|cudnn|xformers|mem.*eff", {"attention": "flash"}),
+    (r"unfused|math|eager|torch|local|naive", {"attention": "unfused"}),
+    (r"fused", {"attention": "unfused", "fused_activation": 1.0}),
+)
+
+
+def _attention(said: str) -> dict[str, Any]:
+    """Of a column that names the attention kernel, which may name that of the norms beside it ("flash_attention2 + RMS
+    kernel")."""
+    text = re.sub(r"[\s\-]+", "_", said.strip().lower())
+    found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
+    if re.search(r"rms|norm", text):
+        found["fused_norm"] = 1.0
+    return found
 
 
 def _chunks(own: Row) -> dict[str, float]:
@@ -309,7 +335,7 @@ def _precision(name: str, own: Row) -> str:
         return "fp8"
     if "transformer_impl" in own:
         return "bf16" if str(own.get("bf16", "True")) == "True" else "fp16"
-    for known in ("bf16", "fp16", "fp32"):
+    for known in ("fp4", "bf16", "fp16", "fp32"):
         if known in plain:
             return known
     return "fp8" if "fp8" in plain or "float8" in plain else "bf16"

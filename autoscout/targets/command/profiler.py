@@ -227,7 +227,7 @@ class Reader:
         self.hopeless = early.hopeless(costs, self._bar)
         launch = self._job.launch
         return self.hopeless or early.known_well(
-            costs, self._iterations or launch.iterations, now - self.first_at, launch.measure_s
+            costs, self._iterations or launch.iterations, now - self.first_at, launch.measure_s, self._bar
         )
 
     def close(self) -> None:

@@ -146,7 +146,9 @@ class Megatron(Target):
         from autoscout.targets.megatron import arguments, bridge, finetuning, persons
 
         finetuning.exportable(job)
-        flags = {**arguments.flags(job, configuration), **persons.said(job)}
+        theirs = persons.said(job)
+        flags = {**arguments.flags(job, configuration), **theirs}
+        flags |= persons.vocabulary(job, theirs.get("--tokenizer-type"))
         files = {}
         if arguments.USER_BUFFERS in flags:
             files["tp_comm_overlap.yaml"] = arguments.user_buffers(flags[arguments.USER_BUFFERS])

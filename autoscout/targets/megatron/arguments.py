@@ -82,6 +82,9 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         "--max-position-embeddings": job.traffic.seq_len,
         "--global-batch-size": job.traffic.global_batch,
         "--micro-batch-size": knobs["mbs"],
+        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp: with the whole of the model's as that
+        # multiple every tokenizer that fits into it gets exactly the rows that are measured, whatever tp is.
+        "--make-vocab-size-divisible-by": job.model.vocab // int(knobs.get("tp", 1)),
         **_parallelism(knobs, job.model.layers),
         **_recomputation(knobs),
         **_communication(knobs),

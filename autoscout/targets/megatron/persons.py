@@ -30,7 +30,7 @@ _DECIDED = re.compile(
     r"|normalization|group-query-attention|num-query-groups|swiglu|disable-bias-linear|untie-embeddings-.*|bf16|fp16"
     r"|fp8-.*|num-experts|moe-router-topk|moe-ffn-hidden-size|moe-router-pre-softmax|transformer-impl|moe-grouped-gemm"
     r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
-    r"|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
+    r"|make-vocab-size-divisible-by|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
     r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
     r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
     r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
@@ -47,6 +47,7 @@ _NOT_MEASURED = re.compile(
 _OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 _MORE = 10  # iterations beyond those that are asked for, which running/worker/ending.py may take for warm-up
+NULL_TOKENIZER = "NullTokenizer"
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -81,9 +82,7 @@ def _measured(job: Job) -> Flags:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """What their script needs and `given` does not say: synthetic data, small steps, how often it speaks.
-
-    The vocabulary is not padded, which would depend on the layout."""
+    """What their script needs and `given` does not say: synthetic data, small steps, how often it speaks."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
@@ -96,9 +95,15 @@ def stand_ins(job: Job, given: Flags) -> Flags:
     if "--lr" not in given:
         found["--lr"] = 1e-5
     if not any(flag in given for flag in _DATA):
-        found |= {"--mock-data": True, "--tokenizer-type": "NullTokenizer", "--make-vocab-size-divisible-by": 1}
-        found["--vocab-size"] = job.model.vocab - 1  # the tokenizer adds one
+        found |= {"--mock-data": True, "--tokenizer-type": NULL_TOKENIZER}
+        found |= vocabulary(job, NULL_TOKENIZER)
     return found
+
+
+def vocabulary(job: Job, tokenizer: object) -> Flags:
+    """What --vocab-size has to be for a tokenizer that makes one up of that size and adds a token; {} for others, which
+    bring their own."""
+    return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 
 def _value(text: str) -> Value:

@@ -1,5 +1,6 @@
 """One experiment on Megatron-core: launch, watch, collect or classify, and leave nothing running."""
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -195,12 +196,13 @@ def worker_config(
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """What the worker may end itself by: {} where the objective is not a step's time, or its inverse."""
+    """What the worker may end itself by: nothing where the objective is not a step's time, or its inverse."""
     tokens = job.traffic.global_batch * job.traffic.seq_len
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}
-    return {"best_s": bar.cost / from_metric(job.objective, of_a_second), "spread": bar.spread}
+    told = {"spread": bar.spread}
+    return told | {"best_s": bar.cost / from_metric(job.objective, of_a_second)} if bar.cost < math.inf else told
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

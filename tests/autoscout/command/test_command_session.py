@@ -1,12 +1,14 @@
 """A person's own command through every verb: tune, best, why, predict, export and its check, resume."""
 
 import json
+import math
 import tempfile
 
 import pytest
 from click.testing import CliRunner
 
 from autoscout.running import early
+from autoscout.running.worker import ending
 from autoscout.targets.jobs import load_job
 from kb import store
 from kb.records import Configuration, Fidelity, Measurement, Objective
@@ -70,10 +72,22 @@ def test_what_cannot_win_is_ended_and_what_may_is_not(costs, bar, ended):
 
 
 def test_a_run_ends_when_its_interval_is_narrow_or_its_time_is_over():
-    assert early.known_well([1.0, 1.001, 0.999, 1.0, 1.0], 5, 1.0, 8.0)
-    assert not early.known_well([1.0, 2.0, 1.0, 2.0, 1.0], 5, 1.0, 8.0)
-    assert early.known_well([1.0, 2.0], 5, 9.0, 8.0)
-    assert not early.known_well([1.0], 5, 9.0, 8.0)
+    assert early.known_well([1.0, 1.001, 0.999, 1.0, 1.0], 5, 1.0, 8.0, None)
+    assert not early.known_well([1.0, 2.0, 1.0, 2.0, 1.0], 5, 1.0, 8.0, None)
+    assert early.known_well([1.0, 2.0], 5, 9.0, 8.0, None)
+    assert not early.known_well([1.0], 5, 9.0, 8.0, None)
+
+
+def test_a_run_ends_when_it_says_as_much_as_another_run_would():
+    costs = [1.0, 1.05, 0.95, 1.0, 1.05]  # their mean is known within 4 %
+    assert early.known_well(costs, 5, 1.0, 8.0, early.Bar(math.inf, 0.05))
+    assert not early.known_well(costs, 5, 1.0, 8.0, early.Bar(math.inf, 0.03))
+    assert not early.known_well(costs, 20, 1.0, 8.0, early.Bar(math.inf, 0.05))  # who asks for more gets them
+    assert not early.known_well(
+        [1.0, 1.6, 0.9, 1.0, 1.5], 5, 1.0, 8.0, early.Bar(math.inf, 0.5)
+    )  # a machine that drifts
+    assert ending.enough(costs, 10, 8.0, 0.05)
+    assert not ending.enough(costs, 10, 8.0, 0.03)
 
 
 def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):
@@ -89,8 +103,14 @@ def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):
         )
 
     objective = Objective(minimize="step_time_s")
-    assert early.bar(objective, []) is None
-    assert early.bar(objective, [measured(1, 2.0, 1), measured(2, 1.0, 1, "short")]) == early.Bar(2.0)
-    found = early.bar(objective, [measured(1, 1.0, 1), measured(1, 1.1, 2), measured(2, 3.0, 1)])
+    assert early.bar(objective, [], True) is None
+    assert early.bar(objective, [measured(1, 2.0, 1), measured(2, 1.0, 1, "short")], True) == early.Bar(2.0)
+    repeated = [measured(1, 1.0, 1), measured(1, 1.1, 2), measured(2, 3.0, 1)]
+    found = early.bar(objective, repeated, True)
     assert found is not None
-    assert (round(found.cost, 3), round(found.spread, 3)) == (1.05, 0.067)
+    assert (round(found.cost, 3), round(found.spread, 3)) == (1.05, 0.052)
+    assert early.bar(objective, repeated, False) == early.Bar(math.inf, found.spread)
+    drifts = [measured(1, seconds, at) for at, seconds in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1.5))]
+    steady = early.bar(objective, drifts, True)
+    assert steady is not None
+    assert steady.spread < 0.07  # one run after the other, not the first and the last

@@ -73,6 +73,8 @@ def test_the_bar_is_told_in_seconds_of_a_step(objective: str, seconds: float | N
     cost = 0.5 / (8 * 64) if objective == "tokens_per_s" else 0.5
     told = bar_in_seconds(job, early.Bar(cost))
     assert told.get("best_s") == (seconds and pytest.approx(seconds))
+    in_a_round = bar_in_seconds(job, early.Bar(math.inf))
+    assert in_a_round.keys() == told.keys() - {"best_s"}
 
 
 def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:

@@ -66,7 +66,13 @@ _OFF = {
 _OF_THE_SCRIPT = frozenset(
     (
         *("micro_batch_size", "global_batch_size", "seq_length", "max_position_embeddings", "vocab_size", "bf16"),
-        *("transformer_impl", "position_embedding_type", "untie_embeddings_and_output_weights", "rotary_base"),
+        *(
+            "make_vocab_size_divisible_by",
+            "transformer_impl",
+            "position_embedding_type",
+            "untie_embeddings_and_output_weights",
+            "rotary_base",
+        ),
         *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
         *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),

@@ -18,6 +18,7 @@ class Course:
         """`mean`: of what an iteration says of its losses, and the device, the global mean; all ranks meet for it."""
         self._config, self.mean = config, mean
         self._warmup = config["warmup"]
+        self._spread = config.get("spread", 0.0)
         self.steps = 0
         self.of_experts: list[float] = []
         self._warmup_s: list[float] = []
@@ -50,7 +51,7 @@ class Course:
 
     @property
     def _enough(self) -> bool:
-        return ending.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"])
+        return ending.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"], self._spread)
 
     def begin(self) -> None:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
@@ -76,7 +77,7 @@ class Course:
                 del series[0]
             return
         if "best_s" in self._config:
-            self._hopeless = ending.hopeless(self._iterations_s, self._config["best_s"], self._config["spread"])
+            self._hopeless = ending.hopeless(self._iterations_s, self._config["best_s"], self._spread)
 
     def result(self) -> dict[str, Any]:
         told = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}

@@ -1,0 +1,42 @@
+"""Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` its closed form.
+
+Of more designs than can be listed 20,000 are drawn, uniformly over what is valid; the reference is among them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoscout.bench.landscape import Landscape
+from autoscout.job.words import nearest_name
+from autoscout.search.strategy import SAMPLE
+from autoscout.simulate.stack.designs import evaluate
+from autoscout.simulate.stack.workloads import workloads
+from autoscout.space.graph import Space
+from autoscout.targets.jobs import JobSpace, expert_default
+from kb.records import AutoscoutError, Job
+
+CLOSED = "closed"
+
+
+def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    """Errors: AutoscoutError (exit 2) for an unknown simulator."""
+    for simulator in simulators:
+        if simulator != CLOSED:
+            raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)
+    whole = JobSpace.of_job(job)
+    default = expert_default(whole)
+    space: Space = whole
+    if not whole.enumerable:
+        space = whole.sampled(SAMPLE, np.random.default_rng(0), including=[default])
+    columns, metric = space.feasible.columns(), job.objective.metric
+    truth = evaluate(columns, workloads(job), whole=True)[metric]
+    return Landscape(
+        name=name or job.name,
+        space=space,
+        metric=metric,
+        goal="min" if job.objective.minimize else "max",
+        truth=truth,
+        status=np.full(len(truth), "ok", dtype=object),
+        default=default,
+        simulators={s: evaluate(columns, workloads(job))[metric] for s in simulators},
+    )

@@ -1,0 +1,11 @@
+"""Whole clusters as columns: multi-dimensional networks, their collectives, transformers on them, cost and power."""
+
+import hashlib
+from pathlib import Path
+
+
+def parts_version() -> str:
+    """Of the models and prices: designs are comparable within one."""
+    folder = Path(__file__).parent
+    files = [*sorted(folder.glob("*.py")), folder / "parts.toml", folder.parent / "hardware" / "fabric.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

@@ -1,0 +1,104 @@
+"""The network of a design, and where the groups of a parallel layout lie in it.
+
+NPUs are numbered with the first dimension fastest; tensor-parallel ranks are neighbours, then come the shares of a
+sequence, the replicas, and the pipeline stages furthest apart (COSMIC's order).
+"""
+
+import functools
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.hardware.fabric import ALGORITHMS, DIRECT, TOPOLOGIES, TREE, Table
+from autoscout.simulate.member import Columns
+
+Array = np.ndarray
+MOST = 4  # dimensions
+GB = 1e9
+
+
+class Dimension(msgspec.Struct, frozen=True):
+    """(n,) each: NPUs, codes of topology and algorithm, bytes a second of one NPU into it, seconds a hop."""
+
+    size: Array
+    topology: Array
+    algorithm: Array
+    bandwidth: Array
+    latency: Array
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A group's share of one dimension. `hops`, `share`: of a phase by the dimension's algorithm; `direct()`: of
+    direct messages between all members."""
+
+    members: Array
+    hops: Array
+    share: Array
+    direct: Callable[[], tuple[Array, Array]]
+    shrinks: Array  # by how much a reduce-scatter makes the buffer smaller for the next dimension
+    bandwidth: Array
+    latency: Array
+
+
+def dimensions(columns: Columns, n: int) -> list[Dimension]:
+    """Of designs as columns of knobs: `npus_1`, `topology_1` …; a knob without a number is the same in all."""
+    count = np.asarray(columns.get("dims", MOST))
+    found = []
+    for i in range(1, MOST + 1):
+        if f"npus_{i}" not in columns:
+            break
+        used = np.broadcast_to(count >= i, n)
+        size = np.where(used, _numbers(columns, "npus", i, 1.0, n), 1).astype(np.int64)
+        found.append(
+            Dimension(
+                size=size,
+                topology=_codes(columns, "topology", i, TOPOLOGIES, n),
+                algorithm=_codes(columns, "algorithm", i, ALGORITHMS, n),
+                bandwidth=GB * _numbers(columns, "bandwidth", i, 1.0, n),
+                latency=1e-9 * _numbers(columns, "latency", i, 700.0, n),
+            )
+        )
+    return found
+
+
+def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
+    """The parts of a group of `members` ranks that are `stride` apart."""
+    parts, before = [], np.ones(1, dtype=np.int64)
+    last = stride * members
+    for d in fabric:
+        low = np.maximum(stride, before)
+        high = np.minimum(last, before * d.size)
+        inside = np.maximum((high / low).astype(np.int64), 1)
+        step = np.minimum((low / before).astype(np.int64), d.size)
+        table = Table(d.size, inside, step)
+        hops, share = table(d.topology, d.algorithm)
+        parts.append(
+            Part(
+                members=inside,
+                hops=hops,
+                share=share,
+                direct=functools.partial(table, d.topology, DIRECT),
+                shrinks=np.where(d.algorithm == TREE, 1, inside),
+                bandwidth=d.bandwidth,
+                latency=d.latency,
+            )
+        )
+        before = before * d.size
+    return parts
+
+
+def _numbers(columns: Columns, name: str, i: int, absent: float, n: int) -> Array:
+    value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, absent)), dtype=float)
+    return np.broadcast_to(np.where(np.isnan(value), absent, value), n)
+
+
+def _codes(columns: Columns, name: str, i: int, words: tuple[str, ...], n: int) -> Array:
+    value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, words[0])))
+    if value.ndim == 0:
+        return np.full(n, words.index(str(value)) if str(value) in words else 0, dtype=np.int64)
+    letters = np.ascontiguousarray(value, dtype="U2").view(np.uint32).reshape(n, 2)  # two tell all words apart
+    codes = np.zeros(n, dtype=np.int64)
+    for code, word in enumerate(words[1:], start=1):
+        codes[(letters[:, 0] == ord(word[0])) & (letters[:, 1] == ord(word[1]))] = code
+    return codes

@@ -1,0 +1,118 @@
+"""What a job runs on where nobody says so: a prior over software profiles, which measured rows of the job settle.
+
+A profile is what a trainer's code decides and no shape tells: whether norms, activation and attention are fused, in how
+many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted
+as a mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autoscout.simulate.member import Columns
+
+Array = np.ndarray
+UNKNOWN = "unknown"
+TELLING = 3.0  # rows
+
+
+class Profile(NamedTuple):
+    """`share`: prior probability. `columns`: as in inputs.DEFAULTS, where a row does not say."""
+
+    share: float
+    columns: dict[str, Any]
+
+
+_LAYERS = {
+    "fused kernels": (0.5, {"te": 1.0}),
+    "plain PyTorch": (0.5, {"te": 0.0, "fused_norm": 0.0, "fused_activation": 0.0, "attention": "flash2"}),
+}
+_GRADIENTS = {"gradients in 16 bits": (0.4, {"grad_bytes": 2.0}), "in 32 bits": (0.6, {"grad_bytes": 4.0})}
+_LOSS = {"loss split over tp": (0.65, {"split_loss": 1.0}), "loss of whole rows": (0.35, {"split_loss": 0.0})}
+# Nobody measured these shares. Megatron-LM of 2021-22 is the rarest.
+_EARLY = 0.1
+PROFILES = {
+    ", ".join(names): Profile((1 - _EARLY) * shares, columns)
+    for names, shares, columns in (
+        ((layers, gradients, loss), a * b * c, {**of_layers, **of_gradients, **of_loss})
+        for layers, (a, of_layers) in _LAYERS.items()
+        for gradients, (b, of_gradients) in _GRADIENTS.items()
+        for loss, (c, of_loss) in _LOSS.items()
+    )
+} | {"Megatron-LM of 2021-22": Profile(_EARLY, {"te": 0.0, "attention": "unfused", "dropout": 1.0})}
+
+
+class Variant(NamedTuple):
+    """One profile: the logarithm of its (n,) probabilities, -inf where rows say what they run, and the rows so."""
+
+    name: str
+    log_share: Array
+    columns: Columns
+
+
+def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[Variant]:
+    """One, and the columns as they are, where every row says what it runs. `blind_to`: columns in which profiles may
+    differ for whoever asks; such profiles are one."""
+    said = np.atleast_1d(np.asarray(columns.get("software", ""), dtype=str))
+    unknown = said == UNKNOWN
+    if not unknown.any():
+        return [Variant("", np.zeros(1), columns)]
+    found: dict[Any, Variant] = {}
+    for name, profile in PROFILES.items():
+        own = {column: value for column, value in profile.columns.items() if column not in blind_to}
+        key = tuple(own.items())
+        known = 0.0 if not found or key == next(iter(found)) else -np.inf
+        share = np.where(unknown, np.log(profile.share), known)
+        if key in found:
+            found[key] = found[key]._replace(
+                log_share=np.where(unknown, np.logaddexp(found[key].log_share, share), known)
+            )
+            continue
+        filled = {column: _filled(columns.get(column), value, unknown) for column, value in own.items()}
+        found[key] = Variant(name, share, {**columns, **filled})
+    return list(found.values())
+
+
+def stacked(some: list[Variant], n: int) -> dict[str, Any]:
+    """The (n,) rows of all variants, one after the other: one call predicts them all."""
+    found: dict[str, Any] = {}
+    for name in {name: None for variant in some for name in variant.columns}:
+        each = [variant.columns.get(name, "" if name == "attention" else np.nan) for variant in some]
+        if (all(one is each[0] for one in each) and np.ndim(each[0]) == 0) or name == "degrees":
+            found[name] = each[0]
+        else:
+            found[name] = np.concatenate([np.broadcast_to(np.asarray(one), n) for one in each])
+    return found
+
+
+def _filled(given: Any, value: Any, unknown: Array) -> Array:
+    """`value` in unknown rows that say nothing themselves."""
+    if isinstance(value, str):
+        own = np.asarray("" if given is None else given, dtype=str)
+        return np.where(unknown & (own == ""), value, own)
+    own = np.asarray(np.nan if given is None else given, dtype=float)
+    return np.where(unknown & np.isnan(own), value, own)
+
+
+def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
+    """Log likelihood of each profile, from log(measured / predicted) of the (n,) rows that do not say what they run;
+    NaN where a row tells nothing. Rows of a job err together, so all of them weigh as much as TELLING."""
+    told: dict[str, float] = {}
+    for variant, residual in zip(found, residuals, strict=True):
+        seen = np.isfinite(residual) & np.broadcast_to(np.isfinite(variant.log_share), len(residual))
+        weight = min(1.0, TELLING / max(int(seen.sum()), 1))
+        told[variant.name] = float(-0.5 * weight * np.square(residual[seen] / spread).sum())
+    return told
+
+
+def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Array]:
+    """(geometric mean, standard deviation of the logarithm between profiles, (profiles, n) probabilities)."""
+    n = max(len(v) for v in (*values, *log_share))
+    logs = np.array([np.broadcast_to(np.log(v), n) for v in values])
+    weights = np.array([np.broadcast_to(s, n) for s in log_share])
+    weights = np.exp(weights - weights.max(axis=0))
+    weights = weights / weights.sum(axis=0)
+    logs = np.where(weights > 0, logs, 0.0)
+    mean = (weights * logs).sum(axis=0)
+    between = (weights * (logs - mean) ** 2).sum(axis=0)
+    return np.exp(mean), np.sqrt(between), weights

@@ -1,0 +1,96 @@
+"""Software that nobody named: a mixture of profiles, which rows of the job settle."""
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.joules import TrainingEnergy
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.software import PROFILES, mixed, variants
+from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation.training_tables import columns_of
+
+LAYOUTS = {
+    "layers": 40, "hidden": 5120, "heads": 40, "ffn": 13824, "gated": 1, "bias": 0, "vocab": 128000, "seq_len": 2048,
+    "global_batch": 512, "gpus": 64, "gpu": "a100", "zero": 1, "mbs": np.array([1, 2, 4, 8, 1, 2, 4, 8]),
+    "tp": np.array([2, 2, 2, 2, 4, 4, 4, 4]),
+}  # fmt: skip
+UNKNOWN = {**LAYOUTS, "software": "unknown"}
+
+
+def of_profile(name: str) -> dict:
+    return {**LAYOUTS, **PROFILES[name].columns}
+
+
+def test_priors_are_probabilities_and_known_rows_are_left_alone():
+    assert sum(profile.share for profile in PROFILES.values()) == pytest.approx(1)
+    known = Training().predict(LAYOUTS)
+    some = Training().predict({**LAYOUTS, "software": np.array(["", "unknown"] * 4)})
+    assert some.value[::2] == pytest.approx(known.value[::2])
+    assert some.error[::2] == pytest.approx(known.error[::2])
+    assert (some.error[1::2] > known.error[1::2]).all()
+
+
+def test_a_mixture_lies_between_its_profiles_and_doubts_more():
+    each = [Memory().predict({**variant.columns, "software": ""}).value for variant in variants(UNKNOWN)]
+    said = Memory().predict(UNKNOWN)
+    assert (np.min(each, axis=0) < said.value).all()
+    assert (said.value < np.max(each, axis=0)).all()
+    assert (said.error > Memory().predict(LAYOUTS).error).all()
+
+
+def test_what_a_row_says_holds_in_every_profile():
+    said = variants({**UNKNOWN, "attention": "unfused", "grad_bytes": 2.0})
+    assert {str(np.unique(variant.columns["attention"])[0]) for variant in said} == {"unfused"}
+    assert {float(np.unique(variant.columns["grad_bytes"])[0]) for variant in said} == {2.0}
+
+
+@pytest.mark.parametrize("truth", ["plain PyTorch, in 32 bits, loss of whole rows", "Megatron-LM of 2021-22"])
+def test_three_rows_tell_what_runs(truth: str):
+    real = Memory().predict(of_profile(truth)).value
+    before = np.abs(np.log(Memory().predict(UNKNOWN).value / real)).max()
+    told = Memory()
+    few = np.full(8, np.nan)
+    few[[0, 5, 6]] = real[[0, 5, 6]]
+    told.fit(UNKNOWN, few)
+    assert np.abs(np.log(told.predict(UNKNOWN).value / real)).max() < before / 2
+
+
+def test_a_run_that_died_raises_the_probability_of_those_that_need_more():
+    memory, after = Memory(), Memory()
+    died = np.full(8, np.nan)
+    died[2] = np.inf
+    after.fit(UNKNOWN, died)
+    assert (after.oom_probability(UNKNOWN)[2:4] > memory.oom_probability(UNKNOWN)[2:4]).all()
+
+
+def test_weights_of_profiles_are_of_one_row_each():
+    value, between, weights = mixed([np.array([1.0, 2.0]), np.array([4.0, 2.0])], [np.log([0.5]), np.log([0.5])])
+    assert value == pytest.approx([2.0, 2.0])
+    assert between == pytest.approx([np.log(2), 0.0])
+    assert weights.sum(axis=0) == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attention", "norm"),
+    [
+        ("flash_attentionv1.0.8", "flash1", None),
+        ("flash_attention2 + RMS kernel", "flash2", 1.0),
+        ("FlashAttention-2", "flash2", None),
+        ("torch", "unfused", None),
+        ("sdpa", "flash", None),
+    ],
+)
+def test_columns_of_tables_that_name_kernels_are_read(kernel: str, attention: str, norm: float | None):
+    row = {"gpu": "A100", "n_gpus": 8, "layers": 2, "hidden": 1024, "heads": 8, "seq_len": 2048, "kernel": kernel}
+    columns = columns_of([row])
+    assert columns["attention"][0] == attention
+    assert columns.get("fused_norm", [None])[0] == norm
+    assert columns["software"][0] == "unknown"
+
+
+def test_joules_are_watts_times_seconds_over_tokens():
+    alone = {**LAYOUTS, "mbs": 1, "tp": 2}
+    seconds = float(Training().predict(alone).value[0])
+    joules = float(TrainingEnergy().predict(alone).value[0])
+    assert 0.4 * 400 * 64 * seconds / (512 * 2048) < joules < 0.9 * 400 * 64 * seconds / (512 * 2048)
+    assert "watts" in TrainingEnergy().applies({**alone, "gpu": "cpu"})

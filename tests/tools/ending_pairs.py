@@ -1,0 +1,115 @@
+"""What ending runs early saves of whole sessions, and whether it says the same: a table of docs/your-own-script.md.
+
+    PYTHONPATH=. python tests/tools/ending_pairs.py [JOB.toml …] [--pairs 1] [--profiles 8] [--python PYTHON]
+
+Of each job pairs of real sessions, one with `launch.end_early` and one without, each with a knowledge base of its own.
+Both run at once and take the devices in turns, an experiment each, so that they meet the same machine. Search and
+rounds at the end are counted apart: seconds of devices are what the runs took by the clock times their devices; of CPU,
+of the session with all that it starts.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from kb import journal as journals
+from kb.journal import Confirmed, ExperimentEnded
+
+ROOT = Path(__file__).parents[2]
+JOBS = ["fixtures/own/ddp.toml", "fixtures/own/sft.toml", "fixtures/jobs/tiny-gpt-cpu.toml"]
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """One session: seconds of devices by part, of CPU; runs, those given up; what it says."""
+
+    search_s: float
+    rounds_s: float
+    cpu_s: float
+    runs: int
+    rounds: int
+    short: int
+    sentence: str
+
+    @property
+    def device_s(self) -> float:
+        return self.search_s + self.rounds_s
+
+
+class Running:
+    """One session of a pair, in a folder of its own."""
+
+    def __init__(self, path: Path, end_early: bool, profiles: int, seed: int, python: str) -> None:
+        self._name = tempfile.TemporaryDirectory()
+        self._home = Path(self._name.name)
+        folder = self._home / "job"
+        shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns("logs", "build"))
+        job = folder / path.name
+        extra = f"end_early = {str(end_early).lower()}\n"
+        before = job.read_text()
+        if before.count("[launch]\n") != 1:
+            raise SystemExit(f"{path} has no line [launch]")
+        job.write_text(before.replace("[launch]\n", f"[launch]\n{extra}"))
+        words = ["--no-tui", "--kb", str(self._home / "kb.duckdb"), "--profiles", str(profiles), "--seed", str(seed)]
+        found = f"{Path(python).parent}:{os.environ['PATH']}" if python else os.environ["PATH"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tui.cli", "tune", str(job), *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": found},
+            stdout=sys.stderr,
+        )
+
+    def spent(self) -> Spent:
+        """Waits for its end. Errors: SystemExit when it failed."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        if status:
+            raise SystemExit(f"a session failed with {os.waitstatus_to_exitcode(status)}")
+        (journal,) = self._home.glob("sessions/*/journal.jsonl")
+        events = list(journals.events(journal))
+        self._name.cleanup()
+        ended = [(e.purpose == "confirm", e.measurement) for e in events if isinstance(e, ExperimentEnded)]
+        return Spent(
+            search_s=sum(m.device_s for last, m in ended if not last),
+            rounds_s=sum(m.device_s for last, m in ended if last),
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            runs=sum(not last for last, _ in ended),
+            rounds=sum(last for last, _ in ended),
+            short=sum(m.fidelity == "short" for _, m in ended),
+            sentence=next(e.sentence for e in events if isinstance(e, Confirmed)),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="*", default=JOBS)
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--profiles", type=int, default=8)
+    parser.add_argument("--python", default="", help="interpreter of the command, where it is not ours")
+    given = parser.parse_args()
+    print(
+        "| job, seed | ends early | device seconds: search, rounds | runs, given up | CPU seconds | saved | verdict |"
+    )
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for path in map(Path, given.jobs):
+        for seed in range(given.pairs):
+            begun = {on: Running(path, on, given.profiles, seed, given.python) for on in (False, True)}
+            both = {on: session.spent() for on, session in begun.items()}
+            for on in (False, True):
+                print(row(f"{path.name}, {seed}", on, both[on], both[False]), flush=True)
+
+
+def row(name: str, on: bool, it: Spent, full: Spent) -> str:
+    saved = f"{1 - it.device_s / full.device_s:.0%} (CPU {1 - it.cpu_s / full.cpu_s:.0%})" if on else "–"
+    runs = f"{it.runs} + {it.rounds}, {it.short}"
+    seconds = f"{it.device_s:.0f}: {it.search_s:.0f}, {it.rounds_s:.0f}"
+    cells = [name, "yes" if on else "no", seconds, runs, f"{it.cpu_s:.0f}", saved, it.sentence.split("; ")[0]]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
