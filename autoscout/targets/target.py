@@ -134,8 +134,11 @@ class Target:
         limit_s: float,
         ranks: list[int] | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        parts: bool = False,
     ) -> "Shadow":
         """The engine's own code run for some ranks without a device: does it start, does it fit, what does it send.
+        `parts`: from traces of small jobs, which other configurations share.
 
         Errors: AutoscoutError (exit 2) where the engine cannot be traced."""
         raise AutoscoutError(

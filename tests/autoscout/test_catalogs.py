@@ -143,6 +143,16 @@ def test_explain_has_words_for_every_family_of_rules(name, given, rule, words):
     assert space.is_valid(explanation.nearest)
 
 
+def test_groups_of_recomputed_layers_divide_the_ends_of_a_pipeline_too():
+    """Shadows found it: Megatron-core takes these degrees, and raises IndexError in the first step."""
+    of = job_of("tiny-gpt-cpu")
+    space = JobSpace.of_job(msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, layers=6)))
+    own = {"pp": 4, "dp": 1, "vpp": 1, "stage_split": "even", "first_layers": 1, "last_layers": 1, "mbs": 1}
+    knobs = {**expert_default(space).knobs, **own, "ar": "full", "ar_method": "uniform"}
+    assert "R5" in [v.rule for v in space.violations(Configuration({**knobs, "ar_layers": 2}))]
+    assert "R5" not in [v.rule for v in space.violations(Configuration({**knobs, "ar_layers": 1}))]
+
+
 # ---- vLLM -------------------------------------------------------------------------------------------------
 
 

@@ -182,6 +182,7 @@ RECIPES = [
     for gpu in ("A100-SXM-80GB", "H100-SXM-80GB")
 ]
 RECIPES += [_fifteen(gpu) for gpu in ("A100-SXM-80GB", "H100-SXM-80GB")]
+RECIPES += [msgspec.structs.replace(recipe, case="gpt3_15b_8t_release") for recipe in RECIPES[-2:]]
 RECIPES += [
     _mixtral(
         "mixtral_8x7b_alltoall_tp2pp4ep4_release",

@@ -1,7 +1,9 @@
 """Do shadows refuse what Megatron-core refuses? Random assignments of small jobs, valid ones and ones with a knob off
 valid, asked of both: Megatron with real tensors (tests/autoscout/oracle) and its shadow.
 
-    PYTHONPATH=. python tests/tools/shadow_verdicts.py [ASSIGNMENTS]
+    PYTHONPATH=. python tests/tools/shadow_verdicts.py [ASSIGNMENTS [FIRST_JOB]]
+
+What was not answered in time counts as not asked. Where the space and Megatron disagree, that is said too.
 """
 
 import os
@@ -19,12 +21,13 @@ from autoscout.targets.megatron.arguments import variables
 from autoscout.targets.megatron.profiler import worker_config
 from autoscout.targets.megatron.shadow import ask
 
-EACH = 12  # assignments of a job
+EACH = 24  # assignments of a job
+LIMIT_S = 3600.0
 
 
-def main(count: int) -> None:
+def main(count: int, first: int = 0) -> None:
     spaces: dict[str, JobSpace] = {}
-    found = (job for i in range(10_000) if (job := _feasible_job(i, 1, spaces)))
+    found = (job for i in range(first, 10_000) if (job := _feasible_job(i, 1, spaces)))
     agreed = asked = both = 0
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for number, job in enumerate(found):
@@ -33,7 +36,7 @@ def main(count: int) -> None:
         space = spaces[job.name]
         chosen = [
             c
-            for c in assignments(space, EACH, np.random.default_rng([1, number]), BEYOND)
+            for c in assignments(space, EACH, np.random.default_rng([1, first + number]), BEYOND)
             if c.knobs.get("ep", 1) == 1  # how many tokens another rank's router sends is not to be invented
         ]
         environment |= variables(job, chosen[0])
@@ -43,15 +46,21 @@ def main(count: int) -> None:
         ]
         with Answers(sys.executable, "megatron_answers.py", environment) as oracle:
             real = [oracle.ask(question) for question in questions]
-        told = ask([shadow_question(question) for question in questions], [sys.executable], 600.0)
+        told = ask([shadow_question(question) for question in questions], [sys.executable], LIMIT_S)
         for configuration, refused, rank in zip(chosen, real, told, strict=True):
+            if rank.verdict == "timeout":
+                continue
             asked += 1
+            name = space.name(configuration)
+            rules = [violation.rule for violation in space.violations(configuration)]
+            if not rules and refused:
+                print(f"{job.name} {name}: the space takes it, Megatron refuses it: {refused}", flush=True)
             same = bool(refused) == (rank.verdict == "refused") and rank.verdict != "untraceable"
             agreed += same
             both += same and bool(refused)
             if not same:
-                name = space.name(configuration)
-                print(f"{job.name} {name}: real {refused or 'takes it'}; shadow {rank.verdict} {rank.message[:200]}")
+                said = f"{rank.verdict} {rank.message[:200]}"
+                print(f"{job.name} {name}: real {refused or 'takes it'}; shadow {said}", flush=True)
         print(f"{agreed} of {asked} alike ({both} refused by both)", flush=True)
 
 
@@ -67,4 +76,4 @@ def shadow_question(question: dict) -> dict:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    main(*(int(word) for word in sys.argv[1:3] or ["300"]))

@@ -42,6 +42,9 @@ def shadow(found: Shadow) -> None:
     click.echo(table(rows, ("rank", "tokens ×", "peak GiB", *KINDS, "left")))
     click.echo(f"\nmemory of rank {fullest.rank} at its peak")
     click.echo(stacked({kind: fullest.at_peak[kind] / GIB for kind in KINDS}, "GiB", found.device_gib))
+    if not fullest.timeline:  # composed from parts
+        click.echo("\nstood in for: " + "; ".join(found.stood_in))
+        return
     click.echo(f"\nover the step ({fullest.micro_batches_traced} of {fullest.micro_batches} micro batches)")
     click.echo(timeline(fullest))
     click.echo("\nthe largest at the peak")

@@ -15,6 +15,7 @@ from tui.options import common, kb_path, load_job
     "--timeout", "limit_s", metavar="SECONDS", type=click.FloatRange(min=1), default=300, help="For all ranks; 300."
 )
 @click.option("--fresh", is_flag=True, help="Trace again what is known.")
+@click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")
 @click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
 @common
 def shadow(
@@ -23,6 +24,7 @@ def shadow(
     ranks: tuple[int, ...],
     limit_s: float,
     fresh: bool,
+    parts: bool,
     anyway: bool,
     kb: Path | None,
     as_json: bool,
@@ -39,7 +41,7 @@ def shadow(
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace, expert_default
     from autoscout.targets.target import target_of
-    from kb.records import Configuration
+    from kb.records import AutoscoutError, Configuration
     from tui.printing import shadows
 
     job = load_job(job_file)
@@ -51,7 +53,12 @@ def shadow(
         configuration = completed(space, given, expert_default(space))
     name = space.name(configuration)
     kind = target_of(job)
-    found = kind.shadow(job, configuration, name, None if fresh else kb_path(kb), limit_s, list(ranks) or None)
+    if parts and ranks:
+        raise AutoscoutError(
+            "--parts composes every stage that differs; leave --rank away, or trace it without --parts", 2
+        )
+    remembered = None if fresh else kb_path(kb)
+    found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:

@@ -15,7 +15,9 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "tempora
 # Standard deviations of log(measured / traced): dense recipes (docs/shadow.md); with experts, and a cautious figure for
 # what nothing was held against (8-bit products, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
-OUT_OF_BALANCE = 1.2  # tokens of the fullest rank's experts over the mean, once routing has settled
+# Tokens of the fullest rank's experts over the mean: once routing has settled, in the first steps, and the standard
+# deviation around the former that the probability of running out of memory takes.
+OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.5, 0.15
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 

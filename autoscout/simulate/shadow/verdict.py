@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.shadow.traced import ERROR, GIB, OUT_OF_BALANCE, Rank, Shadow
+from autoscout.simulate.shadow.traced import EARLY, ERROR, GIB, OUT_OF_BALANCE, ROUTING_SPREAD, Rank, Shadow
 
 
 def stages(world: int, pp: int) -> list[int]:
@@ -38,18 +38,18 @@ def judged(
     allocated = peak(plain[0]) / GIB
     low, high = allocated * math.exp(-SPAN * error), allocated * math.exp(SPAN * error)
     imbalanced = None
-    middle = allocated
+    middle, slope = allocated, 0.0
     if tilted:
         slope = (peak(tilted[0]) / GIB - allocated) / (imbalance - 1)
         imbalanced = allocated + slope * (OUT_OF_BALANCE - 1)
-        high = max(high, imbalanced * math.exp(SPAN * ERROR))
+        high = max(high, (allocated + slope * (EARLY - 1)) * math.exp(SPAN * ERROR))
         middle = imbalanced
     reserved = plain[0].reserved / GIB
     probability = None
     if device_gib:
         room = device_gib - beside
         needed = max(reserved, middle)
-        spread = max(error, 0.01)  # segments: 1 to 5 % above what is allocated
+        spread = math.hypot(max(error, 0.01), slope * ROUTING_SPREAD / max(needed, 1e-9))  # segments: 1 to 5 % more
         probability = 0.5 * math.erfc(-math.log(max(needed, 1e-9) / max(room, 1e-9)) / spread / math.sqrt(2))
     return msgspec.structs.replace(
         found,

@@ -120,10 +120,24 @@ class Megatron(Target):
         limit_s: float,
         ranks: list[int] | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        parts: bool = False,
     ) -> "Shadow":
-        from autoscout.targets.megatron.shadow import shadow
+        from autoscout.targets.megatron.shadow import remember, shadow
+        from autoscout.targets.megatron.shadow_parts import from_parts
 
-        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+        if limit_s <= 0:
+            try:
+                return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+            except AutoscoutError:
+                return from_parts(job, configuration, name, kb, limit_s, stopping)
+        if parts:
+            found = from_parts(job, configuration, name, kb, limit_s, stopping)
+        else:
+            found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+        if kb is not None and not ranks and found.verdict != "timeout":
+            remember(kb, job, configuration, found)
+        return found
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes

@@ -1,6 +1,7 @@
 """Shadow before the first real experiment of a layout that the analytic memory model doubts: what does not fit costs
 no time of a GPU. A refusal is left to the real run, which takes seconds: stand-ins might refuse what Megatron takes."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from autoscout.cluster.devices import device_kind
+from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training.memory import Memory
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.megatron.shadow import shadow
+from autoscout.targets.megatron.shadow_parts import from_parts
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 from kb.store import default_path
 
@@ -40,7 +43,7 @@ class Doubts:
         self._asked.add(layout)
         began = time.monotonic()
         try:
-            found = shadow(self._job, configuration, name, self._kb or default_path(), _LIMIT_S, None, stopping)
+            found = self._shadow(configuration, name, stopping)
         except AutoscoutError:  # no shadow is no reason not to measure
             return None
         if found.verdict != "starts" or (found.oom_probability or 0.0) <= SURE:
@@ -56,6 +59,17 @@ class Doubts:
             cost_s=time.monotonic() - began,
             at=time.time(),
         )
+
+    def _shadow(self, configuration: Configuration, name: str, stopping: Callable[[], bool]) -> Shadow:
+        """A whole trace that is known, else from parts, which the next layouts share, else traced whole. Errors:
+        AutoscoutError."""
+        kb = self._kb or default_path()
+        until = time.monotonic() + _LIMIT_S
+        with contextlib.suppress(AutoscoutError):
+            return shadow(self._job, configuration, name, kb, 0.0)
+        with contextlib.suppress(AutoscoutError):
+            return from_parts(self._job, configuration, name, kb, _LIMIT_S, stopping)
+        return shadow(self._job, configuration, name, kb, max(1.0, until - time.monotonic()), None, stopping)
 
     def _doubted(self, configuration: Configuration) -> bool:
         attributes = {name: value for name, value in attributes_of(self._job).items() if name != "degrees"}

@@ -21,7 +21,7 @@ from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batch
 from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import WORKER
-from kb import traces
+from kb import shadowed, traces
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 RANK = WORKER / "shadow" / "shadow_rank.py"
@@ -55,19 +55,33 @@ def shadow(
     if outside := [r for r in ranks or [] if not 0 <= r < world]:
         raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
     python = interpreter.target_python(job)
-    versions = _versions(python)
+    versions = versions_of(python)
     experts = bool(job.model.experts)
-    question = _question(job, configuration, versions)
+    question = question_of(job, configuration)
     asked = [{**question, "rank": rank} for rank in ranks or stages(world, pp)]
-    code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
-    found, cached = _answers(asked, python, versions, code, kb, limit_s, stopping)
+    found, cached = answers(asked, python, versions, kb, limit_s, stopping)
     if experts and all(r.verdict == "starts" for r in found):
         fullest = max(found, key=lambda r: r.peak).rank
-        tilted, again = _answers(
-            [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, code, kb, limit_s, stopping
+        tilted, again = answers(
+            [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, kb, limit_s, stopping
         )
         found, cached = [*found, *tilted], cached + again
-    micro = _micro_batches(job, configuration)
+    return told(job, configuration, name, found, versions, cached, priced_too=not ranks)
+
+
+def told(
+    job: Job,
+    configuration: Configuration,
+    name: str,
+    found: list[Rank],
+    versions: dict[str, str],
+    cached: int,
+    *,
+    priced_too: bool,
+    more_error: float = 0.0,
+) -> Shadow:
+    """What the ranks that were traced say of the configuration. `more_error`: beside that of a whole trace."""
+    micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
     base = Shadow(
         job=job.name,
@@ -75,30 +89,59 @@ def shadow(
         configuration=configuration.knobs,
         verdict="starts",
         sentence="",
-        world=world,
+        world=arguments.world_size(configuration),
         ranks=found,
-        stood_in=list(STOOD_IN) if question["stand_ins"] else list(STOOD_IN[2:]),
+        stood_in=list(STOOD_IN if job.launch.transformer_engine else STOOD_IN[2:]),
         versions=versions,
         cached=cached,
         cpu_s=sum(r.cpu_s for r in found),
     )
     gib, beside = _device(job, configuration)
-    told = judged(base, found, _error(job, configuration), beside, gib, IMBALANCE)
+    error = _error(job, configuration) + more_error
+    judgement = judged(base, found, error, beside, gib, IMBALANCE)
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
-    price = known and not ranks and priced(told.ranks, configuration.knobs, known, job.model.dtype)
+    price = known and priced_too and priced(judgement.ranks, configuration.knobs, known, job.model.dtype)
     if not price:
-        return told
-    return msgspec.structs.replace(told, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
+        return judgement
+    return msgspec.structs.replace(judgement, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
 
 
-def _question(job: Job, configuration: Configuration, versions: Mapping[str, str]) -> dict[str, Any]:
+def remember(kb: Path, job: Job, configuration: Configuration, found: Shadow) -> None:
+    """So that SQL can ask (the table `shadow`). Errors: AutoscoutError."""
+    fits = found.verdict == "starts"
+    shadowed.remember(
+        kb,
+        job,
+        configuration,
+        {
+            "name": found.name,
+            "versions": ", ".join(f"{package} {version}" for package, version in found.versions.items()),
+            "from_parts": fits and not found.ranks[0].timeline,
+            "world": found.world,
+            "verdict": found.verdict,
+            "sentence": found.sentence,
+            "fullest_rank": found.ranks[0].rank,
+            "allocated_gib": found.allocated if fits else None,
+            "low_gib": found.low if fits else None,
+            "high_gib": found.high if fits else None,
+            "reserved_gib": found.reserved if fits else None,
+            "imbalanced_gib": found.imbalanced,
+            "device_gib": found.device_gib,
+            "oom_probability": found.oom_probability,
+            "step_s": found.step_s,
+            "cpu_s": found.cpu_s,
+        },
+    )
+
+
+def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     """What every rank is asked alike."""
     knobs = configuration.knobs
     on_gpus = device_kind(job) == "cuda"
     flags = arguments.flags(job, configuration)
     traced = traced_micro_batches(int(knobs.get("pp", 1)), int(knobs.get("vpp", 1)))
-    if _micro_batches(job, configuration) > traced:  # more of them trace the same
+    if micro_batches(job, configuration) > traced:  # more of them trace the same
         flags["--global-batch-size"] = traced * _samples(configuration)
     nodes = used_nodes(job, configuration)
     hopper = on_gpus and all(CAPABILITY.get(node.device, 0.0) >= 9 for node in nodes)
@@ -128,7 +171,7 @@ def _samples(configuration: Configuration) -> int:
     return int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))
 
 
-def _micro_batches(job: Job, configuration: Configuration) -> int:
+def micro_batches(job: Job, configuration: Configuration) -> int:
     """0 where the replicas cannot share the global batch."""
     batches, left = divmod(job.traffic.global_batch, _samples(configuration))
     return 0 if left else batches
@@ -146,24 +189,25 @@ def _device(job: Job, configuration: Configuration) -> tuple[float | None, float
     return (min(sizes) or None), beside
 
 
-def _answers(
+def answers(
     asked: list[dict[str, Any]],
     python: list[str],
     versions: Mapping[str, str],
-    code: str,
     kb: Path | None,
     limit_s: float,
     stopping: Callable[[], bool],
+    kept: Callable[[Rank], Rank] = lambda rank: rank,
 ) -> tuple[list[Rank], int]:
-    """In the order asked, and how many of them were known."""
+    """In the order asked, and how many of them were known. `kept`: what of a trace is remembered."""
+    code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in asked]
     found = [traces.known(kb, key, Rank) if kb is not None else None for key in keys]
     open_ones = [i for i, known in enumerate(found) if known is None]
     if open_ones and limit_s <= 0:
         raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
     if open_ones:
-        told = ask([asked[i] for i in open_ones], python, limit_s, stopping)
-        for i, rank in zip(open_ones, told, strict=True):
+        traced = ask([asked[i] for i in open_ones], python, limit_s, stopping)
+        for i, rank in zip(open_ones, map(kept, traced), strict=True):
             found[i] = rank
             if kb is not None and rank.verdict != "timeout":
                 traces.keep(kb, keys[i], rank)
@@ -214,7 +258,7 @@ def _answer(path: Path, question: Mapping[str, Any]) -> Rank | None:
     return msgspec.convert({**said, "rank": question["rank"], "imbalance": question.get("imbalance", 1.0)}, Rank)
 
 
-def _versions(python: list[str]) -> dict[str, str]:
+def versions_of(python: list[str]) -> dict[str, str]:
     """Errors: AutoscoutError (exit 2)."""
     line = (
         "import json, importlib.metadata as m, sys; "

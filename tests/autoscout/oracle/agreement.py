@@ -56,9 +56,8 @@ class Answers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
+        self._process.kill()  # it has nothing to lose, and leaving torch takes its time on a busy machine
+        self._process.wait()
 
     def ask(self, question: dict[str, Any]) -> str:
         """ "" or why it is refused."""

@@ -1,0 +1,138 @@
+"""One rank of a large job from traces of small ones, so that hundreds of traces price thousands of configurations.
+
+Everything but the depth of a stage, the number of stages and the number of replicas is as in the large job. Of a stage
+that is filled, bytes and counts are linear in its layers (it keeps each of them) and in the stages (so many micro
+batches are in flight), and the optimizer's share falls with the replicas: two depths and two numbers of stages say all.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from autoscout.simulate.shadow.traced import KINDS, Rank, Step
+from kb.records import Value
+
+_REPLICATED = ("dp+cp", "expert dp")
+_NOTHING = 1e-9
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """Layers of a chunk and stages of the pipeline that fill it as much."""
+
+    layers: float
+    stages: int
+
+
+def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float, float] | None:
+    """Layers of a chunk on the first, an inner and the last stage; None where a layout string shares them out."""
+    pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
+    split = str(knobs.get("stage_split", "even"))
+    if split.startswith("spread"):
+        return None
+    given = [int(knobs.get(f"{end}_layers", 0)) for end in ("first", "last")]
+    if any(given):
+        left = pp - sum(1 for number in given if number)
+        inner = (layers - sum(given)) / max(left, 1)
+        return (given[0] or inner) / vpp, inner / vpp, (given[1] or inner) / vpp
+    embedding, loss = int("embedding" in split), int("loss" in split)
+    each = (layers + embedding + loss) / pp
+    return (each - embedding) / vpp, each / vpp, (each - loss) / vpp
+
+
+def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:
+    """`corners`: traces of two depths, at one or two numbers of stages each. `sharded`: the optimizer's state is shared
+    by the replicas. Counts of the result are of one micro batch."""
+    weighed = [(_weight(corners, depth, wanted), rank) for depth, rank in corners]
+    first = corners[0][1]
+    share = first.replicas / replicas if sharded else 1.0
+
+    def total(values: Sequence[float]) -> float:
+        return sum(weight * value for (weight, _), value in zip(weighed, values, strict=True))
+
+    left = {kind: round(total([r.left[kind] for _, r in weighed])) for kind in KINDS}
+    fewer = round(left["optimizer"] * (share - 1))  # bytes that more replicas take over
+    at_peak = {kind: round(total([r.at_peak[kind] for _, r in weighed])) for kind in KINDS}
+    steps = [
+        Step(
+            forward_backward=round(total([r.steps[-1].forward_backward for _, r in weighed])) + fewer,
+            optimizer=round(total([r.steps[-1].optimizer for _, r in weighed])) + fewer,
+            left=round(total([r.steps[-1].left for _, r in weighed])) + fewer,
+        )
+    ]
+    highest = max(steps[-1].forward_backward, steps[-1].optimizer)
+    reserved = [r.reserved / r.peak for _, r in weighed]
+    return Rank(
+        rank=first.rank,
+        verdict="starts",
+        imbalance=first.imbalance,
+        cpu_s=0.0,
+        parameters=round(total([r.parameters for _, r in weighed])),
+        built=round(total([r.built for _, r in weighed])),
+        peak=highest,
+        reserved=round(highest * max(reserved)),
+        steps=steps,
+        micro_batches_traced=1,
+        replicas=replicas,
+        at_peak={**at_peak, "optimizer": at_peak["optimizer"] + fewer},
+        left={**left, "optimizer": left["optimizer"] + fewer},
+        operators=round(total([r.operators for _, r in weighed])),
+        kernels=_kernels(weighed, share),
+        collectives=_collectives(weighed, replicas),
+        torch=first.torch,
+    )
+
+
+def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:
+    """Lagrange's, along both axes."""
+    found = 1.0
+    for at, own, to in (
+        (sorted({d.layers for d, _ in corners}), depth.layers, wanted.layers),
+        (sorted({d.stages for d, _ in corners}), depth.stages, wanted.stages),
+    ):
+        for other in at:
+            if other != own:
+                found *= (to - other) / (own - other)
+    return found
+
+
+def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
+    """Of the passes by shape; of the optimizer's step, whose sizes depend on the depth, all of a name as one. A shape
+    that depends on the depth has a negative count in one corner: so prices extrapolate, too."""
+    found: defaultdict[str, float] = defaultdict(float)
+    what: dict[str, list] = {}
+    for weight, rank in weighed:
+        for count, name, phase, *shapes in rank.kernels:
+            if phase == "step":
+                size = shapes[0][0] if isinstance(shapes[0], list) else shapes[0]
+                key = f"step {name}"
+                found[key] += weight * count * size * share
+                what[key] = [name, phase, [1] if isinstance(shapes[0], list) else 1]
+            else:
+                key = str((name, phase, shapes))
+                found[key] += weight * count / rank.micro_batches_traced
+                what[key] = [name, phase, *shapes]
+    made = []
+    for key, value in found.items():
+        name, phase, *shapes = what[key]
+        if phase == "step":
+            made.append([1, name, phase, [value] if isinstance(shapes[0], list) else value])
+        elif abs(value) > _NOTHING:
+            made.append([value, name, phase, *shapes])
+    return made
+
+
+def _collectives(weighed: Sequence[tuple[float, Rank]], replicas: int) -> list[list]:
+    """Between replicas all bytes of an operation as one: how they are cut into buckets depends on the depth."""
+    found: defaultdict[tuple, float] = defaultdict(float)
+    for weight, rank in weighed:
+        for count, operation, group, ranks, size, phase in rank.collectives:
+            if group in _REPLICATED:
+                found[(operation, group, ranks * replicas // rank.replicas, None, phase)] += weight * count * size
+            else:
+                found[(operation, group, ranks, size, phase)] += weight * count / rank.micro_batches_traced
+    return [
+        [1, operation, group, ranks, value, phase] if size is None else [value, operation, group, ranks, size, phase]
+        for (operation, group, ranks, size, phase), value in found.items()
+        if abs(value) > _NOTHING
+    ]

@@ -1,0 +1,135 @@
+"""A configuration's shadow from parts: traces of small jobs that differ from it only in the depth of a stage and in the
+numbers of stages and replicas. They are remembered, and so the next one that differs in those takes no trace."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.running import interpreter
+from autoscout.simulate.shadow.composed import Depth, chunk_layers, composed
+from autoscout.simulate.shadow.traced import Rank, Shadow
+from autoscout.simulate.shadow.verdict import traced_micro_batches
+from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron import shadow as whole
+from kb.records import AutoscoutError, Configuration, Job
+
+ERROR = 0.005  # standard deviation of log(composed / traced whole); docs/shadow.md
+_SPLIT = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+_SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """`rank`: of the large job; `place`: of the stage, -1 the last; `small`: numbers of stages that are traced."""
+
+    rank: int
+    place: int
+    wanted: Depth
+    small: tuple[int, ...]
+
+
+def from_parts(
+    job: Job,
+    configuration: Configuration,
+    name: str,
+    kb: Path | None,
+    limit_s: float = 120.0,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Shadow:
+    """Errors: AutoscoutError where parts say nothing, one of them does not start, or (`limit_s` 0) is not known."""
+    stages = _stages(job, configuration)
+    question = whole.question_of(job, configuration)
+    python = interpreter.target_python(job)
+    versions = whole.versions_of(python)
+
+    def ranks(of: list[Stage], imbalance: float) -> tuple[list[Rank], int]:
+        depths = [(s, Depth(layers, pp)) for s in of for pp in s.small for layers in _depths(configuration)]
+        asked = [small(question, configuration, s.place, depth, imbalance) for s, depth in depths]
+        found, known = whole.answers(asked, python, versions, kb, limit_s, stopping, _slim)
+        if broken := next((r for r in found if r.verdict != "starts"), None):
+            why = f"{broken.type} {broken.message[:200]}" if broken.type else broken.verdict
+            raise AutoscoutError(f"a part of {name} was not traced: {why}; `autoscout shadow` without --parts asks it")
+        joined = []
+        for stage in of:
+            corners = [(depth, rank) for (s, depth), rank in zip(depths, found, strict=True) if s is stage]
+            sharded = bool(configuration.knobs.get("distopt"))
+            rank = composed(corners, stage.wanted, int(configuration.knobs.get("dp", 1)), sharded)
+            joined.append(msgspec.structs.replace(rank, rank=stage.rank))
+        return joined, known
+
+    found, known = ranks(stages, 1.0)
+    if job.model.experts:
+        fullest = max(found, key=lambda r: r.peak).rank
+        tilted, more = ranks([s for s in stages if s.rank == fullest], whole.IMBALANCE)
+        found, known = [*found, *tilted], known + more
+    return whole.told(job, configuration, name, found, versions, known, priced_too=True, more_error=ERROR)
+
+
+def _stages(job: Job, configuration: Configuration) -> list[Stage]:
+    knobs = configuration.knobs
+    pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
+    layers = chunk_layers(job.model.layers, knobs)
+    micro = whole.micro_batches(job, configuration)
+    why = ""
+    if layers is None:
+        why = "its layers are shared out by a layout string"
+    elif knobs.get("ar") == "full" and (knobs.get("ar_method") == "block" or any(n % _chunk(knobs) for n in layers)):
+        why = "not all its layers are recomputed alike"
+    elif knobs.get("fsdp") or int(knobs.get("instances", 1)) > 1:
+        why = "replicas share more than the optimizer's state"
+    elif vpp > 1 and micro < 2 * pp:
+        why = "its pipeline is never full"
+    if why or layers is None:
+        raise AutoscoutError(f"parts say nothing of a configuration like this: {why}; trace it whole")
+    first, inner, last = layers
+    world = arguments.world_size(configuration)
+    filled = max(1, min(pp, micro))
+    if pp == 1:
+        return [Stage(0, 0, Depth(first, 1), (1,))]
+    ends = [
+        Stage(world - 1, -1, Depth(last, pp if vpp > 1 else 2), (2, 3) if vpp > 1 else (2,)),
+        Stage(0, 0, Depth(first, filled), (2, 3)),
+    ]
+    if pp == 2:
+        return ends
+    return [*ends, Stage(world // pp, 1, Depth(inner, max(2, min(pp, micro + 1))), (3, 4))]
+
+
+def _chunk(knobs: Any) -> int:
+    return int(knobs.get("ar_layers", 1))
+
+
+def _depths(configuration: Configuration) -> tuple[int, int]:
+    """Layers of a chunk in small jobs: full recomputation goes by so many of them."""
+    each = _chunk(configuration.knobs) if configuration.knobs.get("ar") == "full" else 1
+    return 2 * each, 3 * each
+
+
+def small(
+    question: dict[str, Any], configuration: Configuration, place: int, depth: Depth, imbalance: float
+) -> dict[str, Any]:
+    """The question of the small job's rank."""
+    knobs, pp = configuration.knobs, depth.stages
+    vpp = int(knobs.get("vpp", 1))
+    replicas = 2 * int(knobs.get("ep", 1))
+    a_stage = int(knobs.get("tp", 1)) * int(knobs.get("cp", 1)) * replicas
+    traced = traced_micro_batches(pp, vpp)
+    flags = {name: value for name, value in question["arguments"].items() if name not in _SPLIT}
+    flags["--num-layers"] = round(depth.layers) * pp * vpp
+    flags["--global-batch-size"] = traced * int(knobs["mbs"]) * replicas
+    for name in ("--pipeline-model-parallel-size", "--data-parallel-size"):
+        if name in flags:
+            flags[name] = pp if "pipeline" in name else replicas
+    return {
+        **question,
+        "arguments": flags,
+        "world": a_stage * pp,
+        "rank": (place % pp) * a_stage if place >= 0 else a_stage * pp - 1,
+        "imbalance": imbalance,
+        "micro_batches": traced,
+    }
+
+
+def _slim(rank: Rank) -> Rank:
+    return msgspec.structs.replace(rank, timeline=[], order=[], largest=[])

@@ -1,0 +1,27 @@
+"""What shadows said, as rows of the table `shadow`, so that SQL can ask."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from kb.connect import writer
+from kb.records import Configuration, Job
+from kb.store import insert
+
+_KEY = ("job_id", "configuration", "versions", "from_parts")
+
+
+def remember(kb: Path, job: Job, configuration: Configuration, said: dict[str, Any]) -> None:
+    """`said`: the table's columns beside those of the job and the configuration. What was said before is replaced.
+    Errors: AutoscoutError."""
+    row = {
+        "job_id": job.id,
+        "job": job.name,
+        "configuration": configuration.id,
+        "knobs": configuration.knobs,
+        "traced": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        **said,
+    }
+    values = ", ".join(f"{name} = excluded.{name}" for name in row if name not in _KEY)
+    with writer(kb) as con:
+        insert(con, "shadow", [row], f"({', '.join(_KEY)}) DO UPDATE SET {values}")

@@ -1,0 +1,44 @@
+"""Recipes whose peak Megatron's CI measured on GPUs, traced here, in half a minute of CPU together.
+
+All of them: tests/tools/shadow_accuracy.py (docs/shadow.md).
+"""
+
+import importlib.util
+import sys
+
+import pytest
+
+sys.path.insert(0, "tests/tools")
+
+import shadow_accuracy
+from shadow_recipes import RECIPES, measured
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.thorough,
+    pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra"),
+    pytest.mark.skipif(not measured(RECIPES[0]), reason="no ../shared/data"),
+]
+
+DENSE = [
+    ("gpt3_7b_tp1_pp4_memory_speed", shadow_accuracy.whole),  # eight chunks a stage
+    ("gpt3_7b_tp4_pp1_memory_speed", shadow_accuracy.from_parts),
+    ("gpt3_15b_8t_release_sm", shadow_accuracy.from_parts),
+]
+
+
+def recipe(case: str, gpu: str):
+    return next(r for r in RECIPES if r.case == case and r.gpu.startswith(gpu))
+
+
+@pytest.mark.parametrize(("case", "traced"), DENSE)
+def test_a_dense_peak_is_the_measured_one(case, traced):
+    of = recipe(case, "A100")
+    (rank,) = traced(of, [1.0])
+    assert rank.steps[-1].forward_backward == pytest.approx(measured(of)[0], rel=0.001)
+
+
+def test_a_peak_with_experts_lies_in_the_stated_interval():
+    of = recipe("mixtral_8x22b_tp2pp8ep8vpp1_release", "H100")
+    low, high = shadow_accuracy.interval(of, shadow_accuracy.from_parts(of, [1.0, 1.2]))
+    assert all(low <= value / 2**30 <= high for value in measured(of))
