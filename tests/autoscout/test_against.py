@@ -192,7 +192,7 @@ def changed(rows, edits):
     return rows
 
 
-@settings(max_examples=settings.default.max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=changes, kind=st.sampled_from([layouts, serving]), count=st.integers(1, 8))
 def test_any_table_is_scored_or_refused_with_a_sentence(tmp_path, edits, kind, count):
     rows = [row for row in changed(kind()[:count], edits) if row]

@@ -274,7 +274,7 @@ def test_parameter_files_of_cosmic_become_a_job(tmp_path):
     for _ in range(20):
         c = space.sample(np.random.default_rng(_)).knobs
         assert [c[f"algorithm_{i}"] for i in (1, 2)] == [match[str(c[f"topology_{i}"])] for i in (1, 2)]
-        assert c["npus_1"] * c["npus_2"] == 64
+        assert int(c["npus_1"]) * int(c["npus_2"]) == 64
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def kb(tmp_path: Path) -> Path:
 
 
 @pytest.mark.thorough
-@settings(max_examples=settings.default.max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=st.lists(any_measurement, min_size=1, max_size=30))
 def test_measurements_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, batch: list[Measurement]):
     kb = tmp_path_factory.mktemp("round_trip") / "kb.duckdb"

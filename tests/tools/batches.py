@@ -18,6 +18,7 @@ import numpy as np
 from autoscout.bench.job_landscape import landscape_of_job
 from autoscout.bench.landscape import Landscape
 from autoscout.search.strategy import strategy
+from kb.records import Configuration
 
 
 def searched(landscape: Landscape, hosts: int, seed: int, budget: int, noise: float) -> dict[str, float]:
@@ -25,7 +26,7 @@ def searched(landscape: Landscape, hosts: int, seed: int, budget: int, noise: fl
     rng = np.random.default_rng((seed, 7))
     running: list[tuple[float, int, int]] = []
     now, used, told, found, best = 0.0, 0.0, 0, budget, np.inf
-    asked: list = []
+    asked: list[Configuration] = []
     dry = False
     while told < budget:
         while len(running) < (hosts if told else 1) and len(asked) < budget and not dry:
@@ -33,6 +34,7 @@ def searched(landscape: Landscape, hosts: int, seed: int, budget: int, noise: fl
             dry = not batch
             for configuration in batch:
                 row = landscape.space.feasible.index(configuration)
+                assert row is not None
                 truth = landscape.truth[row]
                 lasts = float(20 * (truth if np.isfinite(truth) else np.nanmedian(landscape.truth)) / landscape.optimum)
                 lasts *= float(np.exp(0.1 * rng.standard_normal()))

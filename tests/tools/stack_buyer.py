@@ -33,7 +33,14 @@ def clusters(job: Job) -> list[dict[str, Any]]:
     devices = job.space.limit.get("device", [job.cluster.nodes[0].device])
     npus = job.space.limit.get("npus", [job.devices])
     return [
-        {"device": d, "npus": n, "npus_1": island, "npus_2": n // island, "bandwidth_1": inside, "bandwidth_2": out}
+        {
+            "device": d,
+            "npus": n,
+            "npus_1": island,
+            "npus_2": int(n) // island,
+            "bandwidth_1": inside,
+            "bandwidth_2": out,
+        }
         for d, n, island, inside, out in itertools.product(
             devices, npus, (8, 32, 64), (200, 400, 900), (25, 50, 100, 200)
         )

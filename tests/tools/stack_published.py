@@ -24,7 +24,7 @@ OUTWARDS = {"a100": 25.0, "h100": 50.0}
 def design(columns: dict[str, Any], i: int) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
     """A row as a design and its workload; None for one that the stack does not describe."""
 
-    def said(name: str, absent: float) -> float:
+    def said(name: str, absent: Any) -> Any:
         value = columns.get(name)
         value = absent if value is None else value[i] if isinstance(value, np.ndarray) else value
         return absent if isinstance(value, float | np.floating) and np.isnan(value) else value

@@ -84,7 +84,7 @@ def best(
 def feasible_share(space: JobSpace) -> float:
     """Of assignments that draw each knob by itself, as COSMIC's random walker does."""
     product = np.prod([float(len(knob.values)) for knob in space.knobs])
-    return space.count / product
+    return float(space.count / product)
 
 
 def words(found: dict[str, Value]) -> str:
@@ -126,6 +126,8 @@ def front(device: str, n: int = 100_000) -> list[tuple[str, np.ndarray, np.ndarr
         wanted = job(model, length, {}, device, wide=True)
         space = JobSpace.of_job(wanted)
         near = space.codes_of(best(wanted, 0)[1])
+        assert near is not None
+        usd = seconds = np.empty(0)
         rng = np.random.default_rng(0)
         codes = np.concatenate([space.sample_many(n, rng), np.array([near, *space.neighbour_codes(near)], np.int16)])
         for _ in range(3):  # the front's own neighbours

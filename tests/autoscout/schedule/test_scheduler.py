@@ -141,7 +141,7 @@ def test_nobody_starves_among_small_ones_that_never_end():
     ends = {f"s{i}": 10.0 - i for i in range(4)}
     now, number, started_at = 0.0, 4, None
     while started_at is None and number < 200:
-        name = min(ends, key=ends.get)
+        name = min(ends, key=lambda each: ends[each])
         now = ends.pop(name)
         scheduler.end(name)
         scheduler.submit(f"s{number}", one(1), 10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoscout.cluster import slots
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import load_job, profiler_of
 from autoscout.tuning import session
 from autoscout.tuning.lanes import Lanes, hosts_of
 from autoscout.tuning.loop import Interrupted, Stop
@@ -124,16 +124,21 @@ def test_asked_to_stop_it_ends_what_runs_and_keeps_it(job, tmp_path):
     assert sorted(e.number for e in events if isinstance(e, ExperimentEnded)) == [1, 2, 3]
 
 
+def lanes(job_file: Path) -> Lanes:
+    job = load_job(job_file)
+    return Lanes(job, profiler_of(job))
+
+
 def test_cpu_ranks_of_one_host_are_one_experiments_unless_the_job_says_otherwise(job, tmp_path):
     (tmp_path / "hosts").write_text("n1 slots=4\nn2 slots=2\n")
     text = (tmp_path / "job.toml").read_text()
     path = tmp_path / "job2.toml"
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
-    alone = Lanes(load_job(path), None)
+    alone = lanes(path)
     assert alone.most == 2
     assert "2 experiments at once on 2 hosts (CPU ranks of one host disturb each other" in alone.decision
     path.write_text(text.replace("together = 2", 'hosts = "hosts"\ntogether = 5'))
-    assert Lanes(load_job(path), None).most == 5
+    assert lanes(path).most == 5
     assert {d.group for h in hosts_of(load_job(path)) for d in h.devices} == {""}
 
 
@@ -143,7 +148,7 @@ def test_a_job_that_no_hosts_can_hold_is_refused(job, tmp_path):
     text = (tmp_path / "job.toml").read_text().replace("count = 1", "count = 4")
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
     with pytest.raises(AutoscoutError, match="needs 4"):
-        Lanes(load_job(path), None)
+        lanes(path)
 
 
 DRIVER = """#!/bin/sh
