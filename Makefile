@@ -29,11 +29,11 @@ run-serve: $(VENV)/base-installed $(SERVE)/ready
 # Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not thorough"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not thorough and not hosts"
 	@echo "── pytest, real engines"
 	$(BIN)/python -m pytest -m "engine and not thorough"
 
-# The same, with the tests that take long and with more, random examples of each property.
+# The same, with the tests that take long or need hosts (root, ssh, Slurm), and with more, random examples of each property.
 test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: $(VENV)/dev check
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"

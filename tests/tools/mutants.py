@@ -58,7 +58,7 @@ KINDS = {
     ),
     "number": ("NumberReplacer",),
 }
-PLAIN = "not engine and not thorough"
+PLAIN = "not engine and not thorough and not hosts"
 MOST_S = 60.0  # of tests run against one mutation, quickest first
 TIMEOUT_S = 300.0
 
