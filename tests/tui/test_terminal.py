@@ -91,8 +91,10 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.shows("2×2 grid", "failures")
         other.type("5")
         other.shows("experiment ", "r again")
-        other.type("p")
+        other.type("p")  # a letter like another where one filters
         other.type("1")
+        other.shows("paused")
+        other.type("p")
         other.shows("ended:", within_s=120)
         other.type("8")
         other.shows("torchrun --nproc-per-node")
