@@ -112,7 +112,7 @@ class SessionApp(App[None]):
         session = self.session
         session.neighbours, session.orders = measured.neighbours, measured.orders
         session.measured(measured.readings)
-        if self.base.query_one(ContentSwitcher).current == "cluster-pane":
+        if self.shown == "cluster":
             self._current().repaint()
 
     # ---- drawing -----------------------------------------------------------------------------------------

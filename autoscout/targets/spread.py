@@ -22,7 +22,7 @@ def hostfile(launch: Launch) -> str:
 
 def jobset(launch: Launch) -> str:
     """One replicated job for every group of nodes that are alike, one pod a node. The image is the person's own."""
-    name = "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
+    name = object_name(launch)
     lines = [
         *heading(launch),
         *comments("the image is yours; needs the JobSet controller (jobset.sigs.k8s.io)"),
@@ -50,23 +50,32 @@ def jobset(launch: Launch) -> str:
             "          backoffLimit: 0",
             "          template:",
             "            spec:",
-            "              restartPolicy: Never",
-            *([f"              # on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),
-            "              containers:",
-            "                - name: run",
-            f"                  image: {json.dumps(launch.image or 'IMAGE')}",
-            '                  command: ["bash", "-c"]',
-            f"                  args: [{json.dumps(script)}]",
-            *([_limits(count)] if launch.on_gpus else []),
-            "                  volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
-            "              volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+            *(" " * 14 + line for line in pod(launch, script, count, kind)),
         ]
         start += nodes
     return "\n".join(lines) + "\n"
 
 
-def _limits(count: int) -> str:
-    return f'                  resources: {{ limits: {{ "nvidia.com/gpu": {count} }} }}'
+def object_name(launch: Launch) -> str:
+    """The job's, as Kubernetes allows names."""
+    return "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
+
+
+def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
+    """The lines of a pod's `spec` that runs `script` once; `kind`: of its devices, where a job has several."""
+    limits = f'    resources: {{ limits: {{ "nvidia.com/gpu": {devices} }} }}'
+    return [
+        "restartPolicy: Never",
+        *([f"# on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),
+        "containers:",
+        "  - name: run",
+        f"    image: {json.dumps(launch.image or 'IMAGE')}",
+        '    command: ["bash", "-c"]',
+        f"    args: [{json.dumps(script)}]",
+        *([limits] if launch.on_gpus else []),
+        "    volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
+        "volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+    ]
 
 
 def ray(launch: Launch) -> str:

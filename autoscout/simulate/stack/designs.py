@@ -1,11 +1,11 @@
 """Designs → metrics: whole clusters with their layouts, as columns, in one pass.
 
 Two ways: in closed form (a million designs a second a core), or with collectives chunk by chunk and gradients bucket by
-bucket (`chunked=True`), which is what stands in for an experiment. No number here was measured.
+bucket (`whole`), which is what stands in for an experiment. No number here was measured.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,17 @@ METRICS = (
 )
 
 
+class _Machine(NamedTuple):
+    """What all workloads of a design run on; a number a design."""
+
+    fabric: list[Dimension]
+    collective: Callable[..., Array]  # seconds of one
+    chunks: Array
+    hierarchical: Array
+    peak: Array  # FLOP/s
+    memory: Array  # bytes/s
+
+
 def evaluate(
     columns: Columns, workloads: Sequence[tuple[float, Mapping[str, Any]]], whole: bool = False
 ) -> dict[str, Array]:
@@ -55,11 +66,19 @@ def evaluate(
     npus = np.prod([d.size for d in fabric], axis=0)
     device = bill.of_devices(columns["device"], n)
     usd, watts, gb_s = bill.network_bill(fabric, npus)
+    machine = _Machine(
+        fabric,
+        chunked.scheduled if whole else chunked.closed,
+        np.asarray(columns.get("chunks", 1)),
+        np.asarray(columns.get("collectives", "hierarchical")) == "hierarchical",
+        1e12 * device["tflops"] * device["reached"],
+        1e9 * device["gb_s"],
+    )
     total = sum(weight for weight, _ in workloads)
     found: dict[str, Array] = {"peak_memory_gib": np.zeros(n)}
     for weight, m in workloads:
         at = layout(columns, m)
-        timed = (_served if m["serving"] else _step)(columns, m, at, fabric, device, whole)
+        timed = _served(m, at, machine) if m["serving"] else _step(columns, m, at, machine, whole)
         for name, seconds in timed.items():
             found[f"part_{name}"] = found.get(f"part_{name}", _NOTHING) + seconds * (weight / total)
         latency = sum(timed.values())
@@ -77,14 +96,10 @@ def evaluate(
     return {name: np.broadcast_to(value, n) for name, value in found.items()}
 
 
-def _step(
-    columns: Columns, m: Columns, at: Layout, fabric: list[Dimension], device: Mapping[str, Array], whole: bool
-) -> dict[str, Array]:
+def _step(columns: Columns, m: Columns, at: Layout, machine: _Machine, whole: bool) -> dict[str, Array]:
     """Seconds of one optimizer step, by what they go to."""
-    collective = chunked.scheduled if whole else chunked.closed
-    chunks, hierarchical = _chunks(columns)
+    fabric, collective, chunks, hierarchical, peak, memory = machine
     s = share(m, at)
-    peak, memory = 1e12 * device["tflops"] * device["reached"], 1e9 * device["gb_s"]
     forward = np.maximum(
         forward_flops(m, at, at.tokens, m["length"] / 2) / peak,
         BYTES * (s.dense + s.expert + 8 * m["hidden"] * at.tokens / at.tp) / memory,
@@ -128,14 +143,10 @@ def _step(
     }
 
 
-def _served(
-    columns: Columns, m: Columns, at: Layout, fabric: list[Dimension], device: Mapping[str, Array], whole: bool
-) -> dict[str, Array]:
+def _served(m: Columns, at: Layout, machine: _Machine) -> dict[str, Array]:
     """Seconds of one request while a replica serves its share of the users: prefill, then token by token."""
-    collective = chunked.scheduled if whole else chunked.closed
-    chunks, hierarchical = _chunks(columns)
+    fabric, collective, chunks, hierarchical, peak, memory = machine
     s = share(m, at)
-    peak, memory = 1e12 * device["tflops"] * device["reached"], 1e9 * device["gb_s"]
     tp = group(fabric, at.tp, np.ones_like(at.tp))
     users = at.mbs * at.micro
     prefill = at.stage * forward_flops(m, at, m["length"] / at.sp, m["length"] / 2) / peak
@@ -152,8 +163,3 @@ def _served(
         "tensor": at.pp * (long + tokens * short),
         "pipeline": (at.pp - 1) * (1 + tokens) * chunked.send(stages, BYTES * m["hidden"] * users),
     }
-
-
-def _chunks(columns: Columns) -> tuple[Array, Array]:
-    hierarchical = np.asarray(columns.get("collectives", "hierarchical")) == "hierarchical"
-    return np.asarray(columns.get("chunks", 1)), hierarchical

@@ -4,6 +4,7 @@ import json
 import shlex
 
 from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines, srun
+from autoscout.targets.spread import object_name, pod
 
 
 def yaml(launch: Launch) -> str:
@@ -24,27 +25,17 @@ def slurm(launch: Launch) -> str:
 
 def k8s(launch: Launch) -> str:
     """A Job; the image is the person's own."""
-    name = "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
     script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
-    gpus = f'          resources: {{ limits: {{ "nvidia.com/gpu": {sum(launch.devices)} }} }}'
     lines = [
         *heading(launch),
         *comments("the image is yours"),
         "apiVersion: batch/v1",
         "kind: Job",
-        f"metadata: {{ name: {name} }}",
+        f"metadata: {{ name: {object_name(launch)} }}",
         "spec:",
         "  backoffLimit: 0",
         "  template:",
         "    spec:",
-        "      restartPolicy: Never",
-        "      containers:",
-        "        - name: run",
-        f"          image: {json.dumps(launch.image or 'IMAGE')}",
-        '          command: ["bash", "-c"]',
-        f"          args: [{json.dumps(script)}]",
-        *([gpus] if launch.on_gpus else []),
-        "          volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
-        "      volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+        *(" " * 6 + line for line in pod(launch, script, sum(launch.devices))),
     ]
     return "\n".join(lines) + "\n"
