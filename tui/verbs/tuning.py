@@ -15,6 +15,13 @@ from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_si
 from tui.verbs import watching
 
 
+_NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
+
+  autoscout tune smallest-cpu-replay                  a session in seconds, on recorded experiments
+  autoscout init config.json --out job.toml           a job of your own, then: autoscout tune job.toml
+  autoscout                                           the same, asked for on the screen"""
+
+
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
@@ -80,7 +87,7 @@ def tune(
         job = started.job
         _check_resumed(job_file, job)
     elif job_file is None:
-        raise click.UsageError("give a job file, or --resume SESSION")
+        raise click.UsageError(_NO_JOB)
     else:
         job = load_job(job_file, profiles, wall)
         usable(strategy)

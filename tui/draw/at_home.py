@@ -1,0 +1,50 @@
+"""Lines of Home: a session, a job, a machine, a winner."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from tui.draw.look import glyph
+from tui.session.house import JobFile, Seen
+from tui.text import number
+
+
+def session_line(seen: Seen, width: int, ascii_only: bool) -> Text:
+    mark = glyph("running", ascii_only) if seen.alive else ("#" if ascii_only else "■")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{mark} {seen.session:<38.38} ", style="bold" if seen.alive else "")
+    text.append(f"{seen.experiments:>7} ")
+    best = f"{seen.best}   " if seen.best else ""
+    text.append(f"{best}{seen.state}", style="" if seen.alive else "dim")
+    return text
+
+
+def job_line(job: JobFile, width: int) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{job.given:<40} ", style="" if job.ours else "bold")
+    return text.append(job.about, style="dim")
+
+
+def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:
+    """A line a host and its devices. A sentence instead of rows is shown as it is."""
+    if isinstance(rows, str):
+        return Text(rows, style="dim")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for row in rows[:height]:
+        text.append(f"{row['host'] or 'not told':<20.20} {row['cluster'] or '':<18.18} {row['measurements']:>6} runs\n")
+    text.right_crop(1)
+    return text
+
+
+def winners(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:
+    if isinstance(rows, str):
+        return Text(rows, style="dim")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for row in rows[:height]:
+        gain = f"{row['gain']:.2f}×" if row["gain"] else ""
+        value = number(row["value"]) if row["value"] is not None else ""
+        text.append(f"{row['job']:<18.18} {gain:>6} {value:>9} ")
+        text.append(f"{row['best']}\n", style="dim")
+    text.right_crop(1)
+    return text
