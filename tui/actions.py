@@ -10,14 +10,15 @@ SCREENS = {
     "tune": "Tune",
     "arms": "Arms",
     "checks": "Checks",
-    "cluster": "Cluster",
+    "cluster": "Devices",
     "experiments": "Runs",
     "compare": "Compare",
     "knowledge": "KB",
     "launch": "Launch",
+    "why": "Why",
 }
 _RUNS = ("experiments",)
-_UNTYPED = ("tune", "arms", "checks", "cluster", "launch")  # nobody types there: a letter is a key
+_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # nobody types there: a letter is a key
 
 
 class Action(NamedTuple):
@@ -44,6 +45,7 @@ ACTIONS = (
     Action("k", "move(-1)", "up"),
     Action("n", "turn(1)", "next page", on=("experiments", "knowledge")),
     Action("b", "turn(-1)", "page back", on=("experiments", "knowledge")),
+    Action("enter", "unfold", "all knobs, in full", on=("why",)),
     Action("m", "mark", "mark an experiment to compare", on=_RUNS),
     Action("c", "cycle", "next view to compare", on=("compare",), verb="autoscout why SESSION"),
     Action("y", "copy", "copy the best configuration's command", verb="autoscout export SESSION"),

@@ -29,6 +29,7 @@ from tui.screens.knowledge import KnowledgePane
 from tui.screens.launch_screen import LaunchPane, command
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
+from tui.screens.why import WhyPane
 from tui.session.follow import Follower
 from tui.session.watched import Watched
 from tui.themes import add_themes, next_theme
@@ -43,6 +44,7 @@ _PANES: dict[str, type[Pane]] = {
     "compare": ComparePane,
     "knowledge": KnowledgePane,
     "launch": LaunchPane,
+    "why": WhyPane,
 }
 
 
@@ -209,6 +211,11 @@ class SessionApp(App[None]):
         pane = self._current()
         if isinstance(pane, ComparePane):
             pane.cycle()
+
+    def action_unfold(self) -> None:
+        pane = self._current()
+        if isinstance(pane, WhyPane):
+            pane.unfold()
 
     def action_turn(self, pages: int) -> None:
         pane = self._current()
