@@ -47,7 +47,7 @@ ACTIONS = (
     Action("b", "turn(-1)", "page back", on=("experiments", "knowledge")),
     Action("enter", "unfold", "all knobs, in full", on=("why",)),
     Action("m", "mark", "mark an experiment to compare", on=_RUNS),
-    Action("c", "cycle", "next view to compare", on=("compare",), verb="autoscout why SESSION"),
+    Action("c", "cycle", "next view", on=("compare", "cluster"), verb="autoscout sessions, autoscout why SESSION"),
     Action("y", "copy", "copy the best configuration's command", verb="autoscout export SESSION"),
     Action("left_square_bracket,h", "step(-1)", "one event back in time", "["),
     Action("right_square_bracket,l", "step(1)", "one event on", "]"),

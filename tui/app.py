@@ -209,7 +209,7 @@ class SessionApp(App[None]):
 
     def action_cycle(self) -> None:
         pane = self._current()
-        if isinstance(pane, ComparePane):
+        if isinstance(pane, ComparePane | ClusterPane):
             pane.cycle()
 
     def action_unfold(self) -> None:
