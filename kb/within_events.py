@@ -6,8 +6,8 @@ from kb.records import Value
 
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a knob (None: the knob is off): what the best configuration with it is believed to cost, in times the
-    best measured cost, with its 95 % interval; the chance that it runs; how many with that value were measured."""
+    """One value of a knob (None: the knob is off): what the best configuration with it is believed to cost, in times
+    the best measured cost, with its 95 % interval; the chance that it runs; how many with it were measured."""
 
     value: Value | None
     cost: float

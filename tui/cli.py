@@ -25,7 +25,11 @@ from tui.verbs import (
 )
 
 
-@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="autoscout")
 @click.pass_context
 def cli(context: click.Context) -> None:

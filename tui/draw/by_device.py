@@ -57,7 +57,7 @@ def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
     groups = by_stage(run)
     if not groups:
         pipelined = run.configuration.knobs.get("pp", 1) != 1
-        return Text(f"its ranks: {_NOT}" if pipelined else f"{run.name}: one stage, no pipeline", style="dim")
+        return Text(f"its ranks: {_NOT}" if pipelined else "the newest run is no pipeline", style="dim")
     slowest = max((g.values.get("alone_s", 0.0) for g in groups), default=0.0)
     size = max(4, min(12, width - 44))
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -11,7 +11,6 @@ from tui.draw.look import fidelity_mark
 from tui.draw.plot import bar, sparkline
 from tui.session.reasons import Promise
 from tui.session.state import State
-from tui.text import number
 
 _LIKELY = 0.5  # chance to run below which a value is said to fail
 _FARTHEST = 3.0  # times the best: the end of the axis
@@ -86,7 +85,9 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{last.chance:.0%}", style="bold")
     text.append(" that one at least 1 % better is left\n" if width >= 44 else ": something 1 % better is left\n")
     text.append(f"{last.gain:.2%}", style="bold")
-    text.append(f" is what {last.ahead} more are expected to gain\n" if width >= 44 else f": expected of {last.ahead} more\n")
+    text.append(
+        f" is what {last.ahead} more are expected to gain\n" if width >= 44 else f": expected of {last.ahead} more\n"
+    )
     size = max(4, width - 8)
     if height > 2:
         text.append(f"{'chance':<7}{sparkline([o.chance for o in told], size, ascii_only)}\n", style="dim")

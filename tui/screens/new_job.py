@@ -100,9 +100,7 @@ class NewJob(Screen[Path]):
         yield row("engine", Choice([], "engine", self.ascii), Static("", id="engine-found", classes="beside"))
         yield row("devices", Choice([], "device", self.ascii), Static("each", classes="word"), box("count"))
         yield row("tokens", box("length"), Static("batch", classes="word", id="batch-word"), box("batch"))
-        yield row(
-            "budget", box("profiles", value="30"), Static("runs,", classes="word"), box("wall", "", "1h", "text")
-        )
+        yield row("budget", box("profiles", value="30"), Static("runs,", classes="word"), box("wall", "", "1h", "text"))
 
     def on_mount(self) -> None:
         if self.job_file:

@@ -14,7 +14,6 @@ import click
 from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
 from tui.verbs import watching
 
-
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
   autoscout tune smallest-cpu-replay                  a session in seconds, on recorded experiments
