@@ -26,11 +26,12 @@ from tui.screens.cluster import ClusterPane
 from tui.screens.compare import ComparePane
 from tui.screens.experiments import ExperimentsPane
 from tui.screens.knowledge import KnowledgePane
-from tui.screens.launch_screen import LaunchPane, command
+from tui.screens.launch_screen import LaunchPane
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
 from tui.screens.why import WhyPane
 from tui.session.follow import Follower
+from tui.session.launching import command
 from tui.session.watched import Watched
 from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line
