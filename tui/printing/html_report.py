@@ -44,7 +44,7 @@ def page(state: State) -> str:
     """The whole document. `state`: of a session that has begun."""
     assert state.job is not None
     parts = [part for part in _parts(state) if part]
-    title = escape(f"{state.job.name}: {state.session}")
+    title = _safe(f"{state.job.name}: {state.session}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     return f"<!doctype html>\n<html lang=en><head>{head}<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(
         [*parts, "</body></html>\n"]
@@ -108,22 +108,29 @@ def _curve(state: State) -> str:
         share = (min(max(value, low), high) - low) / ((high - low) or 1.0)
         return 10 + (1 - share) * (_HIGH - _BOTTOM - 20)
 
-    drawn = [f'<line class=axis x1="{_LEFT}" y1="{_HIGH - _BOTTOM}" x2="{_WIDE}" y2="{_HIGH - _BOTTOM}"/>']
+    drawn = [
+        f'<line class=axis stroke="#d0d7de" x1="{_LEFT}" y1="{_HIGH - _BOTTOM}" x2="{_WIDE}" y2="{_HIGH - _BOTTOM}"/>'
+    ]
     for value in (low, high):
         drawn.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(number(value))}</text>')
     if state.default_value is not None:
         at = y(state.default_value)
-        drawn.append(f'<line class=default x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDE}" y2="{at:.1f}"/>')
+        drawn.append(
+            f'<line class=default stroke="#57606a" stroke-dasharray="5 5" '
+            f'x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDE}" y2="{at:.1f}"/>'
+        )
         drawn.append(f'<text x="{_WIDE}" y="{at - 5:.1f}" text-anchor="end">default</text>')
     for p in state.curve:
         if p.value is None:
             cross, edge = x(p.at), _HIGH - _BOTTOM - 5
-            drawn.append(f'<path class=failed d="M{cross - 3:.1f} {edge - 3}l6 6m0 -6l-6 6"/>')
+            drawn.append(
+                f'<path class=failed fill="none" stroke="#d55e00" d="M{cross - 3:.1f} {edge - 3}l6 6m0 -6l-6 6"/>'
+            )
         elif p.kind != "predicted":
-            drawn.append(f'<circle class=run cx="{x(p.at):.1f}" cy="{y(p.value):.1f}" r="3"/>')
+            drawn.append(f'<circle class=run fill="#0072b2" cx="{x(p.at):.1f}" cy="{y(p.value):.1f}" r="3"/>')
     path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
     path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in steps[1:])
-    drawn.append(f'<path class=best d="{path}H{x(last):.1f}"/>')
+    drawn.append(f'<path class=best fill="none" stroke="#57606a" stroke-width="2" d="{path}H{x(last):.1f}"/>')
     drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1</text>')
     drawn.append(f'<text x="{_WIDE}" y="{_HIGH - 8}" text-anchor="end">{last}</text>')
     return f'<svg viewBox="0 0 {_WIDE} {_HIGH}" width="100%" role="img">{"".join(drawn)}</svg>'

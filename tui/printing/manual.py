@@ -70,4 +70,5 @@ def _text(text: str) -> str:
     r"""One paragraph as troff takes it: \ and - are written out, and no line begins with a dot."""
     joined = re.sub(r"\s+", " ", text.replace("\b", " ")).strip()
     written = joined.replace("\\", r"\e").replace("-", r"\-")
+    written = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in written)
     return rf"\&{written}" if written[:1] in (".", "'") else written

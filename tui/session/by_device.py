@@ -45,8 +45,8 @@ def by_stage(run: Run) -> list[Group]:
 
 
 class HostSeen(msgspec.Struct, kw_only=True):
-    """`runs` in which it had ranks, how many of these its machine spoiled; its devices that were used; the median of what
-    its ranks took alone, over all runs (None: not told)."""
+    """`runs` in which it had ranks, and how many of these its machine spoiled; `devices` that were used; the median of
+    what its ranks took alone, over all runs (None: not told)."""
 
     name: str
     devices: list[str]
