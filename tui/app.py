@@ -31,8 +31,8 @@ from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
 from tui.screens.why import WhyPane
 from tui.session.follow import Follower
-from tui.session.launching import command
 from tui.session.watched import Watched
+from tui.session.winning_launch import command
 from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line
 

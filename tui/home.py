@@ -19,7 +19,7 @@ from tui import actions
 from tui.draw.at_home import job_line, known, session_line, winners
 from tui.modals import Help
 from tui.screens.asking import Verbs
-from tui.screens.new_job import NewJob
+from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
 from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line, Panel

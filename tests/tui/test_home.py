@@ -12,12 +12,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from tui_samples import ended, running
 
-from autoscout.job.load import load
 from autoscout.machine.new_job import Answers, drafted, engines, write
+from autoscout.targets.jobs import load_job
 from kb import lock
 from kb.records import AutoscoutError
 from tui.home import HomeApp
-from tui.screens.new_job import NewJob
+from tui.screens.wizard import NewJob
 from tui.session.house import Sessions, job_files
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_a_draft_is_a_job_file_that_loads_and_is_never_written_over_another(mode
     assert "dtype" not in draft.job["model"]
     file = write(draft, tmp_path)
     assert file == write(draft, tmp_path)
-    assert load(file).cluster.nodes[0].count == 8
+    assert load_job(file).cluster.nodes[0].count == 8
     other = drafted(Answers(source=str(model), engine="megatron", device="cpu"), tmp_path)
     assert other.job["model"]["dtype"] == "fp32"
     assert write(other, tmp_path).name == "my-llama-2.toml"

@@ -13,7 +13,7 @@ from tui_samples import START, configuration, decided, ended, experiment, measur
 from kb import journal as j
 from kb.records import Measurement
 from kb.within_events import ValueBelief
-from tui.draw import by_device, why
+from tui.draw import beliefs, device_groups
 from tui.draw.answers import of_answer, record
 from tui.printing.html_report import page
 from tui.session.by_device import by_host, by_kind, by_stage
@@ -55,37 +55,37 @@ def test_each_proposer_is_held_to_what_it_promised():
     assert (kept.promised, kept.delivered) == (0.05, pytest.approx(0.1))
     assert broken.delivered == 0.0
     assert failed.failed
-    model, sparse, dense = why.promises(state, 60, 10, False).plain.splitlines()[1:4]
+    model, sparse, dense = beliefs.promises(state, 60, 10, False).plain.splitlines()[1:4]
     assert model.split()[:5] == ["MODEL", "2", "0", "5.00%", "5.00%"]
     assert sparse.split() == ["SPARSE", "0", "0", "1.00%", "–"]
     assert dense.split()[:3] == ["DENSE", "1", "1"]
 
 
 def test_beliefs_are_drawn_with_the_knob_that_matters_most_first():
-    text = why.belief(fold(told()), 100, 20, True).plain
+    text = beliefs.belief(fold(told()), 100, 20, True).plain
     assert text.index("mbs") < text.index("ar ")
     assert "fails 90%" in text
     assert "0.98 to 1.02" in text
     assert "●" not in text
     assert "*" in text
-    short = why.belief(fold(told()), 70, 5, False).plain
+    short = beliefs.belief(fold(told()), 70, 5, False).plain
     assert "1 knobs that matter less" in short
     assert max(map(len, short.splitlines())) <= 70
 
 
 def test_what_is_left_is_the_search_s_own_word():
-    text = why.left(fold(told()), 60, 6, False).plain
+    text = beliefs.left(fold(told()), 60, 6, False).plain
     assert "34% that one at least 1 % better is left" in text
     assert "1.20% is what 10 more are expected to gain" in text
 
 
 def test_an_old_journal_says_that_it_did_not_record():
     state = fold(j.events(OLD))
-    for drawn in (why.belief, why.left, by_device.kinds, by_device.hosts, by_device.stages):
+    for drawn in (beliefs.belief, beliefs.left, device_groups.kinds, device_groups.hosts, device_groups.stages):
         assert "not recorded" in drawn(state, 80, 10, False).plain
-    assert "cpu" not in by_device.kinds(state, 80, 10, False).plain.lower()
+    assert "cpu" not in device_groups.kinds(state, 80, 10, False).plain.lower()
     random = fold([msgspec.structs.replace(started(), strategy="random")])
-    assert "strategy random holds no belief" in why.belief(random, 80, 10, False).plain
+    assert "strategy random holds no belief" in beliefs.belief(random, 80, 10, False).plain
 
 
 def on_two_kinds() -> Measurement:
@@ -106,10 +106,10 @@ def test_kinds_stages_and_hosts_side_by_side():
     first, second = by_stage(state.runs[0])
     assert (first.ranks, second.ranks, second.kinds) == ([0, 1], [2, 3], ["a40"])
     assert [(h.name, h.runs) for h in by_host(state)] == [("n1", 1), ("n2", 1)]
-    text = by_device.kinds(state, 80, 12, False).plain
+    text = device_groups.kinds(state, 80, 12, False).plain
     assert "a40 takes 2.20 times what a100 takes for the same arithmetic" in text
     assert "W           not recorded" in text
-    assert "stage 1" in by_device.stages(state, 80, 12, False).plain
+    assert "stage 1" in device_groups.stages(state, 80, 12, False).plain
 
 
 def test_an_answer_as_a_picture_and_a_row_in_full():

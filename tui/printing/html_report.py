@@ -10,14 +10,14 @@ from rich.text import Text
 
 from autoscout.job.words import reference_of
 from kb.records import DESIGNED
-from tui.draw import by_device, why
+from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
 from tui.draw.panels import changes, gain
 from tui.hygiene import plain
 from tui.session.fronts import front
-from tui.session.launching import command
 from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
+from tui.session.winning_launch import command
 from tui.text import clock, metric, number
 
 _WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # of the curve; its margins
@@ -68,14 +68,14 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("Best so far", _curve(state))
     yield _text("What it changes", changes(state, _COLUMNS, False))
     yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
-    yield _text("Is anything better left", why.left(state, _COLUMNS, 6, False))
-    yield _text("What is believed of each value", why.belief(state, _COLUMNS, 200, False))
-    yield _text("What proposers promised, and what came of it", why.promises(state, _COLUMNS, 20, False))
-    yield _text("Rungs of the ladder", why.ladder(state, _COLUMNS, 10, False))
+    yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
+    yield _text("What is believed of each value", beliefs.belief(state, _COLUMNS, 200, False))
+    yield _text("What proposers promised, and what came of it", beliefs.promises(state, _COLUMNS, 20, False))
+    yield _text("Rungs of the ladder", beliefs.ladder(state, _COLUMNS, 10, False))
     if job.objective.also:
         yield _text("Front of the objectives", front_of(state, front(state), _COLUMNS, 30, False))
-    yield _text("Kinds of device, newest run", by_device.kinds(state, _COLUMNS, 20, False))
-    yield _text("Hosts", by_device.hosts(state, _COLUMNS, 200, False))
+    yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
+    yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
     yield _section("Experiments", _experiments(state))
     rows = [(name, value) for name, value in state.environment.items()]
     yield _section("Measured with", _table(("", ""), rows))

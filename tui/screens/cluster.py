@@ -5,7 +5,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from kb.sharing import hosts
-from tui.draw import by_device
+from tui.draw import device_groups
 from tui.draw.machine_panel import devices, queue, slots
 from tui.draw.rank_table import ranks, recorded
 from tui.screens.pane import Pane
@@ -26,11 +26,11 @@ class ClusterPane(Pane):
         a = self.ascii
         yield Panel("devices", self._devices, "devices")
         with Horizontal(id="by-device"):
-            yield Panel("kinds of device", lambda w, h: by_device.kinds(self.state, w, h, a), "kinds")
-            yield Panel("pipeline stages", lambda w, h: by_device.stages(self.state, w, h, a), "stages")
+            yield Panel("kinds of device", lambda w, h: device_groups.kinds(self.state, w, h, a), "kinds")
+            yield Panel("pipeline stages", lambda w, h: device_groups.stages(self.state, w, h, a), "stages")
         with Horizontal(id="by-rank"):
             yield Panel("ranks", lambda w, h: ranks(self.state, w, h, a), "ranks")
-            yield Panel("hosts", lambda w, h: by_device.hosts(self.state, w, h, a), "hosts")
+            yield Panel("hosts", lambda w, h: device_groups.hosts(self.state, w, h, a), "hosts")
         with Horizontal(id="cluster-bottom"):
             yield Panel("slots", lambda w, h: slots(self.state, self._around, w, a), "slots")
             yield Panel("queue", lambda w, h: queue(self.state, self._around, self.session.orders, h, a), "queue")

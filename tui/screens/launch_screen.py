@@ -5,8 +5,8 @@ from textual.app import ComposeResult
 
 from tui.draw import panels
 from tui.screens.pane import Pane
-from tui.session.launching import command
 from tui.session.state import State
+from tui.session.winning_launch import command
 from tui.widgets.panel import Panel
 
 

@@ -4,7 +4,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from tui.draw import comparing, why
+from tui.draw import beliefs, comparing
 from tui.modals import Full
 from tui.screens.pane import Pane
 from tui.session.fronts import front
@@ -22,13 +22,13 @@ class WhyPane(Pane):
 
     def compose(self) -> ComposeResult:
         a = self.ascii
-        yield Panel("what is believed of each value", lambda w, h: why.belief(self.state, w, h, a), "belief")
+        yield Panel("what is believed of each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
         with Horizontal(id="why-bottom"):
             with Vertical(id="why-side"):
-                yield Panel("is anything better left", lambda w, h: why.left(self.state, w, h, a), "left")
-                yield Panel("what proposers promised", lambda w, h: why.promises(self.state, w, h, a), "promises")
+                yield Panel("is anything better left", lambda w, h: beliefs.left(self.state, w, h, a), "left")
+                yield Panel("what proposers promised", lambda w, h: beliefs.promises(self.state, w, h, a), "promises")
             with Vertical(id="why-rest"):
-                yield Panel("rungs of the ladder", lambda w, h: why.ladder(self.state, w, h, a), "ladder")
+                yield Panel("rungs of the ladder", lambda w, h: beliefs.ladder(self.state, w, h, a), "ladder")
                 yield Panel("front of the objectives", self._front, "why-front")
 
     def repaint(self) -> None:
@@ -42,5 +42,5 @@ class WhyPane(Pane):
     def unfold(self) -> None:
         """All knobs."""
         width = max(40, self.app.size.width - 8)
-        text = why.belief(self.state, width, _ALL, self.ascii)
+        text = beliefs.belief(self.state, width, _ALL, self.ascii)
         self.app.push_screen(Full("what is believed of each value", text))

@@ -33,7 +33,7 @@ from kb.journal import (
     WarmStartWorth,
 )
 from kb.records import Configuration, Job, Measurement
-from tui.session.reasons import Reasons
+from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")

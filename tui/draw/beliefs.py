@@ -9,7 +9,7 @@ from autoscout.tuning.evidence import half_width
 from kb.within_events import ValueBelief
 from tui.draw.look import fidelity_mark
 from tui.draw.plot import bar, sparkline
-from tui.session.reasons import Promise
+from tui.session.rationale import Promise
 from tui.session.state import State
 
 _LIKELY = 0.5  # chance to run below which a value is said to fail

@@ -26,7 +26,7 @@ from kb.records import AutoscoutError
 from tui.actions import WIZARD_BINDINGS
 from tui.draw.findings import findings
 from tui.screens.asking import Verbs
-from tui.widgets.choice import Choice
+from tui.widgets.one_of import Choice
 from tui.widgets.panel import Line
 
 _PAUSE_S = 0.5  # without a key, before a draft is checked
