@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Footer, OptionList
@@ -42,11 +43,18 @@ class Looked(Message):
         self.sessions, self.jobs = sessions, jobs
 
 
+class Openable(OptionList):
+    """Lines of which each can be opened, which the footer says."""
+
+    BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
+
+
 class HomeApp(App[Path]):
     """Ends with the journal that is to be opened."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
     TITLE = "AutoScout"
+    AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [*actions.HOME_BINDINGS]
@@ -65,8 +73,8 @@ class HomeApp(App[Path]):
     def compose(self) -> ComposeResult:
         yield Line(id="headline")
         with Vertical(id="home"):
-            yield OptionList(id="sessions")
-            yield OptionList(id="jobs")
+            yield Openable(id="sessions")
+            yield Openable(id="jobs")
             with Horizontal(id="known"):
                 yield Panel("recent winners", lambda w, h: winners(self._winners, w, h), "winners")
                 yield Panel("machines known", lambda w, h: known(self._machines, w, h), "machines")
@@ -102,7 +110,7 @@ class HomeApp(App[Path]):
         empty = "none yet; n makes a job of your own, or open one of the jobs below"
         self._fill("sessions", lines, empty)
         self._fill("jobs", [job_line(j, width) for j in self.jobs], "none")
-        if not self.focused:
+        if len(self.screen_stack) == 1 and not self.focused:
             self.query_one("#sessions" if self.sessions else "#jobs").focus()
         over = {s.session for s in self.sessions if not s.alive}
         if self._machines == "reading …" or over != self._over:

@@ -17,6 +17,7 @@ from autoscout.tuning.predict import Memory
 from kb import store
 from kb.records import AutoscoutError, Job, Measurement
 
+_LEAST = 2  # iterations that an experiment measures at least
 _SPREAD = 0.03  # between two runs of one configuration, where nothing was measured yet
 
 
@@ -91,9 +92,16 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
             return [Finding(subject="memory", ok=False, found=str(error))]
         return [_memory(job, None), Finding(subject="predicted", ok=True, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
-    between = f"{told.value:.4g} ({told.low:.4g} to {told.high:.4g})"
-    found = f"{told.metric} of the reference {between}; {error}"
-    return [_memory(job, told.memory), Finding(subject="predicted", ok=True, found=found.removesuffix("; "))]
+    between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
+    found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
+    hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
+    remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
+    finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
+    return [_memory(job, told.memory), finding]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _memory(job: Job, told: Memory | None) -> Finding:

@@ -13,16 +13,20 @@ from tui.text import number
 def session_line(seen: Seen, width: int, ascii_only: bool) -> Text:
     mark = glyph("running", ascii_only) if seen.alive else ("#" if ascii_only else "■")
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{mark} {seen.session:<38.38} ", style="bold" if seen.alive else "")
+    wide = max(16, min(40, width - 46))
+    name = seen.session if len(seen.session) <= wide else f"{seen.session[: wide - 5]}…{seen.session[-4:]}"
+    text.append(f"{mark} {name:<{wide}} ", style="bold" if seen.alive else "")
     text.append(f"{seen.experiments:>7} ")
-    best = f"{seen.best}   " if seen.best else ""
-    text.append(f"{best}{seen.state}", style="" if seen.alive else "dim")
+    if seen.best:
+        by = f"  {seen.gain} the default" if seen.gain else ""
+        text.append(f"{seen.best}{by}   " if width >= 110 else f"{seen.gain or seen.best}  ")
+    text.append(seen.state, style="" if seen.alive else "dim")
     return text
 
 
 def job_line(job: JobFile, width: int) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{job.given:<40} ", style="" if job.ours else "bold")
+    text.append(f"{job.given:<{min(40, width // 2)}} ", style="" if job.ours else "bold")
     return text.append(job.about, style="dim")
 
 

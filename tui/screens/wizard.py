@@ -105,7 +105,7 @@ class NewJob(Screen[Path]):
     def on_mount(self) -> None:
         if self.job_file:
             self.query_one("#start").focus()
-            self._check(self.job_file)
+            self._check(self._given)
         else:
             self.query_one("#source").focus()
             self._show_findings(Text(_known(), style="dim"))
@@ -240,7 +240,7 @@ class NewJob(Screen[Path]):
     @work(exclusive=True, group="start")
     async def _start(self) -> None:
         try:
-            file = self.job_file or str(self._written())
+            file = self._given or str(self._written())
         except OSError as error:
             self._say(f"the job file cannot be written: {error.strerror}")
             return
@@ -249,6 +249,11 @@ class NewJob(Screen[Path]):
             self._say(problem.strip())
         else:
             self.dismiss(Path(json.loads(out)["journal"]))
+
+    @property
+    def _given(self) -> str:
+        """The job file that there is, as a verb takes it from wherever it runs."""
+        return str(self.folder / self.job_file) if self.job_file.endswith(".toml") else self.job_file
 
     def _written(self) -> Path:
         """Where one is, else beside the knowledge base."""

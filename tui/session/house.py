@@ -10,7 +10,6 @@ from autoscout.job import shipped
 from kb import journal as journals
 from kb.records import AutoscoutError
 from kb.store import is_running, sessions_folder
-from tui.session.standing import REASONS
 from tui.session.state import State, fold
 from tui.text import metric
 
@@ -20,7 +19,8 @@ _FOLDERS = (".", "jobs", "fixtures/jobs")  # where job files are looked for
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One session. `state`: runs, or how it ended; `best`: what it found, "" nothing yet."""
+    """One session. `state`: runs, or how it ended; `best`: what it found, "" nothing yet; `gain`: over the
+    default, "" unknown."""
 
     session: str
     job: str
@@ -28,6 +28,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     experiments: str
     best: str
+    gain: str = ""
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +72,17 @@ def _seen(path: Path, alive: bool) -> Seen:
         return Seen(session=path.parent.name, job="?", alive=alive, state="starts" if alive else "empty",
                     experiments="", best="")  # fmt: skip
     best = metric(state.job, state.best_value) if state.best_value is not None else ""
-    if best and state.gain:
-        best += f"  {state.gain:.2f}× the default"
+    gain = f"{state.gain:.2f}×" if best and state.gain else ""
     if state.ended is not None:
         reason = state.search_end or state.ended.reason
-        how, count = REASONS.get(reason, reason), f"{state.ended.experiments}"
+        alone = reason in ("interrupted", "failed", "profiled")
+        how, count = reason if alone else f"ended: {reason}", f"{state.ended.experiments}"
     else:
-        how = ("paused" if state.paused else "runs") if alive else "broke off; enter says how to go on"
+        how = ("paused" if state.paused else "runs") if alive else "broke off"
         count = f"{state.searched}/{state.job.budget.profiles}" if alive else ""
-    return Seen(session=path.parent.name, job=state.job.name, alive=alive, state=how, experiments=count, best=best)
+    return Seen(
+        session=path.parent.name, job=state.job.name, alive=alive, state=how, experiments=count, best=best, gain=gain
+    )
 
 
 def _folded(path: Path, whole: bool) -> State:
