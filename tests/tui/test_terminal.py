@@ -204,7 +204,7 @@ def test_home_and_the_new_job_fit_each_size(tmp_path, size):
     try:
         terminal.type(f"export AUTOSCOUT_KB={tmp_path}/kb.duckdb XDG_STATE_HOME={tmp_path}/state", "Enter")
         terminal.run()
-        terminal.shows("sessions", "none yet; n makes a job of your own", "smallest-cpu", "n new job")
+        terminal.shows("sessions", "none yet; n makes a job of your own", "gpt3-175b-stack", "n new job")
         terminal.type("n")
         shown = terminal.shows("config.json or its folder", "engine", "devices", "budget", "start", "esc back")
         assert "…" not in "\n".join(line for line in shown.splitlines() if "config.json" in line)
@@ -239,6 +239,6 @@ def test_a_stranger_tunes_a_model_of_their_own_in_twelve_keys(terminal, tmp_path
     os.kill(pid, 15)
     terminal.shows("ended: interrupted")
     terminal.type("q")
-    terminal.shows(session, "interrupted", "n new job")  # home again
+    terminal.shows("my-llama-2", "interrupted", "n new job")  # home again
     terminal.type("q")
     terminal.shows("bash-")

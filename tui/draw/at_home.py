@@ -36,7 +36,9 @@ def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     for row in rows[:height]:
-        text.append(f"{row['host'] or 'not told':<20.20} {row['cluster'] or '':<18.18} {row['measurements']:>6} runs\n")
+        wide = max(8, min(20, (width - 11) // 2))
+        text.append(f"{row['host'] or 'not told':<{wide}.{wide}} {row['cluster'] or '':<{wide}.{wide}} ")
+        text.append(f"{row['measurements']:>4} runs\n")
     text.right_crop(1)
     return text
 

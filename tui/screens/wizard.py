@@ -74,6 +74,7 @@ class NewJob(Screen[Path]):
         self._checked = ""  # the text that `_found` is about
         self._found: list[dict[str, Any]] | None = None
         self._starting = False
+        self._submitted = ""  # the draft of the last enter in an answer
 
     def compose(self) -> ComposeResult:
         yield Line(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
@@ -213,10 +214,14 @@ class NewJob(Screen[Path]):
 
     @on(Input.Submitted)
     def _onwards(self) -> None:
-        if self.draft is not None:
-            self.query_one("#start").focus()
-        else:
+        """Once to "start"; again, maybe before the focus is there, starts."""
+        if self.draft is None:
             self._say("first a model or a command that is known")
+        elif self._submitted == self.draft.text:
+            self.action_start()
+        else:
+            self._submitted = self.draft.text
+            self.query_one("#start").focus()
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
