@@ -1,5 +1,5 @@
-"""The pictures of docs/tui.md: of recorded sessions of real experiments, and one of a session whose devices of two kinds
-are simulated, which is made here and says so.
+"""The pictures of docs/tui.md: of recorded sessions of real experiments, and one whose devices of two kinds are
+simulated, which is made here and says so.
 
 PYTHONPATH=. python tests/tools/screenshots.py [NAME…]
 """

@@ -26,7 +26,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
     if told is None:
         return Text(_why_not(state), style="dim")
     knobs = sorted(told.knobs.items(), key=lambda kv: -max(math.log(max(v.cost, 1e-9)) for v in kv[1]))
-    name = min(20, max(len(n) for n, _ in knobs))
+    name = min(26, max(len(n) for n, _ in knobs))
     value = min(12, max(len(_value(v.value)) for _, values in knobs for v in values))
     axis = max(6, width - name - value - 34)
     low = min(0.97, *(v.low for _, values in knobs for v in values))

@@ -82,9 +82,9 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
     if not said:
         return text.append("what its machine did meanwhile: not recorded", style="dim")
-    for name, (title, unit) in list(_CONDITIONS.items())[: height - 1]:
+    for name, (title, unit) in _CONDITIONS.items():
         values = [m.conditions[name] for m in said if name in m.conditions]
-        if values:
+        if values and text.plain.count("\n") < height:
             scale = 100 if unit == "%" else 1
             now = f"{values[-1] * scale:.0f}{unit}"
             text.append(f"  {title:<12}{now:>9}  ")

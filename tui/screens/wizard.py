@@ -199,8 +199,9 @@ class NewJob(Screen[Path]):
             self._starting = False
             self._show_findings(Text(problem.strip()))
             return
-        self._checked, self._found = text, json.loads(out)
-        self._show_findings(findings(self._found, self.ascii))
+        found: list[dict[str, Any]] = json.loads(out)
+        self._checked, self._found = text, found
+        self._show_findings(findings(found, self.ascii))
         if self._starting:
             self.action_start()
 

@@ -31,9 +31,9 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
             found[knob.name] = [
                 ValueBelief(
                     value=knob.values[code] if code >= 0 else None,
-                    cost=_times(model, mean[at]),
-                    low=_times(model, mean[at] - _SIGMAS * spread[at]),
-                    high=_times(model, mean[at] + _SIGMAS * spread[at]),
+                    cost=_times(model, float(mean[at])),
+                    low=_times(model, float(mean[at] - _SIGMAS * spread[at])),
+                    high=_times(model, float(mean[at] + _SIGMAS * spread[at])),
                     runs=float(runs[at]),
                     measured=int(np.count_nonzero(measured[:, column] == code)),
                 )
@@ -44,4 +44,4 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
 
 def _times(model: Model, bent: float) -> float:
     """Times the best measured cost."""
-    return math.exp(model.log_cost(float(bent)) - float(model.logs.min()))
+    return math.exp(model.log_cost(bent) - float(model.logs.min()))
