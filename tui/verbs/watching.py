@@ -99,11 +99,11 @@ def on_screen() -> bool:
 
 
 def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
+    from tui import ascii
     from tui.app import watch as open_screens
     from tui.session.follow import Follower
 
-    unicode = "utf" in (sys.stdout.encoding or "").lower()
-    open_screens(Follower(journal), kb, ascii_only or not unicode)
+    open_screens(Follower(journal), kb, ascii_only or ascii.needed())
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
