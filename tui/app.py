@@ -184,10 +184,11 @@ class SessionApp(App[None]):
         if session.alive and session.live.ended is None:
             session.live.now = max(session.live.last, time.time())
         stands = session.standing
-        text = panels.headline(session.state, stands, session.ascii_only)
-        if session.past is not None:
-            text.append(f"\n replay: event {session.cursor} of {len(session.events)}", style="reverse")
-            text.append("  [ ] step  { } 20  space play  f switch  end now", style="dim")
+        text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
+        if session.past is not None:  # in the same lines: nothing below them moves
+            at = Text(f" replay: event {session.cursor:,} of {len(session.events):,} ", style="reverse")
+            keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
+            text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
             text.append("\n 80×24 shows more" if not session.ascii_only else "\n 80x24 shows more", style="dim")
         self.base.query_one("#headline", Line).show(text)

@@ -4,10 +4,20 @@ import os
 import unicodedata
 from collections.abc import Mapping
 
-_TERMS = ("linux", "screen", "ansi", "cons25", "vt100", "vt102", "vt220")  # as they are: screen-256color is none of them
+_TERMS = (
+    "linux",
+    "screen",
+    "ansi",
+    "cons25",
+    "vt100",
+    "vt102",
+    "vt220",
+)  # as they are: screen-256color is none of them
 _INSTEAD = {
     "×": "x", "·": ".", "–": "-", "—": "-", "−": "-", "…": "~", "’": "'", "‘": "'", "“": '"', "”": '"', "≤": "<",
-    "≥": ">", "≠": "/", "±": "~", "²": "2", "³": "3", "°": "d", "µ": "u", "Δ": "D", "ε": "e", "σ": "s", "τ": "t", "λ": "l",
+    "≥": ">", "≠": "/", "±": "~", "²": "2",
+    "³": "3", "°": "d", "µ": "u", "Δ": "D", "ε": "e", "σ": "s",
+    "τ": "t", "λ": "l",
     "→": ">", "←": "<", "↑": "^", "↓": "v", "▸": ">", "▶": ">", "▼": "v", "▾": "v", "●": "*", "○": "o", "◌": "~", "◔": "1",
     "◑": "%", "◆": "#", "✓": "+", "✗": "x", "■": "#", "‖": "=", "↯": "^", "⭘": "o", "░": ".", "▒": ":", "ß": "s",
 }  # fmt: skip
@@ -29,8 +39,9 @@ def plain_cell(character: str) -> str:
         return found
     if "\u2500" <= character <= "\u257f":  # lines of boxes
         name = unicodedata.name(character)
-        across, along = any(w in name for w in ("HORIZONTAL", "LEFT", "RIGHT")), any(
-            w in name for w in ("VERTICAL", "UP", "DOWN")
+        across, along = (
+            any(w in name for w in ("HORIZONTAL", "LEFT", "RIGHT")),
+            any(w in name for w in ("VERTICAL", "UP", "DOWN")),
         )
         return "+" if across and along else "-" if across else "|"
     if "\u2580" <= character <= "\u259f":  # blocks

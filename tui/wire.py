@@ -1,8 +1,8 @@
 """What goes over the line to the terminal: the cells that changed, and no more than it takes.
 
-A frame is laid over what the terminal shows already, and only the difference is sent. Where a terminal answers questions,
-each frame ends with one, and the next frame waits for the answer: a bad line lowers the rate, and what is sent is always
-the newest state. Frames that nobody asked for are rationed to `IDLE_BYTES_S`.
+A frame is laid over what the terminal shows already, and only the difference is sent. Where a terminal answers
+questions, each frame ends with one, and the next frame waits for the answer: a bad line lowers the rate, and what is
+sent is always the newest state. Frames that nobody asked for are rationed to `IDLE_BYTES_S`.
 """
 
 import select
@@ -52,7 +52,7 @@ class Canvas:
 
     def forget(self) -> None:
         """The next frame is sent as a whole."""
-        width, height = self.size
+        height = self.size[1]
         self._shown = [([], []) for _ in range(height)]
         self._touched = set(range(height))
 
@@ -109,7 +109,9 @@ class Canvas:
                 cells[-1] += character
         return cells
 
-    def _row(self, pen: "_Pen", y: int, drawn: tuple[list[str], list[Look]], shown: tuple[list[str], list[Look]]) -> None:
+    def _row(
+        self, pen: "_Pen", y: int, drawn: tuple[list[str], list[Look]], shown: tuple[list[str], list[Look]]
+    ) -> None:
         (texts, looks), (old_texts, old_looks) = drawn, shown
         width = self.size[0]
         known = len(old_texts)

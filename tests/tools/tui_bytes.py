@@ -1,4 +1,4 @@
-"""How many bytes the screens send, in a pseudo-terminal of 120 by 40: with nobody pressing a key, for a key, for a screen.
+"""How many bytes the screens send, in a pseudo-terminal of 120 by 40: while nobody presses a key, a key, a screen.
 
 PYTHONPATH=. python tests/tools/tui_bytes.py
 """
@@ -66,7 +66,9 @@ class Live:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "rank0.log", "a") as log:
             for i in range(1, 6):
-                log.write(f" iteration {i:8}/       5 | elapsed time per iteration (ms): {100 + 7 * i}.{i} | loss: 9.8{i}\n")
+                log.write(
+                    f" iteration {i:8}/       5 | elapsed time per iteration (ms): {100 + 7 * i}.{i} | loss: 9.8{i}\n"
+                )
 
 
 def idle(screens: PtyScreens, seconds: float) -> float:
@@ -92,7 +94,12 @@ def recording() -> dict[str, int]:
             found[f"screen {screen}"] = key(screens, screen)
         screens.escape()
         found["back to screen 1"] = key(screens, "1")
-        for what, keys in (("one event back", "["), ("20 events back", "{"), ("to the switch", "f"), ("to the end", "G")):
+        for what, keys in (
+            ("one event back", "["),
+            ("20 events back", "{"),
+            ("to the switch", "f"),
+            ("to the end", "G"),
+        ):
             found[f"Tune: {what}"] = key(screens, keys)
         screens.press("5")
         screens.settle()

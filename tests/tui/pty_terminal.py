@@ -56,7 +56,7 @@ class PtyScreens:
     def settle(self, within_s: float = 20.0) -> bytes:
         """What arrives until nothing does for a while, and the process does nothing either."""
         arrived, deadline = b"", time.monotonic() + within_s
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.process.poll() is None:
             busy = self.cpu_s()
             more = self.read(0.4)
             arrived += more
@@ -89,19 +89,22 @@ class PtyScreens:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> int:
-        """Closes them as a person does; the exit code."""
-        if self.process.poll() is None:
-            self.escape()
-            self.escape()
-            self.press("q")
-        deadline = time.monotonic() + 20
-        while self.process.poll() is None and time.monotonic() < deadline:
-            self.read(0.1)
+        """Closes them as a person does, whatever is open; the exit code."""
+        for _ in range(4):
+            if self.process.poll() is None:
+                self.escape()
+                self.press("q")
+                self._ends(5.0)
         if self.process.poll() is None:
             self.process.kill()
         code = self.process.wait()
         os.close(self.ours)
         return code
+
+    def _ends(self, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.read(0.1)
 
     @staticmethod
     def _resize(terminal: int, columns: int, rows: int) -> None:
