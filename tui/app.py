@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
 from kb.journal import FidelitySwitched, Steered
-from kb.orders import give, parsed
+from kb.orders import parsed
 from kb.records import AutoscoutError
 from tui import actions
 from tui.draw import panels
@@ -35,6 +35,7 @@ from tui.screens.launch_screen import LaunchPane, command
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
 from tui.session.follow import Follower
+from tui.session.remote import Remote
 from tui.session.watched import Watched
 from tui.widgets.panel import Line
 from tui.wire import Canvas, Pace, framed
@@ -58,7 +59,7 @@ class SessionApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [*actions.BINDINGS]
 
-    def __init__(self, follower: Follower, kb: Path, ascii_only: bool = False) -> None:
+    def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__()
         self.session = Watched(follower, kb, ascii_only)
         self._dirty = True
@@ -341,7 +342,8 @@ class SessionApp(App[None]):
             self.notify("this session does not run", severity="warning")
             return
         try:
-            give(self.session.follower.folder, parsed(what, words or [], f"screens, pid {os.getpid()}"))
+            order = parsed(what, words or [], f"screens, pid {os.getpid()}")
+            self.session.follower.give(order)
             self.notify(f"{what}: takes effect before the next experiment", markup=False)
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
@@ -376,7 +378,7 @@ class SessionApp(App[None]):
         self.repaint()
 
 
-def watch(follower: Follower, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
+def watch(follower: Follower | Remote, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
     """Runs the screens until they are closed."""
     if colour == "none":
         os.environ["NO_COLOR"] = "1"

@@ -52,7 +52,7 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
     """`text` in so many lines: wrapped, and where it is longer, up to the end of a clause that fits, else of a word."""
     text = re.sub(r"(\d) %", "\\1\u00a0%", text)  # a number is not parted from its sign
     lines = textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False)
-    while len(lines) > height > 0 and (shorter := re.sub(r"(; |: |, |\. )[^;:,]*?$", "", text)) != text:
+    while len(lines) > height > 0 and (shorter := re.sub(r"(; |, |\. )[^;,]*?$", "", text)) != text:
         text = shorter
         lines = textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False)
     return [fit(line, width) for line in lines[: max(0, height - 1)]] + [

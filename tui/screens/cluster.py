@@ -32,6 +32,6 @@ class ClusterPane(Pane):
     def _devices(self, width: int, height: int) -> Text:
         """Of the machine that measures: what this one does says nothing of a recording, nor of another machine."""
         here = self.state.host in ("", hosts.host())
-        if self.session.alive and self.session.past is None and here:
+        if self.session.alive and self.session.past is None and here and not self.session.elsewhere:
             return devices(self.session.readings, width, height, self.ascii)
         return recorded(self.state, width, height, self.ascii)

@@ -40,9 +40,9 @@ class Rate(msgspec.Struct, frozen=True):
 def rates(efforts: dict[str, Effort]) -> dict[str, Rate]:
     """Of arms that spent anything, on one scale.
 
-    A ratio of sums with the interval of the ratio estimator (Cochran, Sampling Techniques, 6.3). An arm without a win
-    may still win as often as 1 − 0.1^(1/n) of its experiments, by as much as a win brought on average. One with a single
-    experiment has no interval: from 0 to what it would be if every experiment brought as much as the largest mean win.
+    A ratio of sums with the interval of the ratio estimator (Cochran, Sampling Techniques, 6.3). An arm without a
+    win, or with a single experiment, may win in 1 − 0.1^(1/n) of its experiments, by as much as a win of any arm does
+    on average.
     """
     wins = sum(e.wins for e in efforts.values())
     usual = sum(e.gain for e in efforts.values()) / wins if wins else 0.0
