@@ -17,7 +17,9 @@ from kb.records import Measurement
 class Bench:
     """An evaluator over the analytic landscape, with what it wrote and how often it profiled."""
 
-    def __init__(self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured, tape=(), **more):
+    def __init__(
+        self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured, tape=(), **more
+    ):
         self.space = space_of("tiny-gpt-cpu")
         self.events = []
         self.profiled = []

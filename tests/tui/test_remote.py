@@ -1,8 +1,10 @@
-"""A session on another host: events over ssh, screens here. `ssh` is a program of this test that runs what it is told on
-this machine: the processes, the pipes between them and what becomes of these are real. With root and sshd, ssh is too."""
+"""A session on another host: events over ssh, screens here. `ssh` is a program of this test that runs what it is told
+on this machine: processes, pipes and what becomes of these are real. With root and sshd, ssh is too."""
 
 import os
+import pwd
 import signal
+import socket
 import subprocess
 import sys
 import time
