@@ -7,6 +7,7 @@ sent is always the newest state. Frames that nobody asked for are rationed to `I
 
 import select
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
@@ -105,7 +106,7 @@ class Canvas:
                 cells.append(shown)
                 if wide == 2:
                     cells.append("?" if self._ascii else "")
-            elif cells and not self._ascii:
+            elif cells and not self._ascii and unicodedata.category(character) != "Cf":  # these turn text around
                 cells[-1] += character
         return cells
 
