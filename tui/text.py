@@ -43,7 +43,9 @@ def fit(text: str, width: int) -> str:
     """`text`, or its beginning up to a word's or a name's end, and "…": what is cut off is never half a word."""
     if len(text) <= width:
         return text
-    kept = text[: max(0, width - 1)]
+    if width < 1:
+        return ""
+    kept = text[: width - 1]
     ends = [i for i, c in enumerate(text[: len(kept) + 1]) if c in " _,;:" and i]
     return f"{kept[: ends[-1]].rstrip(' ,;:') if ends else kept}…"
 

@@ -203,8 +203,8 @@ class Evaluator:
         return self._ensemble.predictors(space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
-        """After the switch predictions decide nothing any more; how far off they would have been is still said. Journals
-        from before that was so are resumed as they are."""
+        """After the switch predictions decide nothing any more; how far off they would have been is still said.
+        Journals from before that was so are resumed as they are."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:

@@ -71,6 +71,11 @@ class PtyScreens:
             assert time.monotonic() < deadline, f"{text!r} did not appear in {bytes(self.sent[-2000:])!r}"
             self.read(0.1)
 
+    def redrawn(self) -> bytes:
+        """The whole screen: of what changes only the changed cells are sent."""
+        self.press("\x0c")
+        return self.settle()
+
     def press(self, keys: str) -> None:
         os.write(self.ours, keys.encode())
 

@@ -22,7 +22,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     name_size, size = (10, 6) if roomy else (7, 4)
     room = width - name_size - 2 * size - 3
     axis = min(40, room - 22) if room >= 30 else 0
-    told = room - axis - (1 if axis else 0)
+    told = max(0, room - axis - (1 if axis else 0))
     head = "exper.", "wins", "gain per 1,000 device s" if told >= 23 else "% per 1k device s"
     if not roomy:
         head = "n", "won", head[2]
