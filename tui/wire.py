@@ -27,6 +27,8 @@ _NEAR = 4  # equal cells that are sent again rather than jumped over
 
 Look = tuple[str, str, str]  # codes of the foreground, the background and the attributes
 _NO_LOOK: Look = ("39", "49", "")
+Row = tuple[list[str], list[Look]]
+_Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 
 
@@ -41,8 +43,8 @@ class Canvas:
         self._looks: dict[Style | None, Look] = {None: _NO_LOOK}
         self._widths: dict[str, int] = {}
         self.size = (0, 0)
-        self._drawn: list[tuple[list[str], list[Look]]] = []
-        self._shown: list[tuple[list[str], list[Look]]] = []
+        self._drawn: list[Row] = []
+        self._shown: list[Row] = []
         self._touched: set[int] = set()
 
     def resize(self, width: int, height: int) -> None:
@@ -65,17 +67,15 @@ class Canvas:
 
     def difference(self) -> str:
         """What brings the terminal from what it shows to what is drawn; "" where that is the same."""
-        out: list[str] = []
-        pen = _Pen(out)
+        runs: list[_Run] = []
         for y in sorted(self._touched):
             drawn, shown = self._drawn[y], self._shown[y]
             if drawn != shown:
-                self._row(pen, y, drawn, shown)
+                runs += _runs(y, drawn, shown)
                 self._shown[y] = (drawn[0].copy(), drawn[1].copy())
         self._touched.clear()
-        if pen.look != _NO_LOOK:
-            out.append("\x1b[0m")
-        return "".join(out)
+        order = {look: i for i, look in enumerate(dict.fromkeys(run[0] for run in runs))}
+        return min(_written(runs), _written(sorted(runs, key=lambda run: order[run[0]])), key=len)
 
     def _put(self, y: int, x: int, strip: Strip) -> None:
         texts, looks = self._drawn[y]
@@ -110,27 +110,53 @@ class Canvas:
                 cells[-1] += character
         return cells
 
-    def _row(
-        self, pen: "_Pen", y: int, drawn: tuple[list[str], list[Look]], shown: tuple[list[str], list[Look]]
-    ) -> None:
-        (texts, looks), (old_texts, old_looks) = drawn, shown
-        width = self.size[0]
-        known = len(old_texts)
-        x = 0
-        while x < width:
-            if x < known and texts[x] == old_texts[x] and looks[x] == old_looks[x]:
-                x += 1
-                continue
-            while x and texts[x] == "":  # the right half of a wide character
-                x -= 1
-            if pen.y == y and 0 <= pen.x < x <= pen.x + _NEAR and all(look == pen.look for look in looks[pen.x : x]):
-                x = pen.x
-            pen.to(x, y)
-            pen.write(texts[x], looks[x])
+
+def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
+    """What changed in a row, in runs of one look; a few equal cells within one are cheaper than jumping over them."""
+    (texts, looks), (old_texts, old_looks) = drawn, shown
+    known, width = len(old_texts), len(texts)
+
+    def same(x: int) -> bool:
+        return x < known and texts[x] == old_texts[x] and looks[x] == old_looks[x]
+
+    x = 0
+    while x < width:
+        if same(x):
             x += 1
-            while x < width and texts[x] == "":
-                x += 1
-            pen.x = x if pen.sure else -1
+            continue
+        start = x
+        while start and texts[start] == "":  # the right half of a wide character
+            start -= 1
+        end = probe = x + 1
+        while probe < width and looks[probe] == looks[x] and probe - end <= _NEAR:
+            probe += 1
+            if not same(probe - 1):
+                end = probe
+        while end < width and texts[end] == "":
+            end += 1
+        yield looks[x], y, start, texts[start:end]
+        x = end
+
+
+def _written(runs: Iterable[_Run]) -> str:
+    """Runs in this order. After a character that some terminals take to be of another width, the place is said anew."""
+    out: list[str] = []
+    pen = _Pen(out)
+    for look, y, x, cells in runs:
+        pen.to(x, y)
+        for at, cell in enumerate(cells, start=x):
+            if cell:
+                pen.to(at, y)
+                pen.write(cell, look)
+                pen.x = at + 1 if _sure(cell) else -1
+    if pen.look != _NO_LOOK:
+        out.append("\x1b[0m")
+    return "".join(out)
+
+
+def _sure(cell: str) -> bool:
+    """Whether every terminal takes this to be one column wide, as we do."""
+    return cell.isascii() or (len(cell) == 1 and (cell < "\u0300" or "\u2000" <= cell < "\u2e00"))
 
 
 class _Pen:
@@ -140,7 +166,6 @@ class _Pen:
         self.out = out
         self.x, self.y = -1, -1  # -1: nobody knows
         self.look = _NO_LOOK
-        self.sure = True  # every terminal takes the last character to be as wide as we do
 
     def to(self, x: int, y: int) -> None:
         if (x, y) == (self.x, self.y):
@@ -156,7 +181,6 @@ class _Pen:
             self.out.append(_change(self.look, look))
             self.look = look
         self.out.append(text)
-        self.sure = text.isascii() or (len(text) == 1 and (text < "\u0300" or "\u2000" <= text < "\u2e00"))
 
 
 class Pace:
