@@ -57,6 +57,8 @@ def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
 def _shown(rate: Rate | None) -> str:
     if rate is None:
         return "nothing spent"
+    if not rate.high:
+        return "no win of any arm"
     each = [v * _PER * 100 for v in (rate.value, rate.low, rate.high)]
     value, low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in each)
     return f"{value}% [{low}, {high}]"

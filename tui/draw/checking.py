@@ -55,7 +55,7 @@ def members(state: State, width: int, ascii_only: bool) -> Text:
         return Text("no check yet", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     column = max(14, min(26, width - 38))
-    wide = width - column - 26 >= 4
+    wide = width - column - 28 >= 4
     head = f"{'weight':<11}over time" if wide else "weight"
     text.append(f"{'simulator':<{column}}{'MAPE':>6} {'checks':>6}  {head}\n", style="dim")
     for name in names:
@@ -64,7 +64,7 @@ def members(state: State, width: int, ascii_only: bool) -> Text:
         text.append(f"{fit(name, column):<{column}}{mape:>6} {len(found):>6}  ")
         if history:
             text.append(f"{bar(history[-1], 6, ascii_only)} {history[-1]:.2f} " if wide else f"{history[-1]:.2f}")
-            text.append(f"{sparkline(history, width - column - 26, ascii_only)}" if wide else "", style="dim")
+            text.append(f"{sparkline(history, width - column - 28, ascii_only)}" if wide else "", style="dim")
         text.append("\n")
     return text
 

@@ -27,7 +27,8 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     text.append(f" {state.job.name}", style="bold")
     text.append(f"  {clock(max(0.0, state.now - state.began))}  ")
     text.append(f"{mark} {standing.words}", style=_KINDS.get(standing.kind, ""))
-    text.append(f"  {state.session}\n", style="dim")
+    fits = len(text.plain) + len(state.session) + 2 <= width
+    text.append(f"  {state.session}\n" if fits else "\n", style="dim")
     if state.best_value is None:
         return text.append(" best –  nothing measured yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
@@ -201,7 +202,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
         text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {_verdict(fine, count)}\n")
         height -= 1
         if state.unscored > _UNSCORED:
-            text.append(f"as of then: {state.unscored} since not scored\n", style="bold")
+            text.append(f"{state.unscored} since then not scored\n", style="bold")
             height -= 1
         elif height > 3:
             spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)
