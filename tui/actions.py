@@ -58,6 +58,7 @@ ACTIONS = (
     Action("home,g", "rewind", "to the beginning", "g"),
     Action("end,G", "live", "to now", "G"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
+    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
     Action(
         "p",
         "pause",

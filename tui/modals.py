@@ -58,7 +58,9 @@ class Prompt(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Input(self.value, placeholder=self.example, id="order")
+            box = Input(self.value, placeholder=self.example, id="order")
+            box.cursor_blink = False
+            yield box
             yield Static(self.below, markup=False)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:

@@ -52,7 +52,7 @@ class ClusterPane(Pane):
     def _live_here(self) -> bool:
         """What this machine does says nothing of a recording, nor of another machine."""
         here = self.state.host in ("", hosts.host())
-        return bool(self.session.alive) and self.session.past is None and here
+        return bool(self.session.alive) and self.session.past is None and here and not self.session.elsewhere
 
     @property
     def _around(self) -> Neighbours | None:
