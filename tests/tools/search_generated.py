@@ -414,10 +414,10 @@ class Cell:
     right: list[bool]
 
 
-def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budget: int) -> Cell:
+def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budget: int, whole: bool = True) -> Cell:
     shown = land.simulators
     land.simulators = {} if simulator == "none" else {simulator: shown[simulator]}
-    runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=NOISE))[0] for seed in seeds]
+    runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=NOISE, whole=whole))[0] for seed in seeds]
     land.simulators = shown
     return Cell(
         ones=[r.evaluations_to_target or budget + 1 for r in runs],
@@ -450,6 +450,7 @@ def main() -> None:
     parser.add_argument("--with", dest="simulators", default="none")
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--dummies", type=int, default=0)
+    parser.add_argument("--stop", action="store_true", help="a run ends when it has come within 1 %%")
     parser.add_argument("--facts", action="store_true", help="what the landscapes are like, and no runs")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -461,7 +462,7 @@ def main() -> None:
             facts(land)
             continue
         for strategy, simulator in itertools.product(given.strategies, given.simulators.split(",")):
-            one = cell(land, strategy, simulator, list(range(given.seeds)), given.budget)
+            one = cell(land, strategy, simulator, list(range(given.seeds)), given.budget, not given.stop)
             found.setdefault((family, strategy, simulator), []).append(one)
             print(f"{land.name:34} {strategy:12} {simulator:9}", shown(one, given.budget), flush=True)
     for (family, strategy, simulator), cells in found.items():

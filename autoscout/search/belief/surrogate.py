@@ -1,6 +1,6 @@
 """What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
 
-    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x fits)² · P(x runs)
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)^caution
 
 `gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
 explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.peaks import Memory
-from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, nothing
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 
-_BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop to matter
-_SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how many rows that is worth
+_WORTH = 2.0  # rows that a mean's `doubt` is worth when what it leaves over is scaled
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
 _CANDIDATES = 7_000
@@ -34,10 +34,12 @@ _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
-_DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
-# nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
+_DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
+_DOUBTED = 2.0  # times its deviations, where it promises nothing any more
+_FREE = 1.0  # failures before that counts
 _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
+_TRUST = 0.5
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -56,7 +58,7 @@ class Model:
         self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
-        self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
+        self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [nothing(pool), *means]]
         self.feasibility = Feasibility(encoding)
         self.memory = Memory(encoding)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
@@ -67,6 +69,8 @@ class Model:
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
+        self.allowed = hyper.failures
+        self._space_fails = 0.0  # share of the space that fails, as it is believed
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
@@ -104,8 +108,7 @@ class Model:
 
     def bent(self) -> np.ndarray:
         """(n,)"""
-        above = self.logs - self.logs.min()
-        return _BEND * (1 - np.exp(-above / _BEND))
+        return bent(self.logs - self.logs.min())
 
     # ---- belief -----------------------------------------------------------------------------------------------------
 
@@ -148,16 +151,34 @@ class Model:
         taken[[*self.costs, *self.failed, *pending]] = True
         return taken
 
+    def doubted(self) -> np.ndarray:
+        """(n,) what candidates would gain if the belief were surer of itself than it may be."""
+        gain = improvement(self.mean, _DOUBTED * self.deviation, self.least) * self._runs**self.caution
+        return np.where(self.gain < 0, -1.0, gain)
+
+    @property
+    def caution(self) -> int:
+        """Exponent of the chance to run. A failure gains nothing and tells little, and it is where nothing ever ran that
+        improvements are expected too readily; where more failed than the budget of failures allows, it is higher."""
+        tried = len(self.costs) + len(self.failed)
+        allowed = self.allowed if self.allowed is not None else self._space_fails / 2
+        return _CAREFUL if len(self.failed) > allowed * tried + _FREE else _DARING
+
+    @property
+    def trusting(self) -> bool:
+        """Whether a simulator is more likely right as it is than not."""
+        return sum(m.weight for m in self.members if m.mean.close) > _TRUST
+
     def _active(self) -> list[_Member]:
         return [m for m in self.members if m.belief is not None]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
-        bent, encoded = self.bent(), self._rows(rows)
+        above, encoded = self.bent(), self._rows(rows)
         for member in self.members:
-            y = bent - member.mean.expected(rows)
+            y = above - member.mean.expected(rows)
             member.centre = float(y.mean())
-            prior, worth = _SPREAD
-            member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
+            scatter = ((y - member.centre) ** 2).sum() + _WORTH * member.mean.doubt**2
+            member.unit = float(np.sqrt(scatter / (len(y) + _WORTH)))
             z = member.mean.z[rows] / member.unit
             vague = self._vague(rows) / member.unit**2
             member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
@@ -229,7 +250,7 @@ class Model:
 
     def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
         """(n,) gains of some rows."""
-        gain = np.empty(len(looked))
+        gain, runs = np.empty(len(looked)), 0.0
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
             for member in self.members:
@@ -238,6 +259,8 @@ class Model:
             self.memory.watch(self._memory_rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
+            runs += float(self._runs.sum())
+        self._space_fails = 1 - runs / len(looked)
         return gain
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
@@ -298,9 +321,10 @@ class Model:
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
-        self.gain *= fits**_DARING
-        self.gain *= runs
         self._runs = np.ones(len(self.candidates)) * fits * runs
+        if 2 * len(self.candidates) > len(self.pool):
+            self._space_fails = 1 - float(self._runs.mean())
+        self.gain *= self._runs**self.caution
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def _against_forecast(self) -> np.ndarray | float:
@@ -383,15 +407,14 @@ class Model:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
         if row in self._believed:
-            return self._unbent(float(self.believed_costs()[self._believed.index(row)])), 0.0
+            return self._log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = np.flatnonzero(self.candidates == row)
         if row in self.failed or not len(at):
             return None
-        return self._unbent(float(self.mean[at[0]])), float(self.deviation[at[0]])
+        return self._log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
-    def _unbent(self, bent: float) -> float:
-        """The log-cost; far above the best it is not known any more."""
-        return float(self.logs.min() - _BEND * np.log1p(-min(bent, 0.95 * _BEND) / _BEND))
+    def _log_cost(self, bent: float) -> float:
+        return float(self.logs.min() + unbent(np.array(bent)))
 
     @property
     def noise(self) -> float:
