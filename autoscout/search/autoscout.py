@@ -41,6 +41,7 @@ _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more
 _NOISELESS = 1e-4  # difference of the logs of two repeats
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _SOON = 8  # experiments after which a right simulator has led to the best, mostly
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
 _FIRST = 3  # favourites of simulators that are tried as they are
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
@@ -113,7 +114,7 @@ class AutoScout:
         self.bandit.age()
         self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
-        if informed and self._apart and self._step % 2 and (known >= _SOON or self._doubtful()):
+        if informed and self._apart and self._step % 2 and self._doubtful(known):
             self._apart -= 1
             return self._decide("opening", self._far(likely=self._apart % 2 == 0))
         if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
@@ -182,12 +183,20 @@ class AutoScout:
         """What the simulators predict to be best of what they do not predict to fail."""
         open_rows = self._open_rows()
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
+        failed = self.pool.codes[sorted(self.model.failed)]
+        if len(failed) and not self.model.costs:  # what is beside a failure fails too, most likely
+            apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
+            open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows))]
         return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
 
-    def _doubtful(self) -> bool:
-        """Whether simulators were wrong about their favourites, or have nothing left to promise."""
-        return not self.model.trusting or self.model.gain.max() < self.hyper.explore
+    def _doubtful(self, known: int) -> bool:
+        """Whether simulators were wrong about their favourites, have nothing left to promise, or led nowhere for long;
+        and were not right of what is far from these either."""
+        trust = self.model.trust
+        if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
+            return False
+        return trust < _TRUST or known >= _SOON or self.model.gain.max() < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
         """Of some random rows the one farthest from all that was tried: where nothing is known beforehand, and where

@@ -26,9 +26,12 @@ from autoscout.search.pool import Pool
 _WORTH = 2.0  # rows that a mean's `doubt` is worth when what it leaves over is scaled
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
-_CANDIDATES = 7_000
+_CANDIDATES = 5_000
 _RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
+_WORK, _LEAST = 600_000, 2_000  # covariances, about, that looking for candidates may cost; rows that are, at least
+_FITTED, _STEPS = 100, 30  # rows that hyper-parameters are fitted on, about, and steps of that, at most
+_HELD = 300  # measured rows that the beliefs hold, at most, after a fit
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
@@ -39,7 +42,6 @@ _DOUBTED = 2.0  # times its deviations, where it promises nothing any more
 _FREE = 1.0  # failures before that counts
 _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
-_TRUST = 0.5
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -65,7 +67,8 @@ class Model:
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.failed: set[int] = set()
-        self.rows = np.zeros(0, dtype=int)  # those of `costs`
+        self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, until they are very many
+        self._holding: set[int] = set()  # what was ever among them
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
@@ -95,16 +98,33 @@ class Model:
         else:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
-                self._fitted_on = 0  # the rows have another order now
+                self._fitted_on = 0  # another cost, in place of what the beliefs hold
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
-        self.rows = np.array(list(self.costs), dtype=int)
-        self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
+        if cost is not None and row not in self._holding:
+            self._holding.add(row)
+            self.rows = np.append(self.rows, row)
+        self._average()
 
     def see(self, costs: dict[int, list[float]]) -> None:
         """Other log-costs of the rows that ran, in the same order."""
         self.costs = costs
-        self.logs = np.array([sum(values) / len(values) for values in costs.values()])
+        self._average()
+
+    def _average(self) -> None:
+        self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
+
+    def _hold(self) -> None:
+        """Of very many measured rows the beliefs hold the best, the latest, and some of the others at random: a step's
+        work is bounded, and what is far above the best tells little of it."""
+        if len(self.rows) <= _HELD:
+            return
+        part = _HELD // 3
+        best, latest = np.argsort(self.logs, kind="stable")[:part], np.arange(len(self.rows))[-part:]
+        others = self.rng.permutation(np.setdiff1d(np.arange(len(self.rows)), np.concatenate([best, latest])))
+        held = np.unique(np.concatenate([best, latest, others[:part]]))
+        self.rows = self.rows[held]
+        self._average()
 
     def bent(self) -> np.ndarray:
         """(n,)"""
@@ -121,6 +141,8 @@ class Model:
             self.feasibility.fit()
         fits = True  # one kind of work a step
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
+            self._hold()
+            rows = self.rows
             self._refit(rows, pending)
             self._due = _RENEWED
         elif self.memory.stale(_GROWTH):
@@ -165,15 +187,17 @@ class Model:
         return _CAREFUL if len(self.failed) > allowed * tried + _FREE else _DARING
 
     @property
-    def trusting(self) -> bool:
-        """Whether a simulator is more likely right as it is than not."""
-        return sum(m.weight for m in self.members if m.mean.close) > _TRUST
+    def trust(self) -> float:
+        """The probability that a simulator is right as it is."""
+        return sum(m.weight for m in self.members if m.mean.close)
 
     def _active(self) -> list[_Member]:
         return [m for m in self.members if m.belief is not None]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
         above, encoded = self.bent(), self._rows(rows)
+        order = np.argsort(self.logs, kind="stable")
+        fitted_on = np.sort(np.concatenate([order[: _FITTED // 2], order[_FITTED // 2 :][:: len(rows) // _FITTED + 1]]))
         for member in self.members:
             y = above - member.mean.expected(rows)
             member.centre = float(y.mean())
@@ -181,15 +205,19 @@ class Model:
             member.unit = float(np.sqrt(scatter / (len(y) + _WORTH)))
             z = member.mean.z[rows] / member.unit
             vague = self._vague(rows) / member.unit**2
-            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
+            at = fitted_on  # the work grows with the cube of the rows
+            scaled = (y - member.centre) / member.unit
+            rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
+            member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
         if self.pool.complete or not self._fitted_on:  # else in a step of its own
             self.memory.fit()
-        self._weigh(len(rows))
+        self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
-            self.candidates = np.arange(len(self.pool))
             if len(self.pool) > _CANDIDATES:
                 self._choose_candidates(rows, pending)
+            else:
+                self.candidates = np.arange(len(self.pool))
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
@@ -209,12 +237,16 @@ class Model:
     def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
         """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
         n = len(self.pool)
-        looked = np.arange(n) if n <= _SCORED else self.rng.choice(n, _SCORED, replace=False)
+        at_once = _WORK // (len(rows) * max(sum(m.weight > 0 for m in self.members), 1))
+        most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
+        looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
+        if len(self.gain) == len(self.candidates) < n:  # what promised most until now is looked at again
+            looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
-        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
+        promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
         best = rows[np.argsort(self.logs, kind="stable")[:2]]
         around = [self.pool.near(int(row)) for row in best]
-        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
+        at_random = self.rng.choice(n, few * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
     def _cold(self) -> bool:
@@ -368,7 +400,7 @@ class Model:
         (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
         share, worth = _OWN
         scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
-        count = np.array([len(values) for values in self.costs.values()])
+        count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
