@@ -135,7 +135,9 @@ class _Record:
     def reached(self) -> bool:
         """Whether one within the target was measured."""
         values = self.landscape.truth[self.order[-1:]]
-        self._reached |= bool((abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any())
+        self._reached |= bool(
+            (abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any()
+        )
         return self._reached
 
     def measure(self, batch: list[Configuration], again: frozenset[str] = frozenset()) -> list[Measurement]:

@@ -144,7 +144,12 @@ class AutoScout:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
         measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
         found = [by_model(self.model)]
-        if found[0] is not None and found[0].gain < self.hyper.explore and self.hyper.doubts and self._step % self.hyper.doubts == 0:
+        if (
+            found[0] is not None
+            and found[0].gain < self.hyper.explore
+            and self.hyper.doubts
+            and self._step % self.hyper.doubts == 0
+        ):
             found = [by_doubt(self.model)]
             return [replace(p, base=best) for p in found if p is not None]
         if self.hyper.sparse and len(self.pool.sparse):

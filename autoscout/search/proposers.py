@@ -30,15 +30,6 @@ def by_model(model: Model) -> Proposal | None:
     return Proposal(int(model.candidates[at]), "MODEL", float(model.gain[at]), "largest expected improvement")
 
 
-def by_doubt(model: Model) -> Proposal | None:
-    """Where next to nothing is promised: the belief may be too sure of what it never looked at."""
-    gain = model.doubted()
-    at = int(np.argmax(gain))
-    if gain[at] < 0:
-        return None
-    return Proposal(int(model.candidates[at]), "MODEL", float(model.gain[at]), "little is promised: far from what is known")
-
-
 class SparseArm:
     """One ordering of the sparse knobs as a tree over the candidates."""
 

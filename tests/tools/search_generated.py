@@ -193,7 +193,9 @@ def _step(m: Model, k: Knobs, c: Physics) -> np.ndarray:
         local = m.experts / ep
         each = tokens * m.topk / m.experts * (1 + c.skew * np.log2(ep + 1))
         mlp = local * (gemm(each, 3 * m.ffn / tp, m.hidden) + c.launch)
-        mlp = mlp + np.where(ep > 1, 4 * tokens * m.topk * m.hidden * (ep - 1) / ep / c.link / 4 + 2 * c.latency * ep, 0)
+        mlp = mlp + np.where(
+            ep > 1, 4 * tokens * m.topk * m.hidden * (ep - 1) / ep / c.link / 4 + 2 * c.latency * ep, 0
+        )
     else:
         mlp = gemm(tokens, 2 * m.ffn / tp, m.hidden) + gemm(tokens, m.hidden, m.ffn / tp)
     plain = 16 * tokens * m.hidden * 2 / np.where(k["sp"] == 1, tp, 1) / c.stream
@@ -323,7 +325,9 @@ def _latency(
     decode = decode * np.where(k["block"] == 8, 1.03, 1.0) * np.where(k["kv"] == 1, 1.02, 1.0)
     chunk = np.where(k["chunked"] == 1, np.minimum(k["tokens"], prompt), prompt)
     pieces = np.ceil(prompt / chunk) if c.quantised else prompt / chunk
-    fill = 2 * params * prompt * np.where(k["prefix"] == 1, 0.8, 1.0) / (c.rate * tp**0.9 * pp) + pieces * (host + reduce)
+    fill = 2 * params * prompt * np.where(k["prefix"] == 1, 0.8, 1.0) / (c.rate * tp**0.9 * pp) + pieces * (
+        host + reduce
+    )
     wait_tokens = np.where(k["chunked"] == 1, 0.0, fill * 0.4)
     slowed = decode * (1 + np.where(k["chunked"] == 1, k["tokens"] / 16384 * 0.5, 0.05)) * (1 + k["steps"] * 0.01)
     service = fill + answer * slowed + wait_tokens
@@ -487,7 +491,9 @@ def facts(land: Landscape) -> None:
         rho = float(np.corrcoef(ranks(said[both]), ranks(land.truth[both]))[0, 1])
         order = np.argsort(said, kind="stable")
         first = int(np.argmax(land.truth[order] <= 1.01 * land.optimum))
-        print(f"    {name:8} ρ {rho:.2f}, rank of the best {int((said < said[best]).sum()):6}, first within 1 %: {first}")
+        print(
+            f"    {name:8} ρ {rho:.2f}, rank of the best {int((said < said[best]).sum()):6}, first within 1 %: {first}"
+        )
 
 
 if __name__ == "__main__":

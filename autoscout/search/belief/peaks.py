@@ -22,7 +22,7 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
-_PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), rough=(0.03, 0.7), noise=(0.02, 1.0))  # a knob halves a peak
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
 _SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
 _HELD = 300  # rows that it holds, at most, after a fit
 _VAGUE = 1e4  # variance of a row that tells nothing
@@ -68,6 +68,11 @@ class Memory:
         self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or what stands for it; variance beside noise
         self._belief: Belief | None = None
         self._fitted_on = 0
+
+    @property
+    def told(self) -> bool:
+        """Whether a run reported its peak."""
+        return any(math.isfinite(y) for y in self._full)
 
     def stale(self, growth: float) -> bool:
         """Whether it was told so many times the rows of the last fit."""

@@ -28,11 +28,11 @@ _CONSTANT = 1.0  # variance of c: y is centred already
 class Prior:
     """Of θ: means and standard deviations of the logarithms."""
 
-    effects: tuple[float, float] = (0.4, 0.5)
-    residual: tuple[float, float] = (1.0, 0.7)
-    rough: tuple[float, float] = (0.4, 0.7)
-    noise: tuple[float, float] = (0.1, 1.0)
-    length: tuple[float, float] = (1.0, 1.0)  # times √(D / 4): distances grow with the number of axes
+    effects: tuple[float, float] = (0.15, 0.7)
+    residual: tuple[float, float] = (1.2, 0.6)
+    rough: tuple[float, float] = (0.2, 0.7)
+    noise: tuple[float, float] = (0.07, 0.8)
+    length: tuple[float, float] = (2.0, 1.2)  # times √(D / 4): distances grow with the number of axes
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
 
     z = split(log, smooth)
     centre = z[known].mean(axis=0)
+
     def said(codes: np.ndarray) -> Said:
         log, fails = asked(codes)
         return split(log, smooth_of(codes)) - centre, fails

@@ -14,9 +14,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
-from autoscout.search.belief.feasibility import Feasibility
-from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, nothing
 from autoscout.search.belief.renewal import Renewal
@@ -37,10 +36,6 @@ _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
-_DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
-_DOUBTED = 2.0  # times its deviations, where it promises nothing any more
-_FREE = 1.0  # failures before that counts
-_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
@@ -60,9 +55,10 @@ class Model:
         self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
-        self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [nothing(pool), *means]]
-        self.feasibility = Feasibility(encoding)
-        self.memory = Memory(encoding)
+        self.members = [
+            _Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [nothing(pool), *means]
+        ]
+        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
@@ -72,8 +68,6 @@ class Model:
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
-        self.allowed = hyper.failures
-        self._space_fails = 0.0  # share of the space that fails, as it is believed
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
@@ -84,15 +78,12 @@ class Model:
     def tell(
         self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
     ) -> None:
-        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures.
-        `doubt`: standard deviation of the log-cost beside the noise: it was measured in another period. A row that is
-        measured here is not doubted any more: what was said of it before is forgotten."""
+        """`full`, `for_memory`: as in chances.py. `doubt`: standard deviation of the log-cost beside the noise: it was
+        measured in another period. A row that is measured here is not doubted any more: what was said of it before is
+        forgotten."""
         self._grow()
         if row not in self.failed and row not in self.costs:
-            if not np.isnan(full):
-                self.memory.tell(self._memory_rows(np.array([row])), full)
-            if not for_memory:
-                self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
+            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory)
         if cost is None:
             self.failed.add(row)
         else:
@@ -137,17 +128,16 @@ class Model:
         come back as expected. Needs one row that ran."""
         self._grow()
         rows = self.rows
-        if self.feasibility.failed:
-            self.feasibility.fit()
+        self.chances.fit()
         fits = True  # one kind of work a step
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
             self._hold()
             rows = self.rows
             self._refit(rows, pending)
             self._due = _RENEWED
-        elif self.memory.stale(_GROWTH):
-            self.memory.fit()
-            self.memory.watch(self._memory_rows(self.candidates))
+        elif self.chances.memory.stale(_GROWTH):
+            self.chances.memory.fit()
+            self.chances.watch_memory(self.candidates, self._rows(self.candidates))
         else:
             fits = False
         for row in rows[len(self._believed) :]:
@@ -173,18 +163,8 @@ class Model:
         taken[[*self.costs, *self.failed, *pending]] = True
         return taken
 
-    def doubted(self) -> np.ndarray:
-        """(n,) what candidates would gain if the belief were surer of itself than it may be."""
-        gain = improvement(self.mean, _DOUBTED * self.deviation, self.least) * self._runs**self.caution
-        return np.where(self.gain < 0, -1.0, gain)
-
-    @property
-    def caution(self) -> int:
-        """Exponent of the chance to run. A failure gains nothing and tells little, and it is where nothing ever ran that
-        improvements are expected too readily; where more failed than the budget of failures allows, it is higher."""
-        tried = len(self.costs) + len(self.failed)
-        allowed = self.allowed if self.allowed is not None else self._space_fails / 2
-        return _CAREFUL if len(self.failed) > allowed * tried + _FREE else _DARING
+    def _caution(self) -> int:
+        return self.chances.caution(len(self.costs) + len(self.failed), len(self.failed))
 
     @property
     def trust(self) -> float:
@@ -210,7 +190,7 @@ class Model:
             rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
         if self.pool.complete or not self._fitted_on:  # else in a step of its own
-            self.memory.fit()
+            self.chances.memory.fit()
         self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
@@ -221,8 +201,7 @@ class Model:
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
-        self.feasibility.watch(self._chance_features(self.candidates))
-        self.memory.watch(self._memory_rows(self.candidates))
+        self.chances.watch(self.candidates, self._rows(self.candidates))
         self._fitted_on = len(rows)
 
     def _weigh(self, n: int) -> None:
@@ -265,8 +244,7 @@ class Model:
         for member in self._active():
             assert member.belief is not None
             member.belief.turn(kept, self._member_features(member, fresh))
-        self.feasibility.turn(kept, self._chance_features(fresh))
-        self.memory.turn(kept, self._memory_rows(fresh))
+        self.chances.turn(kept, fresh, self._rows(fresh))
         self.candidates = np.concatenate([self.candidates[kept], fresh])
 
     def _grow(self) -> None:
@@ -287,12 +265,11 @@ class Model:
             self.candidates = looked[at : at + _AT_ONCE]
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
-            self.feasibility.watch(self._chance_features(self.candidates))
-            self.memory.watch(self._memory_rows(self.candidates))
+            self.chances.watch(self.candidates, self._rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
             runs += float(self._runs.sum())
-        self._space_fails = 1 - runs / len(looked)
+        self.chances.fails = 1 - runs / len(looked)
         return gain
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
@@ -315,19 +292,6 @@ class Model:
 
     def _rows(self, rows: np.ndarray) -> Rows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
-
-    def _chance_features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.feasibility.features(self._rows(rows), self._hints(rows))
-
-    def _memory_rows(self, rows: np.ndarray) -> Rows:
-        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
-        encoded, hints = self._rows(rows), self._hints(rows)
-        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
-
-    def _hints(self, rows: np.ndarray) -> np.ndarray | None:
-        """(n, H)"""
-        hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
-        return np.stack(hints, axis=1) if hints else None
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
@@ -352,25 +316,11 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
-        self._runs = np.ones(len(self.candidates)) * fits * runs
+        self._runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
-            self._space_fails = 1 - float(self._runs.mean())
-        self.gain *= self._runs**self.caution
+            self.chances.fails = 1 - float(self._runs.mean())
+        self.gain *= self._runs ** self._caution()
         self.gain[self._taken(pending)[self.candidates]] = -1.0
-
-    def _against_forecast(self) -> np.ndarray | float:
-        """(n,) the chance that candidates run although a simulator predicts that they fail: one in ten, until
-        experience says otherwise."""
-        said = [m.mean.fails for m in self.members if m.mean.foresees and m.mean.fails is not None]
-        if not said:
-            return 1.0
-        forecast = np.max(said, axis=0)
-        ran = sum(forecast[row] > 0.5 for row in self.costs)
-        failed = sum(forecast[row] > 0.5 for row in self.failed)
-        believed, worth = _FORECAST
-        chance = (ran + believed * worth) / (ran + failed + worth)
-        return 1 - forecast[self.candidates] * (1 - chance)
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
         """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
