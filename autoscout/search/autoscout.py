@@ -30,7 +30,7 @@ from autoscout.search.belief.surrogate import Model
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
-from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_doubt, by_model
+from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
 from autoscout.search.threads import one_thread
 from autoscout.search.trade import Trade
@@ -144,14 +144,6 @@ class AutoScout:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
         measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
         found = [by_model(self.model)]
-        if (
-            found[0] is not None
-            and found[0].gain < self.hyper.explore
-            and self.hyper.doubts
-            and self._step % self.hyper.doubts == 0
-        ):
-            found = [by_doubt(self.model)]
-            return [replace(p, base=best) for p in found if p is not None]
         if self.hyper.sparse and len(self.pool.sparse):
             found.append(self._sparse(self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):

@@ -1,4 +1,5 @@
-"""The prior of the belief's hyper-parameters, learned from landscapes drawn by seed (even draws of search_generated.py).
+"""The prior of the belief's hyper-parameters, learned from landscapes drawn by seed (search_generated.py).
+Only even draws: the others are held out.
 
 Of each landscape the posterior is fitted on rows as a search has them: some far and wide, and more of the better ones.
 What comes out is averaged over landscapes: medians and spreads of the logarithms, for `Prior` in belief/posterior.py.

@@ -433,7 +433,7 @@ def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budge
 
 
 def joined(cells: list[Cell]) -> Cell:
-    return Cell(*(sum((getattr(c, name) for c in cells), []) for name in Cell.__dataclass_fields__))
+    return Cell(*([x for c in cells for x in getattr(c, name)] for name in Cell.__dataclass_fields__))
 
 
 def shown(c: Cell, budget: int) -> str:

@@ -1,4 +1,4 @@
-"""The chance that a configuration runs at all: memory where peaks are known, other failures, and what simulators foresee.
+"""The chance that a configuration runs: memory where peaks are known, other failures, what simulators foresee.
 
     P(x runs) = P(x fits its memory) · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 

@@ -113,8 +113,8 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
-    """What may be true of a simulator, beside that it tells nothing: that it is right up to what knobs correct, and that
-    it is right as it is, but for what no simulator knows. Evidence decides (surrogate.py)."""
+    """What may be true of a simulator, beside that it tells nothing: that it is right up to what knobs correct, and
+    that it is right as it is, but for what no simulator knows. Evidence decides (surrogate.py)."""
     if not mean.z.shape[1]:
         return [mean] if mean.fails is not None else []
     near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)
