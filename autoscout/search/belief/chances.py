@@ -2,9 +2,9 @@
 
     P(x runs) = P(x fits its memory) · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 
-What an experiment is expected to gain is multiplied by P(x runs)^caution. A failure gains nothing and tells little, and
-it is where nothing ever ran that improvements are expected too readily: so more than once, and once more failed than
-the budget of failures allows, many times.
+What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
+is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
+allows, by more, and what is not likely to run comes last.
 """
 
 from collections.abc import Collection
@@ -17,6 +17,7 @@ from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
 
 _DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
+_LIKELY, _LAST = 0.8, 1e-3  # beyond it: chance from which on an experiment may be made; weight of the others
 _REPORTED = 0.1  # share of the experiments that may fail where runs report their memory, at most
 _FREE = 1.0  # failures before that counts
 _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
@@ -62,10 +63,13 @@ class Chances:
         fits = self.memory.chance() * self._against_forecast(rows, ran, failed)
         return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
 
-    def caution(self, tried: int, failed: int) -> int:
-        """Exponent of the chance to run."""
+    def weight(self, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
+        """(m,) what the gain of rows is multiplied by, of which `runs` is the chance; after `tried` experiments, of
+        which so many failed."""
         usual = min(self.fails / 2, _REPORTED) if self.memory.told else self.fails / 2
-        return _CAREFUL if failed > (self._allowed or usual) * tried + _FREE else _DARING
+        if failed <= (self._allowed or usual) * tried + _FREE:
+            return runs**_DARING
+        return runs**_CAREFUL * np.where(runs < _LIKELY, _LAST, 1.0)
 
     def _against_forecast(self, rows: np.ndarray, ran: Collection[int], failed: Collection[int]) -> np.ndarray | float:
         """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says

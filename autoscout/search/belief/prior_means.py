@@ -27,7 +27,7 @@ _COORDINATES = 20  # whose pairs are regressors where the pool is a sample
 _PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
 _AT_ONCE = 20_000
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
-_NOISE_TO_PHYSICS = (0.05, 0.25)  # alikeness of the rough part: below, it is nothing but noise; above, nothing is
+_NOISE_TO_PHYSICS = (0.05, 0.15)  # alikeness of the rough part: below, it is nothing but noise; above, nothing is
 _LEAST = 0.001  # quantile of the predictions from which on costs are bent
 _FLAT = 1e-6  # standard deviation of the logarithms of predictions that tell nothing
 _AS_IT_IS, _NEARLY = 0.3, 0.05  # of the slopes' spread; what a simulator that is right leaves over
@@ -246,6 +246,8 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
     """Correlation, in 0 … 1, of the rough part between rows that are nearest to each other in the pool's order by one
     knob or few: near 1 for what follows from the knobs, near 0 for noise."""
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few far out must not decide
+    rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]
     left, right = order[:-1], order[1:]

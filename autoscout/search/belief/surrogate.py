@@ -1,6 +1,6 @@
 """What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
 
-    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)^caution
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
 `gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
 explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
@@ -163,9 +163,6 @@ class Model:
         taken[[*self.costs, *self.failed, *pending]] = True
         return taken
 
-    def _caution(self) -> int:
-        return self.chances.caution(len(self.costs) + len(self.failed), len(self.failed))
-
     @property
     def trust(self) -> float:
         """The probability that a simulator is right as it is."""
@@ -268,7 +265,7 @@ class Model:
             self.chances.watch(self.candidates, self._rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
-            runs += float(self._runs.sum())
+            runs += float(np.count_nonzero(self._runs > 0.5))
         self.chances.fails = 1 - runs / len(looked)
         return gain
 
@@ -318,8 +315,8 @@ class Model:
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self._runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
-            self.chances.fails = 1 - float(self._runs.mean())
-        self.gain *= self._runs ** self._caution()
+            self.chances.fails = float(np.mean(self._runs < 0.5))
+        self.gain *= self.chances.weight(self._runs, len(self.costs) + len(self.failed), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
