@@ -70,7 +70,7 @@ bundle: $(VENV)/base-installed
 	cd build/bundle && sha256sum -- *.whl > SHA256SUMS
 	tar -C build -cf build/autoscout-bundle.tar bundle
 
-# The pictures of docs/tui.md, from the recorded session.
+# The pictures of docs/tui.md, from recorded sessions, and one of simulated devices.
 screenshots: $(VENV)/dev
 	PYTHONPATH=. $(BIN)/python tests/tools/screenshots.py
 

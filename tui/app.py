@@ -26,11 +26,14 @@ from tui.screens.cluster import ClusterPane
 from tui.screens.compare import ComparePane
 from tui.screens.experiments import ExperimentsPane
 from tui.screens.knowledge import KnowledgePane
-from tui.screens.launch_screen import LaunchPane, command
+from tui.screens.launch_screen import LaunchPane
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
+from tui.screens.why import WhyPane
 from tui.session.follow import Follower
 from tui.session.watched import Watched
+from tui.session.winning_launch import command
+from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line
 
 _PANES: dict[str, type[Pane]] = {
@@ -42,6 +45,7 @@ _PANES: dict[str, type[Pane]] = {
     "compare": ComparePane,
     "knowledge": KnowledgePane,
     "launch": LaunchPane,
+    "why": WhyPane,
 }
 
 
@@ -72,7 +76,7 @@ class SessionApp(App[None]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-        self.theme = os.environ.get("AUTOSCOUT_THEME", "textual-dark")
+        add_themes(self)
         self.run_worker(partial(follow, self.session, self.post_message), thread=True)
         self.run_worker(partial(measure, self.session, self.post_message), thread=True)
         self.set_interval(TICK_S, self._tick)
@@ -176,7 +180,9 @@ class SessionApp(App[None]):
                 yield SystemCommand(each.says, below, partial(self.run_action, each.does))
 
     def action_explain(self) -> None:
-        self.push_screen(Help(self._current().help, self.shown))
+        screens = (f"1 … {len(actions.SCREENS)}", "screens")
+        keys = [screens, *((actions.keys_of(a), a.says) for a in actions.of_screen(self.shown))]
+        self.push_screen(Help(self._current().help, keys))
 
     def action_copy(self) -> None:
         line = command(self.session.state)
@@ -204,8 +210,13 @@ class SessionApp(App[None]):
 
     def action_cycle(self) -> None:
         pane = self._current()
-        if isinstance(pane, ComparePane):
+        if isinstance(pane, ComparePane | ClusterPane):
             pane.cycle()
+
+    def action_unfold(self) -> None:
+        pane = self._current()
+        if isinstance(pane, WhyPane):
+            pane.unfold()
 
     def action_turn(self, pages: int) -> None:
         pane = self._current()
@@ -218,7 +229,7 @@ class SessionApp(App[None]):
             (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
 
     def action_next_theme(self) -> None:
-        self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
+        next_theme(self)
 
     def action_leave(self) -> None:
         if not self.base.query_one(KnowledgePane).cancel():

@@ -33,6 +33,7 @@ from kb.journal import (
     WarmStartWorth,
 )
 from kb.records import Configuration, Job, Measurement
+from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
@@ -134,6 +135,7 @@ class State(msgspec.Struct, kw_only=True):
     predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
     warm: WarmStarted | None = None
     worth: WarmStartWorth | None = None
+    reasons: Reasons = msgspec.field(default_factory=Reasons)
 
     @property
     def best_value(self) -> float | None:
@@ -155,6 +157,7 @@ class State(msgspec.Struct, kw_only=True):
     def apply(self, event: AnyEvent) -> None:
         self.last = max(self.last, event.at)
         self.now = self.last
+        self.reasons.apply(event)
         match event:
             case SessionStarted():
                 self._start(event)

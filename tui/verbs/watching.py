@@ -106,6 +106,13 @@ def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
     open_screens(Follower(journal), kb, ascii_only or not unicode)
 
 
+def go_home() -> None:
+    from kb.store import default_path
+    from tui.home import home
+
+    home(default_path().absolute(), Path.cwd(), "utf" not in (sys.stdout.encoding or "").lower())
+
+
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
     """Starts the engine as a process of its own, which no closed terminal ends; returns its journal once it exists.
 

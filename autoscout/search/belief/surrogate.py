@@ -265,7 +265,7 @@ class Model:
             self.chances.watch(self.candidates, self._rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
-            runs += float(np.count_nonzero(self._runs > 0.5))
+            runs += float(np.count_nonzero(self.runs > 0.5))
         self.chances.fails = 1 - runs / len(looked)
         return gain
 
@@ -313,10 +313,10 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        self._runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
+        self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
-            self.chances.fails = float(np.mean(self._runs < 0.5))
-        self.gain *= self.chances.weight(self._runs, len(self.costs) + len(self.failed), len(self.failed))
+            self.chances.fails = float(np.mean(self.runs < 0.5))
+        self.gain *= self.chances.weight(self.runs, len(self.costs) + len(self.failed), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
@@ -337,7 +337,7 @@ class Model:
         rng = np.random.default_rng(len(self.rows))
         noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
         drawn = self.mean[order] + noise @ vectors.T
-        drawn[rng.random(drawn.shape) >= self._runs[order]] = np.inf
+        drawn[rng.random(drawn.shape) >= self.runs[order]] = np.inf
         better = self.least - drawn
         chance = float(np.mean(better.max(axis=1) > margin))
         return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
@@ -386,13 +386,13 @@ class Model:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
         if row in self._believed:
-            return self._log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
+            return self.log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = np.flatnonzero(self.candidates == row)
         if row in self.failed or not len(at):
             return None
-        return self._log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
+        return self.log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
-    def _log_cost(self, bent: float) -> float:
+    def log_cost(self, bent: float) -> float:
         return float(self.logs.min() + unbent(np.array(bent)))
 
     @property
