@@ -201,10 +201,12 @@ class Objective(Strict, frozen=True):
 
 
 class Budget(Strict, frozen=True):
-    """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none)."""
+    """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none). `failures`: share of the
+    experiments that may fail; 0: half of the space's, a tenth at most where memory is reported."""
 
     profiles: int = 30
     wall: str = ""
+    failures: float = 0.0
 
 
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):

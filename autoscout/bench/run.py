@@ -33,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     target: float = 0.01
     noise: float = 0.0
     transfer: bool = False
+    whole: bool = True  # else a run ends when it has come within the target
 
 
 class Recommended(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ def run(
             break  # the budget ends inside the batch
         begun = time.process_time()
         chosen.tell(measurements)
-        more = record.count < settings.budget
+        more = record.count < settings.budget and not (record.reached and not settings.whole)
         batch = chosen.ask() if more else []
         engine += time.process_time() - begun
         steps += more
@@ -124,10 +125,20 @@ class _Record:
         self.times: dict[int, int] = {}  # row → measurements of it
         self.order: list[int] = []  # rows in the order of their evaluations
         self.costs: list[float] = []
+        self._reached = False
 
     @property
     def count(self) -> int:
         return len(self.order)
+
+    @property
+    def reached(self) -> bool:
+        """Whether one within the target was measured."""
+        values = self.landscape.truth[self.order[-1:]]
+        self._reached |= bool(
+            (abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any()
+        )
+        return self._reached
 
     def measure(self, batch: list[Configuration], again: frozenset[str] = frozenset()) -> list[Measurement]:
         """One measurement for each configuration; fewer when the budget ends."""

@@ -16,7 +16,7 @@ from autoscout.job.presets import device_memory_gib, devices, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
-from kb.records import AutoscoutError, Budget, Guard, Job, MetricSource, Model, Sessions, Traffic
+from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
@@ -105,7 +105,8 @@ def _with_trace(traffic: Traffic) -> Traffic:
 
 def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
     """The job with another budget. Errors: AutoscoutError (exit 2) for one that allows nothing."""
-    budget = Budget(profiles=job.budget.profiles if profiles is None else profiles, wall=wall or job.budget.wall)
+    given = {} if profiles is None else {"profiles": profiles}
+    budget = msgspec.structs.replace(job.budget, wall=wall or job.budget.wall, **given)
     if budget.profiles < 1:
         raise AutoscoutError(f"--profiles {budget.profiles} allows no experiment; give at least 1", 2)
     if seconds(budget.wall) <= 0:
@@ -170,6 +171,8 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
+    if not 0 <= job.budget.failures < 1:
+        yield f"budget.failures = {job.budget.failures:g} is no share: 0 (the usual) or more, below 1"
     if seconds(job.budget.wall) <= 0:
         yield f"budget.wall = '{job.budget.wall}' allows no experiment"
 

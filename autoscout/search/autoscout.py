@@ -26,7 +26,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import failed_for_memory, fullness
-from autoscout.search.belief.prior_means import Mean, Predictor, of_past, of_simulator
+from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
@@ -41,6 +41,9 @@ from kb.records import Configuration, Measurement
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
 _NOISELESS = 1e-4  # difference of the logs of two repeats
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
+_SOON = 8  # experiments after which a right simulator has led to the best, mostly
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
+_FIRST = 3  # favourites of simulators that are tried as they are
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
 
@@ -68,6 +71,7 @@ class AutoScout:
         self._events: list[Event] = []
         self._step = 0
         self._rounds = 0
+        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # far from each other, left to try
         self._worthwhile = True  # to search on by the first objective
         if search.told:
             self.tell(list(search.told))
@@ -82,7 +86,8 @@ class AutoScout:
     def _means(self, simulators: Mapping[str, Predictor]) -> list[Mean]:
         if not self.hyper.simulators:
             return []
-        return [of_simulator(name, p, self.pool, self.encoding, self.rng) for name, p in simulators.items()]
+        means = [of_simulator(name, p, self.pool, self.encoding, self.rng) for name, p in simulators.items()]
+        return [each for mean in means for each in hypotheses(mean)]
 
     # ---- ask ----------------------------------------------------------------------------------------------------
 
@@ -105,11 +110,14 @@ class AutoScout:
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
             return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
-        if known < (2 if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
-            return self._decide("opening", self._opening(informed))
+        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
+            return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
         self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
+        if informed and self._apart and self._step % 2 and self._doubtful(known):
+            self._apart -= 1
+            return self._decide("opening", self._far(likely=self._apart % 2 == 0))
         if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
             chance, gain = self.model.outlook(_AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
@@ -171,22 +179,50 @@ class AutoScout:
             self.sparse, proposals = [self.sparse[i] for i in kept], [proposals[i] for i in kept]
         return proposals[0]
 
-    def _opening(self, informed: bool) -> Proposal:
-        """The simulators' favourite; without any, of some random rows the one farthest from all that was tried."""
+    def _favourite(self) -> Proposal:
+        """What the simulators predict to be best of what they do not predict to fail."""
+        open_rows = self._open_rows()
+        first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
+        failed = self.pool.codes[sorted(self.model.failed)]
+        if len(failed) and not self.model.costs:  # what is beside a failure fails too, most likely
+            apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
+            open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
+        row = open_rows[np.argmin(first.expected(open_rows))]
+        return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
+
+    def _doubtful(self, known: int) -> bool:
+        """Whether simulators were wrong about their favourites, have nothing left to promise, or led nowhere for long;
+        and were not right of what is far from these either."""
+        trust = self.model.trust
+        if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
+            return False
+        return trust < _TRUST or known >= _SOON or self.model.gain.max() < self.hyper.explore
+
+    def _far(self, likely: bool = False) -> Proposal:
+        """Of some random rows the one farthest from all that was tried: where nothing is known beforehand, and where
+        simulators were wrong about their favourites, whose neighbours tell nothing of the rest. `likely`: of the
+        quarter that simulators predict to be best."""
         taken = [*self.model.costs, *self.model.failed, *self.pending]
-        open_rows = np.setdiff1d(np.arange(len(self.pool)), taken)
-        if informed:
+        open_rows = self._open_rows()
+        if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
-            run = open_rows if first.fails is None else open_rows[first.fails[open_rows] < 0.5]
-            open_rows = run if len(run) else open_rows
-            row = open_rows[np.argmin(first.expected(open_rows))]
-            return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
+            expected = first.expected(open_rows)
+            open_rows = open_rows[expected <= np.quantile(expected, 0.25)]
         rows = self.rng.choice(open_rows, min(_FAR, len(open_rows)), replace=False)
         points = self.encoding.rows(self.pool.codes[rows]).points
         tried = self.encoding.rows(self.pool.codes[taken]).points if taken else points.mean(axis=0)[None]
         gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
+
+    def _open_rows(self) -> np.ndarray:
+        """Rows that were not tried, without those that are predicted to fail where others are left."""
+        taken = [*self.model.costs, *self.model.failed, *self.pending]
+        rows = np.setdiff1d(np.arange(len(self.pool)), taken)
+        for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):
+            run = rows[fails[rows] < 0.5]
+            rows = run if len(run) else rows
+        return rows
 
     def _closing(self) -> bool:
         if self.budget is None or len(self.model.costs) < 2 or self._exact():

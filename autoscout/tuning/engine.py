@@ -65,6 +65,7 @@ class Engine:
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
+        self.hyper = msgspec.structs.replace(self.hyper, failures=started.job.budget.failures or self.hyper.failures)
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost

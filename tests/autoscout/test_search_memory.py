@@ -158,8 +158,8 @@ def test_on_a_table_failures_stay_with_the_classifier():
         told = measured(c.knobs, 3.0, status="oom" if fails else "ok")
         search.tell([msgspec.structs.replace(told, metrics=told.metrics | {"step_time_s": 1.0 + search.asked % 3})])
     assert search.model.failed
-    assert search.model.feasibility.failed
-    assert search.model.memory.chance() == 1.0
+    assert search.model.chances.feasibility.failed
+    assert search.model.chances.memory.chance() == 1.0
 
 
 def test_a_censored_row_stands_for_the_moments_of_what_is_above_the_limit():

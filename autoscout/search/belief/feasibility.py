@@ -19,6 +19,7 @@ _OFFSET, _CONSTANT = 1.0, 2.0  # logit beforehand and its standard deviation: wh
 _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
 _LENGTH = 2.0  # of h, times √(D / 4)
 _STEPS = 20  # Newton steps, at most; three or four from the last solution
+_HELD = 300  # rows that it holds, at most, after it forgot those far from the boundary
 _AVERAGED = 1024  # watched rows whose chance is averaged over the logit's uncertainty: those that matter
 
 
@@ -56,6 +57,11 @@ class Feasibility:
     def fit(self) -> None:
         """The mode of the logits; needs a failure."""
         assert self._told is not None
+        if len(self._ran) > _HELD * 4 // 3:
+            kept = np.sort(np.argsort(np.abs(self._logit), kind="stable")[:_HELD])  # nearest to the boundary
+            self._told = self._told[0][kept], self._told[1][kept]
+            self._ran, self._logit = self._ran[kept], self._logit[kept]
+            self._across = self._across[kept[kept < len(self._across)]]
         k = _covariance(self._told, self._told).astype(float)
         y, f = self._ran.astype(float), self._logit
         a, root, low = np.zeros_like(f), np.ones_like(f), np.eye(len(f))

@@ -22,8 +22,9 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
-_PRIOR = Prior(effects=(0.3, 0.5), residual=(0.6, 0.7), rough=(0.03, 0.7), noise=(0.02, 1.0))  # a knob halves a peak
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
 _SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
+_HELD = 300  # rows that it holds, at most, after a fit
 _VAGUE = 1e4  # variance of a row that tells nothing
 
 
@@ -68,6 +69,11 @@ class Memory:
         self._belief: Belief | None = None
         self._fitted_on = 0
 
+    @property
+    def told(self) -> bool:
+        """Whether a run reported its peak."""
+        return any(math.isfinite(y) for y in self._full)
+
     def stale(self, growth: float) -> bool:
         """Whether it was told so many times the rows of the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
@@ -81,6 +87,10 @@ class Memory:
         """Hyper-parameters anew, and what the censored rows tell."""
         if not self._full:
             return
+        if len(self._full) > _HELD * 4 // 3:
+            far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
+            kept = np.sort(np.argsort(far, kind="stable")[:_HELD]).tolist()  # nearest to the limit
+            self._rows, self._full = [self._rows[i] for i in kept], [self._full[i] for i in kept]
         rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
         self._settle(rows, ran)
         self._posterior.fit(rows, self._values, np.zeros((len(ran), 0)), np.zeros(0), self._vague)

@@ -7,11 +7,12 @@ is learned. Which of several means is believed, or none, is decided by evidence 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.linalg import cho_solve
 
+from autoscout.search.belief.bending import bent
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
@@ -26,6 +27,11 @@ _COORDINATES = 20  # whose pairs are regressors where the pool is a sample
 _PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
 _AT_ONCE = 20_000
 _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
+_NOISE_TO_PHYSICS = (0.05, 0.15)  # alikeness of the rough part: below, it is nothing but noise; above, nothing is
+_LEAST = 0.001  # quantile of the predictions from which on costs are bent
+_FLAT = 1e-6  # standard deviation of the logarithms of predictions that tell nothing
+_AS_IT_IS, _NEARLY = 0.3, 0.05  # of the slopes' spread; what a simulator that is right leaves over
+_CLOSE = Prior(noise=(0.5, 1.0))  # in units of that
 _FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far out, and how often they are drawn in
 
 
@@ -42,6 +48,9 @@ class Mean:
     fails: np.ndarray | None = None
     said: "Callable[[np.ndarray], Said] | None" = None
     foresees: bool = False
+    close: bool = False  # whether it says that a simulator is right as it is
+    doubt: float = 0.2  # standard deviation of what it leaves over, before anything is measured
+    prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: Pool) -> None:
         """Takes in the rows that the pool has got since."""
@@ -73,28 +82,43 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
 
     log, fails = asked(pool.codes)
     known = np.isfinite(log)
-    if known.sum() < 2:
-        z = np.zeros((len(pool), 0))
+    kept = fails if fails.any() or not pool.complete else None
 
-        def only_fails(codes: np.ndarray) -> Said:
-            return np.zeros((len(codes), 0)), asked(codes)[1]
+    def only_fails(codes: np.ndarray) -> Said:
+        return np.zeros((len(codes), 0)), asked(codes)[1]
 
-        return Mean(name, z, fails=fails, said=only_fails, foresees=True)
-    centre = log[known].mean()
-    log -= centre
+    silent = Mean(name, np.zeros((len(pool), 0)), fails=kept, said=only_fails, foresees=True)
+    if known.sum() < 2 or log[known].std() < _FLAT:
+        return silent
     smooth_of = _smooth(log, known, pool, encoding, rng)
+    smooth = smooth_of(pool.codes)
+    noise, physics = _NOISE_TO_PHYSICS
+    alike = _alikeness(np.where(known, log - smooth, 0.0), known, pool.codes, rng)
+    alike = float(np.clip((alike - noise) / (physics - noise), 0.0, 1.0))
+    least = float(np.quantile((smooth + alike * np.where(known, log - smooth, 0.0))[known], _LEAST))
 
     def split(log: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-        return np.stack([smooth, np.where(np.isfinite(log), log - smooth, 0.0)], axis=1).astype(np.float32)
+        """What is to be believed, bent as costs are, and what looks like noise."""
+        rough = np.where(np.isfinite(log), log - smooth, 0.0)
+        return np.stack([bent(smooth + alike * rough - least), (1 - alike) * rough], axis=1).astype(np.float32)
+
+    z = split(log, smooth)
+    centre = z[known].mean(axis=0)
 
     def said(codes: np.ndarray) -> Said:
         log, fails = asked(codes)
-        return split(log - centre, smooth_of(codes)), fails
+        return split(log, smooth_of(codes)) - centre, fails
 
-    z = split(log, smooth_of(pool.codes))
-    alike = _alikeness(z[:, 1], known, pool.codes, rng)
-    kept = fails if fails.any() or not pool.complete else None
-    return Mean(name, z, np.array([1.0, alike]), np.array([0.3, 0.5]), kept, said, foresees=True)
+    return Mean(name, z - centre, np.array([1.0, 0.0]), np.array([0.3, 0.5]), kept, said, foresees=True)
+
+
+def hypotheses(mean: Mean) -> list[Mean]:
+    """What may be true of a simulator, beside that it tells nothing: that it is right up to what knobs correct, and
+    that it is right as it is, but for what no simulator knows. Evidence decides (surrogate.py)."""
+    if not mean.z.shape[1]:
+        return [mean] if mean.fails is not None else []
+    near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)
+    return [mean, replace(near, prior=_CLOSE, close=True)]
 
 
 def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
@@ -222,6 +246,8 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
     """Correlation, in 0 … 1, of the rough part between rows that are nearest to each other in the pool's order by one
     knob or few: near 1 for what follows from the knobs, near 0 for noise."""
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few far out must not decide
+    rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]
     left, right = order[:-1], order[1:]

@@ -1,6 +1,6 @@
 """What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
 
-    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x fits)² · P(x runs)
+    P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
 `gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
 explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
@@ -13,30 +13,29 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
-from autoscout.search.belief.feasibility import Feasibility
-from autoscout.search.belief.peaks import Memory
-from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, nothing
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 
-_BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop to matter
-_SPREAD = (0.2, 2.0)  # of bent log-costs before anything is measured, and how many rows that is worth
+_WORTH = 2.0  # rows that a mean's `doubt` is worth when what it leaves over is scaled
 _NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
 _GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
-_CANDIDATES = 7_000
+_CANDIDATES = 5_000
 _RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
+_WORK, _LEAST = 600_000, 2_000  # covariances, about, that looking for candidates may cost; rows that are, at least
+_FITTED, _STEPS = 100, 30  # rows that hyper-parameters are fitted on, about, and steps of that, at most
+_HELD = 300  # measured rows that the beliefs hold, at most, after a fit
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
-_DARING = 2  # exponent of the chance to fit its memory, which is known well: an experiment that runs out of it gains
-# nothing and tells little, and it is where nothing ever ran that improvements are expected too readily
-_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 _JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
@@ -56,14 +55,16 @@ class Model:
         self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
-        self.members = [_Member(mean, Posterior(encoding, Prior(), hyper.effects)) for mean in [nothing(pool), *means]]
-        self.feasibility = Feasibility(encoding)
-        self.memory = Memory(encoding)
+        self.members = [
+            _Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [nothing(pool), *means]
+        ]
+        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.failed: set[int] = set()
-        self.rows = np.zeros(0, dtype=int)  # those of `costs`
+        self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, until they are very many
+        self._holding: set[int] = set()  # what was ever among them
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
@@ -77,35 +78,48 @@ class Model:
     def tell(
         self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
     ) -> None:
-        """`full`: what is known of its memory (memory.py). What fails for memory says nothing of other failures.
-        `doubt`: standard deviation of the log-cost beside the noise: it was measured in another period. A row that is
-        measured here is not doubted any more: what was said of it before is forgotten."""
+        """`full`, `for_memory`: as in chances.py. `doubt`: standard deviation of the log-cost beside the noise: it was
+        measured in another period. A row that is measured here is not doubted any more: what was said of it before is
+        forgotten."""
         self._grow()
         if row not in self.failed and row not in self.costs:
-            if not np.isnan(full):
-                self.memory.tell(self._memory_rows(np.array([row])), full)
-            if not for_memory:
-                self.feasibility.tell(self._chance_features(np.array([row])), np.array([cost is not None]))
+            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory)
         if cost is None:
             self.failed.add(row)
         else:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
-                self._fitted_on = 0  # the rows have another order now
+                self._fitted_on = 0  # another cost, in place of what the beliefs hold
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
-        self.rows = np.array(list(self.costs), dtype=int)
-        self.logs = np.array([sum(values) / len(values) for values in self.costs.values()])
+        if cost is not None and row not in self._holding:
+            self._holding.add(row)
+            self.rows = np.append(self.rows, row)
+        self._average()
 
     def see(self, costs: dict[int, list[float]]) -> None:
         """Other log-costs of the rows that ran, in the same order."""
         self.costs = costs
-        self.logs = np.array([sum(values) / len(values) for values in costs.values()])
+        self._average()
+
+    def _average(self) -> None:
+        self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
+
+    def _hold(self) -> None:
+        """Of very many measured rows the beliefs hold the best, the latest, and some of the others at random: a step's
+        work is bounded, and what is far above the best tells little of it."""
+        if len(self.rows) <= _HELD:
+            return
+        part = _HELD // 3
+        best, latest = np.argsort(self.logs, kind="stable")[:part], np.arange(len(self.rows))[-part:]
+        others = self.rng.permutation(np.setdiff1d(np.arange(len(self.rows)), np.concatenate([best, latest])))
+        held = np.unique(np.concatenate([best, latest, others[:part]]))
+        self.rows = self.rows[held]
+        self._average()
 
     def bent(self) -> np.ndarray:
         """(n,)"""
-        above = self.logs - self.logs.min()
-        return _BEND * (1 - np.exp(-above / _BEND))
+        return bent(self.logs - self.logs.min())
 
     # ---- belief -----------------------------------------------------------------------------------------------------
 
@@ -114,15 +128,16 @@ class Model:
         come back as expected. Needs one row that ran."""
         self._grow()
         rows = self.rows
-        if self.feasibility.failed:
-            self.feasibility.fit()
+        self.chances.fit()
         fits = True  # one kind of work a step
         if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
+            self._hold()
+            rows = self.rows
             self._refit(rows, pending)
             self._due = _RENEWED
-        elif self.memory.stale(_GROWTH):
-            self.memory.fit()
-            self.memory.watch(self._memory_rows(self.candidates))
+        elif self.chances.memory.stale(_GROWTH):
+            self.chances.memory.fit()
+            self.chances.watch_memory(self.candidates, self._rows(self.candidates))
         else:
             fits = False
         for row in rows[len(self._believed) :]:
@@ -148,32 +163,42 @@ class Model:
         taken[[*self.costs, *self.failed, *pending]] = True
         return taken
 
+    @property
+    def trust(self) -> float:
+        """The probability that a simulator is right as it is."""
+        return sum(m.weight for m in self.members if m.mean.close)
+
     def _active(self) -> list[_Member]:
         return [m for m in self.members if m.belief is not None]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
-        bent, encoded = self.bent(), self._rows(rows)
+        above, encoded = self.bent(), self._rows(rows)
+        order = np.argsort(self.logs, kind="stable")
+        fitted_on = np.sort(np.concatenate([order[: _FITTED // 2], order[_FITTED // 2 :][:: len(rows) // _FITTED + 1]]))
         for member in self.members:
-            y = bent - member.mean.expected(rows)
+            y = above - member.mean.expected(rows)
             member.centre = float(y.mean())
-            prior, worth = _SPREAD
-            member.unit = float(np.sqrt((((y - member.centre) ** 2).sum() + worth * prior**2) / (len(y) + worth)))
+            scatter = ((y - member.centre) ** 2).sum() + _WORTH * member.mean.doubt**2
+            member.unit = float(np.sqrt(scatter / (len(y) + _WORTH)))
             z = member.mean.z[rows] / member.unit
             vague = self._vague(rows) / member.unit**2
-            member.posterior.fit(encoded, (y - member.centre) / member.unit, z, member.mean.spread, vague)
+            at = fitted_on  # the work grows with the cube of the rows
+            scaled = (y - member.centre) / member.unit
+            rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
+            member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
         if self.pool.complete or not self._fitted_on:  # else in a step of its own
-            self.memory.fit()
-        self._weigh(len(rows))
+            self.chances.memory.fit()
+        self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
-            self.candidates = np.arange(len(self.pool))
             if len(self.pool) > _CANDIDATES:
                 self._choose_candidates(rows, pending)
+            else:
+                self.candidates = np.arange(len(self.pool))
         self.candidates = self._open(pending)
         for member in self.members:
             member.belief = self._belief(member, self.candidates) if member.weight else None
-        self.feasibility.watch(self._chance_features(self.candidates))
-        self.memory.watch(self._memory_rows(self.candidates))
+        self.chances.watch(self.candidates, self._rows(self.candidates))
         self._fitted_on = len(rows)
 
     def _weigh(self, n: int) -> None:
@@ -188,12 +213,16 @@ class Model:
     def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
         """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
         n = len(self.pool)
-        looked = np.arange(n) if n <= _SCORED else self.rng.choice(n, _SCORED, replace=False)
+        at_once = _WORK // (len(rows) * max(sum(m.weight > 0 for m in self.members), 1))
+        most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
+        looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
+        if len(self.gain) == len(self.candidates) < n:  # what promised most until now is looked at again
+            looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
-        promising = looked[np.argpartition(-gain, _CANDIDATES * 5 // 8)[: _CANDIDATES * 5 // 8]]
+        promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
         best = rows[np.argsort(self.logs, kind="stable")[:2]]
         around = [self.pool.near(int(row)) for row in best]
-        at_random = self.rng.choice(n, _CANDIDATES * 3 // 8, replace=False)
+        at_random = self.rng.choice(n, few * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
     def _cold(self) -> bool:
@@ -212,8 +241,7 @@ class Model:
         for member in self._active():
             assert member.belief is not None
             member.belief.turn(kept, self._member_features(member, fresh))
-        self.feasibility.turn(kept, self._chance_features(fresh))
-        self.memory.turn(kept, self._memory_rows(fresh))
+        self.chances.turn(kept, fresh, self._rows(fresh))
         self.candidates = np.concatenate([self.candidates[kept], fresh])
 
     def _grow(self) -> None:
@@ -229,15 +257,16 @@ class Model:
 
     def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
         """(n,) gains of some rows."""
-        gain = np.empty(len(looked))
+        gain, runs = np.empty(len(looked)), 0.0
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
-            self.feasibility.watch(self._chance_features(self.candidates))
-            self.memory.watch(self._memory_rows(self.candidates))
+            self.chances.watch(self.candidates, self._rows(self.candidates))
             self._look(pending)
             gain[at : at + _AT_ONCE] = self.gain
+            runs += float(np.count_nonzero(self.runs > 0.5))
+        self.chances.fails = 1 - runs / len(looked)
         return gain
 
     def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
@@ -260,19 +289,6 @@ class Model:
 
     def _rows(self, rows: np.ndarray) -> Rows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
-
-    def _chance_features(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.feasibility.features(self._rows(rows), self._hints(rows))
-
-    def _memory_rows(self, rows: np.ndarray) -> Rows:
-        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
-        encoded, hints = self._rows(rows), self._hints(rows)
-        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
-
-    def _hints(self, rows: np.ndarray) -> np.ndarray | None:
-        """(n, H)"""
-        hints = [m.mean.fails[rows] for m in self.members if m.mean.fails is not None]
-        return np.stack(hints, axis=1) if hints else None
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
@@ -297,24 +313,11 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
-        self.gain *= fits**_DARING
-        self.gain *= runs
-        self.runs = np.ones(len(self.candidates)) * fits * runs
+        self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
+        if 2 * len(self.candidates) > len(self.pool):
+            self.chances.fails = float(np.mean(self.runs < 0.5))
+        self.gain *= self.chances.weight(self.runs, len(self.costs) + len(self.failed), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
-
-    def _against_forecast(self) -> np.ndarray | float:
-        """(n,) the chance that candidates run although a simulator predicts that they fail: one in ten, until
-        experience says otherwise."""
-        said = [m.mean.fails for m in self.members if m.mean.foresees and m.mean.fails is not None]
-        if not said:
-            return 1.0
-        forecast = np.max(said, axis=0)
-        ran = sum(forecast[row] > 0.5 for row in self.costs)
-        failed = sum(forecast[row] > 0.5 for row in self.failed)
-        believed, worth = _FORECAST
-        chance = (ran + believed * worth) / (ran + failed + worth)
-        return 1 - forecast[self.candidates] * (1 - chance)
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
         """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
@@ -344,7 +347,7 @@ class Model:
         (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
         share, worth = _OWN
         scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
-        count = np.array([len(values) for values in self.costs.values()])
+        count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
@@ -390,8 +393,7 @@ class Model:
         return self.log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
     def log_cost(self, bent: float) -> float:
-        """The log-cost; far above the best it is not known any more."""
-        return float(self.logs.min() - _BEND * np.log1p(-min(bent, 0.95 * _BEND) / _BEND))
+        return float(self.logs.min() + unbent(np.array(bent)))
 
     @property
     def noise(self) -> float:

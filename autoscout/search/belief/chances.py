@@ -1,0 +1,97 @@
+"""The chance that a configuration runs: memory where peaks are known, other failures, what simulators foresee.
+
+    P(x runs) = P(x fits its memory) · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
+
+What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
+is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
+allows, by more, and what is not likely to run comes last.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.peaks import Memory
+from autoscout.search.belief.prior_means import Mean
+
+_DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
+_LIKELY, _LAST = 0.8, 1e-3  # beyond it: chance from which on an experiment may be made; weight of the others
+_REPORTED = 0.1  # share of the experiments that may fail where runs report their memory, at most
+_FREE = 1.0  # failures before that counts
+_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
+
+
+class Chances:
+    def __init__(self, encoding: Encoding, means: list[Mean], allowed: float) -> None:
+        """`allowed`: share of the experiments that may fail; 0: half of what is believed to fail of the space."""
+        self.feasibility, self.memory = Feasibility(encoding), Memory(encoding)
+        self._hinting = means
+        self._allowed = allowed
+        self.fails = 0.0  # share of the space, as it is believed
+
+    def tell(self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool) -> None:
+        """`full`: what is known of its memory (peaks.py). What fails for memory says nothing of other failures."""
+        rows = np.array([row])
+        if not np.isnan(full):
+            self.memory.tell(self._for_memory(rows, encoded), full)
+        if not for_memory:
+            self.feasibility.tell(self._for_others(rows, encoded), np.array([ran]))
+
+    def fit(self) -> None:
+        if self.feasibility.failed:
+            self.feasibility.fit()
+
+    def watch(self, rows: np.ndarray, encoded: Rows) -> None:
+        """From now on `chance` speaks of these rows."""
+        self.feasibility.watch(self._for_others(rows, encoded))
+        self.watch_memory(rows, encoded)
+
+    def watch_memory(self, rows: np.ndarray, encoded: Rows) -> None:
+        self.memory.watch(self._for_memory(rows, encoded))
+
+    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
+        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        self.feasibility.turn(kept, self._for_others(fresh, encoded))
+        self.memory.turn(kept, self._for_memory(fresh, encoded))
+
+    def chance(
+        self, rows: np.ndarray, importance: np.ndarray, ran: Collection[int], failed: Collection[int]
+    ) -> np.ndarray:
+        """(m,) of the watched rows; `importance` (m,) says which matter most; `ran` and `failed`: rows that did."""
+        fits = self.memory.chance() * self._against_forecast(rows, ran, failed)
+        return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
+
+    def weight(self, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
+        """(m,) what the gain of rows is multiplied by, of which `runs` is the chance; after `tried` experiments, of
+        which so many failed."""
+        usual = min(self.fails / 2, _REPORTED) if self.memory.told else self.fails / 2
+        if failed <= (self._allowed or usual) * tried + _FREE:
+            return runs**_DARING
+        return runs**_CAREFUL * np.where(runs < _LIKELY, _LAST, 1.0)
+
+    def _against_forecast(self, rows: np.ndarray, ran: Collection[int], failed: Collection[int]) -> np.ndarray | float:
+        """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says
+        otherwise."""
+        said = [mean.fails for mean in self._hinting if mean.foresees and mean.fails is not None]
+        if not said:
+            return 1.0
+        forecast = np.max(said, axis=0)
+        believed, worth = _FORECAST
+        tried_ran = sum(forecast[row] > 0.5 for row in ran)
+        tried_failed = sum(forecast[row] > 0.5 for row in failed)
+        return 1 - forecast[rows] * (1 - (tried_ran + believed * worth) / (tried_ran + tried_failed + worth))
+
+    def _for_others(self, rows: np.ndarray, encoded: Rows) -> tuple[np.ndarray, np.ndarray]:
+        return self.feasibility.features(encoded, self._hints(rows))
+
+    def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
+        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
+        hints = self._hints(rows)
+        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
+
+    def _hints(self, rows: np.ndarray) -> np.ndarray | None:
+        """(n, H)"""
+        hints = [mean.fails[rows] for mean in self._hinting if mean.fails is not None]
+        return np.stack(hints, axis=1) if hints else None

@@ -1,0 +1,157 @@
+"""What the default search makes of simulators that are right, wrong or say nothing, and of what fails; and that it
+looks at nothing but the knobs: not at their names, nor at the order in which a table has its rows."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscout.job.load import read_job, with_budget
+from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.strategy import strategy
+from autoscout.space.graph import Space
+from kb.records import AutoscoutError, Configuration, Measurement, Objective
+
+LEVELS = {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8, 16], "c": [0, 1], "d": [1, 2, 3, 4, 5], "e": [0, 1], "f": [8, 16, 32]}
+ROWS = [dict(zip(LEVELS, values, strict=True)) for values in itertools.product(*LEVELS.values())]
+
+
+def cost(row) -> float:
+    """A queue that runs over where a · b is small, a ridge along a = b, and steps."""
+    load = 6 / (row["a"] * row["b"])
+    ridge = abs(np.log2(row["a"]) - np.log2(row["b"]) + row["c"]) * 0.2
+    return float(1 + ridge + 0.1 * row["d"] + 0.05 * row["e"] * row["f"] / 8 + 300 * max(load - 0.9, 0))
+
+
+def fails(row) -> bool:
+    return row["a"] * row["b"] * row["f"] > 512
+
+
+def space_of(rows, names=None) -> Space:
+    names = names or {n: n for n in LEVELS}
+    table = [{names[n]: v for n, v in row.items()} for row in rows]
+    return Space.from_table(table, [names["c"], names["e"]], [names[n] for n in "abdf"], Objective(minimize="time_s"))
+
+
+def plain(configuration: Configuration, names=None) -> dict:
+    back = {new: old for old, new in (names or {n: n for n in LEVELS}).items()}
+    return {back[n]: v for n, v in configuration.knobs.items()}
+
+
+def searched(space, steps=30, simulator=None, failing=False, names=None, seed=0) -> list[dict]:
+    """The rows asked for, in order."""
+    said = {} if simulator is None else {"it": simulator}
+    search = strategy("autoscout", space, seed=seed, simulators=said)
+    asked = []
+    for _ in range(steps):
+        [configuration] = search.ask()
+        row = plain(configuration, names)
+        asked.append(row)
+        failed = failing and fails(row)
+        metrics = {} if failed else {"time_s": cost(row)}
+        status = "oom" if failed else "ok"
+        search.tell([Measurement(configuration=configuration, name="", context="", status=status, metrics=metrics)])
+    return asked
+
+
+def predictor(space, of):
+    """`of`: a row → what is predicted."""
+    values = [tuple(k.values) for k in space.knobs]
+    names = [k.name for k in space.knobs]
+
+    def predict(codes):
+        rows = ({n: v[c] for n, v, c in zip(names, values, code, strict=True)} for code in codes.tolist())
+        return np.array([of(row) for row in rows], dtype=float)
+
+    return predict
+
+
+@pytest.mark.parametrize("said", [7.0, np.nan, -3.0, 0.0], ids=["constant", "NaN", "negative", "zero"])
+def test_a_simulator_that_tells_nothing_changes_nothing(said):
+    space = space_of(ROWS)
+    assert searched(space, 15, predictor(space, lambda row: said)) == searched(space, 15)
+
+
+def test_the_favourites_of_a_simulator_come_first_and_as_they_are():
+    """Although what it says of a queue that runs over spans orders of magnitude, which costs are bent for."""
+    space = space_of(ROWS)
+    asked = searched(space, 2, predictor(space, lambda row: cost(row) ** 1.1 * 2))
+    best = sorted(cost(row) for row in ROWS)[:2]
+    assert [cost(row) for row in asked] == pytest.approx(best)
+
+
+def test_a_simulator_that_takes_the_best_for_the_worst_is_seen_through():
+    space, best = space_of(ROWS), min(cost(row) for row in ROWS)
+    asked = searched(space, 60, predictor(space, lambda row: 1 / cost(row)))
+    assert min(cost(row) for row in asked) <= 1.05 * best
+
+
+def test_where_a_simulator_errs_the_search_looks_elsewhere_too():
+    """Its favourites are all alike: what is beside them does not show that it is wrong of the rest."""
+    space, best = space_of(ROWS), min(cost(row) for row in ROWS)
+    asked = searched(space, 45, predictor(space, lambda row: cost(row) * (4 if row["a"] == row["b"] else 1)))
+    assert min(cost(row) for row in asked) <= 1.05 * best
+
+
+def test_fewer_experiments_fail_than_at_random():
+    """Although the best configurations are those beside what fails."""
+    space = space_of(ROWS)
+    share = np.mean([fails(row) for row in ROWS])
+    failed = [np.mean([fails(row) for row in searched(space, 40, failing=True, seed=seed)]) for seed in range(2)]
+    assert np.mean(failed) < share
+
+
+def test_a_job_may_say_how_much_may_fail(tmp_path):
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    assert "[budget]" in text
+    job = tmp_path / "job.toml"
+    job.write_text(text.replace("[budget]", "[budget]\nfailures = 0.1"))
+    assert with_budget(read_job(job), 7, None).budget.failures == 0.1
+    job.write_text(text.replace("[budget]", "[budget]\nfailures = 1.5"))
+    with pytest.raises(AutoscoutError, match=r"budget\.failures = 1\.5 is no share"):
+        read_job(job)
+
+
+def test_very_many_measurements_are_held_in_bounds():
+    """The work of a step does not grow with what was measured before; the best stays."""
+    space = space_of(ROWS)
+    told = [
+        Measurement(configuration=c, name="", context="", status="ok", metrics={"time_s": cost(plain(c))})
+        for c in map(space.feasible.configuration, range(0, len(ROWS), 2))
+    ]
+    search = strategy("autoscout", space, told=told)
+    search.ask()
+    held = search.model.rows  # type: ignore[attr-defined]
+    assert len(told) == 600
+    assert len(held) <= 300
+    assert min(cost(plain(space.feasible.configuration(int(r)))) for r in held) == min(
+        cost(plain(m.configuration)) for m in told
+    )
+
+
+def test_bent_costs_come_back():
+    u = np.array([-0.3, 0.0, 0.2, 0.7])
+    assert unbent(bent(u)) == pytest.approx(u)
+    assert bent(np.array([1e3])) == pytest.approx(0.8)
+
+
+# ---- what a search must not look at -----------------------------------------------------------------------------
+
+
+def test_names_of_knobs_do_not_matter():
+    names = {"a": "zz", "b": "tp", "c": "yes", "d": "a", "e": "b", "f": "c"}
+    assert searched(space_of(ROWS, names), 20, names=names) == searched(space_of(ROWS), 20)
+
+
+def test_the_order_of_a_table_s_rows_does_not_matter():
+    rng = np.random.default_rng(0)
+    mixed = [ROWS[i] for i in rng.permutation(len(ROWS))]
+    by_cost = sorted(ROWS, key=cost)
+    first = searched(space_of(ROWS), 20)
+    assert searched(space_of(mixed), 20) == first
+    assert searched(space_of(by_cost), 20) == first
+
+
+def test_rows_that_come_twice_do_not_matter():
+    assert searched(space_of([*ROWS, *ROWS[::3]]), 20) == searched(space_of(ROWS), 20)
