@@ -6,7 +6,7 @@ from typing import Any
 
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.graph import Space
-from autoscout.targets.recipes import MARGIN, all_devices, total
+from autoscout.targets.recipes import MARGIN, all_devices, nearest, total
 from kb.records import Configuration, Value
 
 
@@ -22,6 +22,18 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
                     if _zero_gib(a, stage, int(mbs), gpus, ckpt, offload) <= MARGIN * a["memory_gib"]:
                         yield {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
     yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
+
+
+def as_it_stands(space: Space) -> Iterator[Configuration]:
+    """Of a person's ds_config the first value of each list, which is what its autotuner takes for it; then the advice of
+    DeepSpeed's guides, as far as its lists have it: the lowest stage, no offloading, the largest micro batch."""
+    first = {knob.name: knob.values[0] for knob in space.knobs}
+    yield nearest(space, first)
+    if "mbs" in space.knob and "stage" in space.knob:
+        stages = sorted(int(v) for v in space.knob["stage"].values)
+        wanted = {**first, "stage": stages[0], "mbs": max(int(v) for v in space.knob["mbs"].values)}
+        none = {n: "none" for n in ("offload_optimizer", "offload_param") if n in space.knob}
+        yield nearest(space, {**wanted, **none})
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
