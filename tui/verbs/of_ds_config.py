@@ -1,6 +1,7 @@
 """`tune ds_config.json --script "train.py …"`: as `deepspeed --autotuning tune|run` is called, and what it leaves."""
 
 import hashlib
+import json
 import shlex
 import subprocess
 import time
@@ -46,7 +47,8 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
     """The job of a ds_config, as a file beside the knowledge base: the same every time, so sessions can be resumed.
 
     Errors: AutoscoutError (exit 2)."""
-    from autoscout.machine.starting import here, toml
+    from autoscout.machine.starting import here
+    from autoscout.targets.deepspeed import config_space, ds_config
     from autoscout.targets.deepspeed.command_line import job_of
 
     try:
@@ -54,13 +56,40 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
     except ValueError as error:
         raise click.UsageError(f"--script: {error}") from error
     kind, count = here()
-    made = job_of(config, script, kind, asked.gpus or count or 2, asked.hostfile, asked.python, asked.loss)
+    how = (script, kind, asked.gpus or count or 2, asked.hostfile, asked.python, asked.loss)
+    path = _kept(job_of(config, *how), config, kb)
+    if config_space.wants_model_info(ds_config.read(config)):
+        path = _kept(job_of(config, *how, completed=_profiled(path, config)), config, kb)
+    note(f"the job is {path}")
+    return path
+
+
+def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
+    from autoscout.machine.starting import toml
+
     text = toml(made, [f"made of {config}"])
     path = kb.parent / "jobs" / f"{made['name']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    note(f"the job is {path}")
     return path
+
+
+def _profiled(job_file: Path, config: Path) -> Path:
+    """A copy of the ds_config that says how large the model is: DeepSpeed's engine counts, in one forward pass."""
+    from autoscout.targets.deepspeed import artefacts, ds_config, profiler
+    from autoscout.targets.jobs import JobSpace, load_job
+
+    job = load_job(job_file)
+    folder = artefacts.prepared(job, Path.cwd())[1] / profiler.INFO
+    known = folder / "model_info.json"
+    if not known.is_file():
+        note("counting the model's parameters and activations, in one run of its own")
+        profiler.model_info(job, JobSpace.of_job(job).reference, folder, job.launch.timeout_s)
+    found = ds_config.read(config)
+    section = {**found["autotuning"], "model_info": json.loads(known.read_text())}
+    completed = job_file.with_name(f"{job_file.stem}-ds_config.json")
+    completed.write_text(json.dumps({**found, "autotuning": section}))
+    return completed
 
 
 def strategy(config: Path) -> str:

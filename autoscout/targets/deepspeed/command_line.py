@@ -19,17 +19,25 @@ _HOSTS = (
 
 
 def job_of(
-    config: Path, script: list[str], device: str, gpus: int, hosts: Path | None, python: str = "", loss: str = ""
+    config: Path,
+    script: list[str],
+    device: str,
+    gpus: int,
+    hosts: Path | None,
+    python: str = "",
+    loss: str = "",
+    completed: Path | None = None,
 ) -> dict[str, Any]:
     """`script`: the person's script and its arguments, which need not name the ds_config. `gpus`: of this machine (or
-    CPU ranks), `hosts`: a host file in their place. `loss`: the pattern of the script's losses.
+    CPU ranks), `hosts`: a host file in their place. `loss`: the pattern of the script's losses. `completed`: a copy of
+    the ds_config with what was found out about the model, to be read in its place.
 
     Errors: AutoscoutError (exit 2)."""
     found = ds_config.read(config)
     asked = settings(found, str(config))
     if not script:
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
-    path = config.resolve()
+    path = (completed or config).resolve()
     words = [_HOSTS if hosts else _ONE_HOST, shlex.join(_without_launcher(script))]
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")

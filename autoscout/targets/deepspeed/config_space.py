@@ -132,11 +132,7 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
     """All of them, without those whose model states cannot fit on a device."""
-    info = found.model_info or {}
-    params = int(info.get("num_params") or attributes_of(job)["params"])
-    memory = attributes_of(job)["memory_gib"] * 2**30
-    half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
-    activation = int(info.get("activation_mem_per_gpu") or 0)
+    params, activation, memory, half = _known_of_model(job, config, found)
     fit = zero_memory.stages_that_fit(params, activation, memory, job.devices, half) if params and memory else []
     if params and memory and not fit:
         need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
@@ -148,12 +144,31 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
     return fit or [0, 1, 2, 3]
 
 
+def wants_model_info(config: Config) -> bool:
+    """Whether it is left to us what fits, and nobody says how large the model is."""
+    found = settings(config)
+    left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
+    return found.enabled and left and not (found.model_info or {}).get("num_params")
+
+
+def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
+    """(parameters, activation bytes of a sample, bytes of a device, half precision); 0 where nobody knows."""
+    info, known = found.model_info or {}, attributes_of(job)
+    half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
+    params = int(info.get("num_params") or known["params"])
+    return params, int(info.get("activation_mem_per_gpu") or 0), known["memory_gib"] * 2**30, half
+
+
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
     """Powers of two that divide the batch of a rank; without one, from the least to the most that may be asked for."""
     ranks = max(job.devices // found.mp_size, 1)
     batch = batch_of(job, config)
     most = min(found.most_micro, batch // ranks if batch else found.most_micro)
     least = found.min_train_micro_batch_size_per_gpu
+    params, activation, memory, half = _known_of_model(job, config, found)
+    if params and activation:
+        needed = zero_memory.needed_bytes(params, 3, ranks, half, found.mp_size)
+        most = min(most, zero_memory.largest_micro_batch(memory, needed, activation))
     sizes = [2**i for i in range(20) if least <= 2**i <= most]
     if batch:
         sizes = [s for s in sizes if batch % (s * ranks) == 0]

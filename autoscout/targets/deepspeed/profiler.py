@@ -23,7 +23,7 @@ _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the co
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _LOOKED_AT = 2**22  # bytes of a log
 _COMPARED = (MICRO, STEPS, STAGE)
-_INFO = "profile_model_info"
+INFO = "profile_model_info"
 
 
 def profiler(job: Job) -> CommandProfiler:
@@ -92,7 +92,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
         return json.loads(written.read_text())
     except (OSError, ValueError) as error:
         last = (folder / "output.log").read_text(errors="replace").strip().rpartition("\n")[2] if ended else ""
-        raise AutoscoutError(f"{_INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
+        raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
 
 
 def _is_config(path: Path) -> bool:
