@@ -31,9 +31,9 @@ def costs_of(path: Path) -> dict[str, tuple[dict[str, Any], float]]:
             continue
         times.setdefault(row["name"], []).append(float(row["step_time_s"]))
         zero: dict[str, Any] = {"stage": int(row["stage"])}
-        if row["reduce_bucket"]:
-            zero["reduce_bucket_size"] = int(row["reduce_bucket"])
-            zero["offload_optimizer"] = {"device": row["offload_optimizer"]}
+        # Stage 0 has neither, but its model takes only configurations of one shape: with DeepSpeed's defaults there.
+        zero["reduce_bucket_size"] = int(row["reduce_bucket"] or 500_000_000)
+        zero["offload_optimizer"] = {"device": row["offload_optimizer"] or "none"}
         micro = int(row["mbs"])
         configs[row["name"]] = {
             "train_batch_size": 16,

@@ -72,12 +72,12 @@ class DeepSpeed(Target):
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.deepspeed.config_space import config_of
-        from autoscout.targets.deepspeed.expert import advised, as_it_stands
+        from autoscout.targets.deepspeed.expert import advised, of_lists
         from autoscout.targets.recipes import first, stated
 
         job: Job = space.job  # type: ignore[attr-defined]
         if config_of(job):
-            yield from as_it_stands(space)
+            yield from of_lists(space)
         else:
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 

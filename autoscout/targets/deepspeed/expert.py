@@ -24,16 +24,19 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
     yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
 
 
-def as_it_stands(space: Space) -> Iterator[Configuration]:
-    """Of a person's ds_config the first value of each list, which is what its autotuner takes for it; then the advice of
-    DeepSpeed's guides, as far as its lists have it: the lowest stage, no offloading, the largest micro batch."""
-    first = {knob.name: knob.values[0] for knob in space.knobs}
-    yield nearest(space, first)
-    if "mbs" in space.knob and "stage" in space.knob:
-        stages = sorted(int(v) for v in space.knob["stage"].values)
-        wanted = {**first, "stage": stages[0], "mbs": max(int(v) for v in space.knob["mbs"].values)}
-        none = {n: "none" for n in ("offload_optimizer", "offload_param") if n in space.knob}
-        yield nearest(space, {**wanted, **none})
+def of_lists(space: Space) -> Iterator[Configuration]:
+    """Of a person's ds_config: the advice of DeepSpeed's guides as far as its lists have it (the lowest stage, no
+    offloading, the largest micro batch), then the first value of each list, which is what its autotuner takes for it."""
+    firsts = {knob.name: knob.values[0] for knob in space.knobs}
+    wanted = dict(firsts)
+    for name, pick in (("stage", min), ("mbs", max)):
+        if name in space.knob and all(isinstance(v, int) for v in space.knob[name].values):
+            wanted[name] = pick(int(v) for v in space.knob[name].values)
+    for name in ("offload_optimizer", "offload_param"):
+        if name in space.knob and "none" in space.knob[name].values:
+            wanted[name] = "none"
+    yield nearest(space, wanted)
+    yield nearest(space, firsts)
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
