@@ -43,7 +43,10 @@ def main() -> None:
                 began = time.monotonic()
                 found = profiler.run(configuration, name, Path(folder))
                 row = {"round": number, "name": name, **configuration.knobs, "status": found.status}
-                row |= {"step_time_s": found.metrics.get("step_time_s", ""), "run_s": round(time.monotonic() - began, 1)}
+                row |= {
+                    "step_time_s": found.metrics.get("step_time_s", ""),
+                    "run_s": round(time.monotonic() - began, 1),
+                }
                 writer.writerow({**row, "loss_3": found.losses[2] if len(found.losses) > 2 else ""})
                 file.flush()
     profiler.close()

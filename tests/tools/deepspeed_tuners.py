@@ -112,7 +112,9 @@ def main() -> None:
             names = visited_by(tuner, known, seed)
             order = [known[name][1] for name in names]
             hit = next((i for i, cost in enumerate(order, 1) if cost <= WITHIN * best), None)
-            runs.append({"seed": seed, "experiments_to_5pct": hit, "run": len(order), "stopped_before": _stops(order, hit)})
+            runs.append(
+                {"seed": seed, "experiments_to_5pct": hit, "run": len(order), "stopped_before": _stops(order, hit)}
+            )
         hits = [run["experiments_to_5pct"] or len(known) + 1 for run in runs]
         missed = sum(run["stopped_before"] for run in runs)
         told[tuner] = {"median": statistics.median(hits), "mean": statistics.mean(hits), "missed": missed, "runs": runs}

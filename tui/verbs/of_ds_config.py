@@ -33,7 +33,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--train", is_flag=True, help="With a ds_config: train with the winner afterwards."),
-        click.option("--loss", default="", metavar="PATTERN", help="With a ds_config: what the script prints of its loss."),
+        click.option(
+            "--loss", default="", metavar="PATTERN", help="With a ds_config: what the script prints of its loss."
+        ),
         click.option("--python", default="", help="With a ds_config: the interpreter that has DeepSpeed."),
         click.option("--hostfile", type=click.Path(path_type=Path), help="With a ds_config: hosts and their slots."),
         click.option("--gpus", type=click.IntRange(1), help="With a ds_config: GPUs (or CPU ranks) of this machine."),

@@ -1,7 +1,7 @@
 """DeepSpeed autotuning's `gridsearch`: everything in order, all stages at once; ends after 5 trials without a gain.
 
-From its source (tuner/index_based_tuner.py, base_tuner.py): `tuner_early_stopping` counts from the best trial on. `grid`
-is what stands around it, stage by stage with the micro batch first.
+From its source (tuner/index_based_tuner.py, base_tuner.py): `tuner_early_stopping` counts from the best trial on.
+`grid` is what stands around it, stage by stage with the micro batch first.
 """
 
 import numpy as np

@@ -32,8 +32,8 @@ RESULT = "AUTOSCOUT_RESULT"
 
 
 class CommandProfiler:
-    """Runs the command once for each experiment. `mapping`: what is started for a configuration; `judged`: what a target
-    that knows the command makes of a run that was measured, and of its folder."""
+    """Runs the command once for each experiment. `mapping`: what is started for a configuration; `judged`: what a
+    target that knows the command makes of a run that was measured, and of its folder."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ class DeepSpeed(Target):
         if config_space.config_of(job) is None:
             raise AutoscoutError(
                 "this job has no script to run: `autoscout space` and `autoscout explain` work on it; to tune, give "
-                "launch.command and launch.render = [{ from = \"ds_config.json\", … }]",
+                'launch.command and launch.render = [{ from = "ds_config.json", … }]',
                 2,
             )
         return profiler.profiler(job)

@@ -16,12 +16,12 @@ import msgspec
 from autoscout.cluster.devices import device_kind
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
+from autoscout.targets.command.template import filled as fill
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.autotuning import mapped, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, batch_of, config_of, read_config, scalar_of
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
-from autoscout.targets.command.template import filled as fill
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Rendered, Value
 
@@ -36,8 +36,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     rendered = config_of(job)
     if rendered is None:
         raise AutoscoutError(
-            "there is no ds_config to tune: give launch.render = [{ from = \"ds_config.json\", to = "
-            "\"{folder}/ds_config.json\" }] and launch.command",
+            'there is no ds_config to tune: give launch.render = [{ from = "ds_config.json", to = '
+            '"{folder}/ds_config.json" }] and launch.command',
             2,
         )
     others = [r for r in job.launch.render if r is not rendered]
@@ -85,7 +85,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
         gone = [n for n in _OFFLOADS if (zero.get(n) or {}).get("device") in (None, "none")]
         config["zero_optimization"] = {n: v for n, v in zero.items() if n not in gone and v is not None}
     config.pop("autotuning", None)
-    names = {**{n: v for n, v in configuration.knobs.items()}, "gpus": job.devices}
+    names = {**configuration.knobs, "gpus": job.devices}
     config = filled(config, {n.lower(): v for n, v in names.items()})
     _agree_on_batch(config, job, batch_of(job, read_config(job)), found.mp_size)
     if place is not None and place.measuring:

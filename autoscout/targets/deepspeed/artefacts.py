@@ -57,8 +57,8 @@ def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
         if found.overwrite and folder.exists():
             if strange:
                 raise AutoscoutError(
-                    f"autotuning.overwrite would delete {folder}, which holds no autotuning of DeepSpeed's or ours; name "
-                    f"another folder",
+                    f"autotuning.overwrite would delete {folder}, which holds no autotuning of DeepSpeed's or ours; "
+                    f"name another folder",
                     2,
                 )
             shutil.rmtree(folder)

@@ -88,7 +88,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
         knobs.append(_known(known, values) if known else _new(path, values, knobs))
     if not knobs and not job.space.knob and not job.space.catalog:
         raise AutoscoutError(
-            "the ds_config has nothing to tune: give a setting as a list, such as \"stage\": [1, 2, 3], or as \"auto\"",
+            'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as "auto"',
             2,
         )
     names = {knob.name for knob in knobs}

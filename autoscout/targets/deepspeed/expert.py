@@ -26,7 +26,7 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 def of_lists(space: Space) -> Iterator[Configuration]:
     """Of a person's ds_config: the advice of DeepSpeed's guides as far as its lists have it (the lowest stage, no
-    offloading, the largest micro batch), then the first value of each list, which is what its autotuner takes for it."""
+    offloading, the largest micro batch), then the first value of each list, which its autotuner takes for it."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     wanted = dict(firsts)
     for name, pick in (("stage", min), ("mbs", max)):

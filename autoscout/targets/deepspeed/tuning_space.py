@@ -152,7 +152,7 @@ def refused(config: Mapping[str, Any]) -> str:
     devices = [(zero.get(name) or {}).get("device") for name in ("offload_optimizer", "offload_param")]
     if any(device in ("cpu", "nvme") for device in devices) and not config.get("optimizer"):
         return (
-            "offloading needs one of DeepSpeed's own optimizers: add an \"optimizer\" section to the ds_config "
+            'offloading needs one of DeepSpeed\'s own optimizers: add an "optimizer" section to the ds_config '
             "instead of making the optimizer in the script"
         )
     return ""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ds_configs import CONFIG
 
 from autoscout.targets.jobs import load_job
-from ds_configs import CONFIG
 
 HERE = Path(__file__).parent
 

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--deepspeed", nargs="?", const="", default="")
@@ -21,7 +22,7 @@ args, _ = parser.parse_known_args()
 if os.environ.get("RANK", "0") != "0":
     sys.exit(0)
 given = args.deepspeed_config or args.deepspeed
-text = open(given).read() if os.path.exists(given) else base64.urlsafe_b64decode(given).decode()
+text = Path(given).read_text() if os.path.exists(given) else base64.urlsafe_b64decode(given).decode()
 config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1} if args.ignores else json.loads(text)
 zero = config.get("zero_optimization", {})
 stage, micro = zero.get("stage", 0), config.get("train_micro_batch_size_per_gpu", 1)
@@ -33,7 +34,7 @@ batch = config.get("train_batch_size", 16)
 info = config.get("autotuning", {})
 if info.get("model_info", {}).get("profile"):
     found = {"num_params": 1000, "trainable_num_params": 1000, "activation_mem_per_gpu": 64, "rank": 0}
-    open(info["model_info_path"], "w").write(json.dumps(found))
+    Path(info["model_info_path"]).write_text(json.dumps(found))
     sys.exit(0)
 bucket = 1.05 if zero.get("reduce_bucket_size") == 50000 else 1.0
 seconds = 0.004 * (1 + 0.3 * stage + 1 / micro) * bucket
@@ -44,4 +45,4 @@ for step in range(1, args.steps):
     print(f"global_step={step}, CurrSamplesPerSec={speed}, MemAllocated=0.5GB, MaxMemAllocated=0.52GB", flush=True)
 if info.get("metric_path"):
     found = {"latency": seconds, "throughput": batch / seconds, "FLOPS_per_gpu": 1e9 / seconds}
-    open(info["metric_path"], "w").write(json.dumps(found))
+    Path(info["metric_path"]).write_text(json.dumps(found))

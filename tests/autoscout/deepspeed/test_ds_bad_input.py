@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import verbs
+from ds_configs import CONFIG
 
 from autoscout.importing.bring_in import bring_in
 from autoscout.space.explain import completed, parse
 from autoscout.targets.deepspeed import ds_config, importer
 from autoscout.targets.jobs import JobSpace, profiler_of
-from ds_configs import CONFIG
 from kb.records import AutoscoutError
 
 
@@ -46,7 +46,10 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
         ({**CONFIG, "autotuning": {"mp_size": 9}}, "mp_size = 9, and the job has 2 devices"),
-        ({**CONFIG, "optimizer": {"params": {"lr": "auto"}}}, 'lr is "auto", which only the Hugging Face Trainer fills'),
+        (
+            {**CONFIG, "optimizer": {"params": {"lr": "auto"}}},
+            'lr is "auto", which only the Hugging Face Trainer fills',
+        ),
         ({**CONFIG, "bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}, 'is "auto", which only the Hugging'),
     ],
 )
@@ -55,7 +58,7 @@ def test_a_ds_config_that_cannot_be_tuned(place, config, said):
 
 
 def test_auto_everywhere_is_what_the_hugging_face_trainer_fills_in(place):
-    auto = {n: "auto" for n in ("train_batch_size", "gradient_accumulation_steps", "gradient_clipping")}
+    auto = dict.fromkeys(("train_batch_size", "gradient_accumulation_steps", "gradient_clipping"), "auto")
     config = {**auto, "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": "auto"}}
     config |= {"autotuning": {"enabled": True, "max_train_micro_batch_size_per_gpu": 4}}
     path = place.job_file(config)
@@ -165,7 +168,9 @@ def test_a_results_folder_of_another_version_with_auto_lists_and_half_written_fi
     result(root, "interrupted", old, stderr__log="Traceback\nKeyboardInterrupt\n")
     result(root, "no-numbers", old, metrics__json='{"speed": "fast"}')
     result(root, "profile_model_info", old)
-    job = place.job({**CONFIG, "zero_optimization": {"stage": [0, 1, 2], "offload_optimizer": {"device": ["none", "cpu"]}}})
+    job = place.job(
+        {**CONFIG, "zero_optimization": {"stage": [0, 1, 2], "offload_optimizer": {"device": ["none", "cpu"]}}}
+    )
     rows = {row.where: row for row in importer.read(root, job).rows}
     assert rows["old"].cells["zero_optimization.offload_optimizer.device"] == "cpu"
     assert "nothing says how many samples" in rows["auto"].problem
@@ -198,7 +203,9 @@ def test_overwrite_never_deletes_what_is_somebody_elses(place):
 
 
 def test_a_killed_rank_is_a_failure_with_its_cause_and_the_session_goes_on(place, tmp_path):
-    (place.folder / "train.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
+    (place.folder / "train.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    )
     job = place.job()
 
     def kill() -> None:

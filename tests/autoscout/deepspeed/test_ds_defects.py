@@ -8,6 +8,7 @@ import time
 
 import msgspec
 import pytest
+from ds_configs import CONFIG
 
 from autoscout.cluster import hostfile
 from autoscout.cluster.placement import Device, Host
@@ -24,7 +25,6 @@ from autoscout.targets.deepspeed.config_space import read_config
 from autoscout.targets.deepspeed.tuning_space import all_configs, filled
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target
-from ds_configs import CONFIG
 from kb.records import Configuration, Measurement, Objective
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ds_configs import CONFIG, OPTIMIZER
 
 from autoscout.targets.deepspeed import config_space, ds_config
 from autoscout.targets.deepspeed.arguments import rendered_config
@@ -19,7 +20,6 @@ from autoscout.targets.deepspeed.tuning_space import (
     tuning_keys,
 )
 from autoscout.targets.jobs import JobSpace
-from ds_configs import CONFIG, OPTIMIZER
 from kb.records import AutoscoutError
 
 

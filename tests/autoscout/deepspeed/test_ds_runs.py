@@ -1,4 +1,4 @@
-"""DeepSpeed autotuning's experiments and what it leaves, behaviour by behaviour (docs/deepspeed.md): 1, 11, 14 to 25."""
+"""DeepSpeed autotuning's experiments and what it leaves, one by one (docs/deepspeed.md): 1, 11, 14 to 25."""
 
 import base64
 import json
@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import verbs
+from ds_configs import CONFIG
 
 from autoscout.importing.bring_in import bring_in
 from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
@@ -26,7 +27,6 @@ from autoscout.targets.deepspeed.arguments import rendered_config, started
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, mapped
 from autoscout.targets.deepspeed.zero_memory import largest_micro_batch, needed_bytes, stages_that_fit
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
-from ds_configs import CONFIG
 from kb import store
 from kb.records import Configuration, Measurement, Objective
 
@@ -154,7 +154,7 @@ def test_16_an_error_is_what_ended_the_run(place, tmp_path):
 def test_17_every_process_of_an_experiment_is_ended(place, tmp_path):
     name = f"sleeper{os.getpid()}"
     (place.folder / "train.py").write_text(
-        f"import subprocess, sys\nsubprocess.Popen(['sleep', '600', '{name}'] and ['sh', '-c', 'exec -a {name} sleep 600'])\n"
+        f"import subprocess\nsubprocess.Popen(['bash', '-c', 'exec -a {name} sleep 600'])\n"
         + (Path(__file__).parent / "pretends.py").read_text()
     )
     assert measured(place.job(), tmp_path, "stage=0").status == "ok"
@@ -186,7 +186,7 @@ def test_19_stages_and_micro_batches_that_cannot_fit_are_not_in_the_space(place)
     config = {**CONFIG, "autotuning": asked, "zero_optimization": {"stage": "auto"}}
     del config["train_micro_batch_size_per_gpu"]
     path = place.job_file(config)
-    path.write_text(path.read_text().replace('count = 2 }', 'count = 2, memory_gib = 13 }'))
+    path.write_text(path.read_text().replace("count = 2 }", "count = 2, memory_gib = 13 }"))
     space = JobSpace.of_job(load_job(path))
     assert space.knob["stage"].values == (1, 2, 3)
     assert space.knob["mbs"].values == (1, 2, 4)
