@@ -1,5 +1,6 @@
 """FlexLLMGen's cost model of offloaded generation: seconds and memory of a policy, and the policy that its linear
-program finds for a batch. Written from the formulas of its experimental/cost_model.py; its constants are those of a T4 there.
+program finds for a batch. Written from the formulas of its experimental/cost_model.py; its constants are those of a
+T4 there.
 
 A policy places shares of the weights (w), the KV cache (c) and the activations (h) on GPU, CPU and disk, and generates
 for `batches` GPU batches of `batch` prompts together. Everything is affine in the nine shares, so the same formulas
