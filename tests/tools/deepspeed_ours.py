@@ -24,7 +24,8 @@ def medians(path: Path) -> dict[str, float]:
 
 
 def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, advised: bool) -> int:
-    """`advised`: from DeepSpeed's guides' advice, as a session, else from the first value of each list. Until one is within 5 %; one more than there are configurations if none ever is."""
+    """Until one is within 5 %; one more than there are configurations if none ever is. `advised`: from the advice of
+    DeepSpeed's guides, as a session begins, else from the first value of each list."""
     best, count = min(known.values()), 0
     start = space.recipes[0 if advised else -1]
     chosen = strategy(name, space, seed=seed, default=start, budget=len(known))
@@ -52,7 +53,8 @@ def main() -> None:
         for advised in (True, False):
             hits = [experiments(name, space, known, seed, advised) for seed in range(asked.seeds)]
             start = "advice first" if advised else "lists' first"
-            print(f"{name:18} {start} median {statistics.median(hits):g} mean {statistics.mean(hits):.1f} most {max(hits)}")
+            print(f"{name:18} {start} median {statistics.median(hits):g}", end=" ")
+            print(f"mean {statistics.mean(hits):.1f} most {max(hits)}")
 
 
 if __name__ == "__main__":
