@@ -9,10 +9,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVE := .venv-vllm
+DEEPSPEED := .venv-deepspeed
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve test test-all mutants check format table screenshots bytes bench-docs gpu-check bundle clean
+.PHONY: run run-own run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
+.PHONY: bundle clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -25,6 +27,11 @@ run-own: $(VENV)/megatron
 run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
 	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
+
+# Also: a script and its ds_config, tuned as they are, ZeRO 0 to 3 on two CPU ranks. Needs a C++ compiler.
+run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
+	@echo "── tuning fixtures/deepspeed/train.py by its ds_config"
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops $(BIN)/autoscout tune fixtures/deepspeed/job.toml --no-tui --profiles 10
 
 # Tests that time real engines run by themselves, so that nothing disturbs them.
 test: $(VENV)/dev check
@@ -122,6 +129,17 @@ $(SERVE)/ready: fixtures/vllm-name/pyproject.toml
 	$(SERVE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(SERVE)/bin/python -m pip install --quiet --no-deps ./fixtures/vllm-name
 	$(SERVE)/bin/vllm --version
+	@touch $@
+
+# DeepSpeed for CPUs. It compiles its shared-memory all-reduce at the first start: here, once, and without a time limit
+# (a compilation that is ended leaves a lock that every later start waits for).
+$(DEEPSPEED)/ready:
+	@echo "── installing torch and DeepSpeed into $(DEEPSPEED) (about a minute), and compiling its all-reduce"
+	$(PYTHON) -m venv --clear $(DEEPSPEED)
+	$(DEEPSPEED)/bin/python -m pip install --quiet torch==2.13.0 numpy
+	$(DEEPSPEED)/bin/python -m pip install --quiet deepspeed==0.19.8
+	DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops PATH="$(CURDIR)/$(DEEPSPEED)/bin:$$PATH" \
+		$(DEEPSPEED)/bin/python -c "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as Op; Op().load()"
 	@touch $@
 
 $(VENV)/base: pyproject.toml

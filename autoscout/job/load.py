@@ -86,7 +86,7 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
             model_path=absolute(job.launch.model_path),
             draft=draft,
             kv_folder=absolute(job.launch.kv_folder),
-            path=absolute(job.launch.path or ("." if job.target == "command" else "")),
+            path=absolute(job.launch.path or ("." if job.target == "command" or job.launch.render else "")),
         ),
         space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
     )

@@ -37,6 +37,7 @@ class Target:
     designs: bool = False  # none of its numbers can be measured: what it tunes is not built yet
     needs_model: bool = False  # a job has to describe a model and its traffic
     proven: str = ""  # what it was run against, and where; "" unproven
+    preset: str = ""  # of command/presets: what the log of its runs says, where a job names no script of its own
     packages: tuple[str, ...] = ()  # what the interpreter that runs it must have …
     how: str = ""  # … and how to get them
 

@@ -234,8 +234,8 @@ def test_in_bf16_stage_0_trains_something_else():
     assert expert_default(space).knobs["stage"] == 1
 
 
-def test_what_nothing_profiles_yet_is_refused_in_one_sentence(tmp_path):
+def test_a_deepspeed_job_without_a_script_is_refused_in_one_sentence(tmp_path):
     done = verbs.run("tune", f"fixtures/jobs/{DEEPSPEED}.toml", "--kb", tmp_path / "kb", "--no-tui")
     assert done.returncode == 2
     assert done.stderr.strip().count("\n") == 0
-    assert "nothing profiles target" in done.stderr
+    assert "this job has no script to run" in done.stderr

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
-from tui.verbs import watching
+from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
@@ -22,7 +23,8 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", required=False, type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=click.Path(path_type=Path))
+@of_ds_config.options
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
 @click.option(
@@ -69,6 +71,7 @@ def tune(
     named: str,
     kb: Path | None,
     as_json: bool,
+    **beside: Any,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
     from autoscout.search.strategy import usable
@@ -79,6 +82,16 @@ def tune(
     path = kb_path(kb)
     if job_file == Path("-"):
         job_file = _piped(path)
+    began, asked = time.time(), of_ds_config.Asked(**beside)
+    of_config = job_file is not None and job_file.suffix == ".json"
+    if asked.given and not of_config:
+        raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train go with a ds_config.json")
+    if of_config and job_file is not None:
+        if detach:
+            raise click.UsageError("a ds_config is tuned here; to --detach, name the job file that it makes")
+        if click.get_current_context().get_parameter_source("strategy") == click.core.ParameterSource.DEFAULT:
+            strategy = of_ds_config.strategy(job_file) or strategy
+        job_file, no_tui = of_ds_config.job_file(job_file, asked, path), True
     past = []
     if resume is not None:
         started = session.session_started(path, resume)
@@ -93,6 +106,8 @@ def tune(
     if dry_run:
         report.dry_run(job, as_json)
         return
+    if of_config:
+        of_ds_config.prepare(job)
     if detach or (watching.on_screen() and not no_tui and not as_json):
         _in_background(job, resume, path, detach, as_json)
         return
@@ -110,6 +125,8 @@ def tune(
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
     report.tuned(path, result, as_json)
+    if of_config:
+        of_ds_config.leave(path, result.session, began, asked.train)
 
 
 @click.command()

@@ -6,6 +6,7 @@ person's own does, and rendered files lie in autoscout-run/ where it runs.
 
 import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from autoscout.targets.command.arguments import (
     EXPORT_FOLDER,
     EXPORT_PORT,
     ITERATIONS,
+    Place,
     Started,
     command_of,
     export_place,
@@ -31,15 +33,17 @@ from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job
 
 
-def exported(job: Job, configuration: Configuration) -> Launch:
-    """Errors: AutoscoutError (exit 2) where the command cannot be put together."""
+def exported(
+    job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
+) -> Launch:
+    """`mapping`: of the experiments. Errors: AutoscoutError (exit 2) where the command cannot be put together."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch to export: a script of yours measured it; `autoscout best` shows the winner's "
             f"knobs",
             2,
         )
-    run = started(job, configuration, export_place(job))
+    run = mapping(job, configuration, export_place(job))
     words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
     spoken = names_in(command_of(job))
     missing = ["ITERATIONS, how many to train"] if words != run.words else []

@@ -89,10 +89,11 @@ def known_metrics(job: Job) -> tuple[str, ...]:
         found |= {f"{base}_{other}" for kind in (_TIMES, _SIZES) if unit in kind for other in kind}
         if name in _RATES:
             found.add(_RATES[name])
+    for rate, amount in (("tokens_per_s", _tokens(job)), ("samples_per_s", job.traffic.global_batch)):
+        if rate in found and amount:
+            found.add(_STEP)
     if _STEP in found and _tokens(job):
         found.add("tokens_per_s")
-    if "tokens_per_s" in found and _tokens(job):
-        found.add(_STEP)
     return tuple(sorted(found))
 
 
@@ -128,9 +129,10 @@ def _conversion(
         return lambda v: v * by
     if _RATES.get(have) == name:
         return lambda v: 1 / v
-    tokens = _tokens(job)
-    if tokens and have == "tokens_per_s" and name == _STEP:
-        return lambda v: tokens / v
+    tokens, samples = _tokens(job), float(job.traffic.global_batch)
+    for rate, amount in (("tokens_per_s", tokens), ("samples_per_s", samples)):
+        if amount and {have, name} == {rate, _STEP}:
+            return lambda v, amount=amount: amount / v
     if tokens and name == "tokens_per_s" and base == "step_time" and unit in _TIMES:
         by = factor(have, unit, "s")
         return lambda v: tokens / (v * by)

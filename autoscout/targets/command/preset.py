@@ -13,6 +13,7 @@ from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.targets.checkpoints import CheckpointRule
+from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, Value
 
 
@@ -68,9 +69,10 @@ class Preset(Strict, frozen=True, kw_only=True):
 
 
 def preset_of(job: Job) -> Preset:
-    """An empty one where the job names none. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """Its target's where the job names none. Errors: AutoscoutError (exit 2) for an unknown name."""
     if not job.launch.script:
-        return Preset()
+        own = target_of(job).preset
+        return preset(own) if own else Preset()
     if job.launch.script not in names():
         raise AutoscoutError(f"launch.script = '{job.launch.script}'{nearest_name(job.launch.script, names())}", 2)
     return preset(job.launch.script)

@@ -32,10 +32,16 @@ RESULT = "AUTOSCOUT_RESULT"
 
 
 class CommandProfiler:
-    """Runs the command once for each experiment."""
+    """Runs the command once for each experiment. `mapping`: what is started for a configuration; `judged`: what a
+    target that knows the command makes of a run that was measured, and of its folder."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(
+        self,
+        job: Job,
+        mapping: Callable[[Job, Configuration, Place], Started] = started,
+        judged: Callable[[Measurement, Path], Measurement] = lambda found, folder: found,
+    ) -> None:
+        self._job, self._mapping, self._judged = job, mapping, judged
         self._environment: dict[str, str] = {}
         self._stopping = False
         self._bar: early.Bar | None = None
@@ -58,7 +64,7 @@ class CommandProfiler:
                 raise AutoscoutError('there is nothing to run: give launch.command, for example "torchrun train.py"', 2)
             if problem := not_on_hosts(self._job):
                 raise AutoscoutError(problem, 2)
-            self._environment = surroundings.describe(self._job, _example(self._job))
+            self._environment = surroundings.describe(self._job, self._example())
             if self._roster is not None:
                 hosts = self._roster.chosen(self._job.devices).hosts
                 self._environment["hosts"] = " + ".join(str(len(host.devices)) for host in hosts)
@@ -96,6 +102,13 @@ class CommandProfiler:
         if self._warm is not None:
             self._warm.close()
 
+    def _example(self) -> Started:
+        """Some configuration's, to see what it runs on."""
+        from autoscout.targets.jobs import JobSpace
+
+        place = Place(folder="{folder}", port="29500", iterations="1")
+        return self._mapping(self._job, JobSpace.of_job(self._job).reference, place)
+
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         job, about = self._job, self.environment()
         prepare(folder)
@@ -103,7 +116,7 @@ class CommandProfiler:
         if self._roster is not None:
             there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS}
             place = msgspec.structs.replace(place, port=every_host.PORT, **there)
-        run = started(job, configuration, place)
+        run = self._mapping(job, configuration, place)
         run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
         began = time.time()
         kills = failing.oom_kills()
@@ -132,7 +145,7 @@ class CommandProfiler:
                 conditions={failing.HOST_LOST: 1.0},
             )
         found = msgspec.structs.replace(
-            found,
+            self._judged(found, folder),
             context=context_of(job, about),
             environment=about,
             cost_s=cost,
@@ -339,14 +352,6 @@ def prepare(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in _LEFT:
             (folder / name).unlink(missing_ok=True)
-
-
-def _example(job: Job) -> Started:
-    """Some configuration's, to see what it runs on."""
-    from autoscout.targets.jobs import JobSpace
-
-    space = JobSpace.of_job(job)
-    return started(job, space.reference, Place(folder="{folder}", port="29500", iterations="1"))
 
 
 def _iterations(job: Job) -> int:

@@ -1,29 +1,144 @@
-"""DeepSpeed: its knobs and rules, and what its autotuner measured."""
+"""DeepSpeed: a person's script and ds_config, tuned as they are; its knobs and rules without them; and what its own
+autotuner measured."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoscout.targets.target import Target
-from kb.records import Configuration
+from autoscout.targets.target import Target, shipped
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
+    from autoscout.running.equivalence import Check
+    from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.member import Member
     from autoscout.space.graph import Space
+    from autoscout.space.knob import Catalog
     from autoscout.targets.found import Reader
+    from autoscout.targets.launch import Launch
+
+_METRICS = ("samples_per_s", "flops_per_gpu", "step_time_s", "tokens_per_s")
 
 
 class DeepSpeed(Target):
     name = "deepspeed"
     tasks = ("pretrain", "finetune")
-    about = "training with DeepSpeed"
-    needs_model = True
+    about = "a script that DeepSpeed trains, by its ds_config"
+    proven = "DeepSpeed 0.19.8, ZeRO 0 to 3, two CPU ranks over gloo"
+    preset = "deepspeed-engine"
     packages = ("torch", "deepspeed")
-    how = "pip install torch deepspeed; nothing here runs it yet, its results can be imported"
+    how = "pip install torch deepspeed, or `make .venv-deepspeed/ready` for CPUs"
+
+    def metrics(self, job: Job) -> tuple[str, ...]:
+        from autoscout.targets.command.measurement import known_metrics
+        from autoscout.targets.deepspeed.config_space import config_of
+
+        return tuple(dict.fromkeys((*known_metrics(job), *_METRICS))) if config_of(job) else super().metrics(job)
+
+    def problems(self, job: Job) -> Iterator[str]:
+        from autoscout.targets.deepspeed import config_space
+        from autoscout.targets.deepspeed.arguments import unused
+
+        if config_space.config_of(job) is None:
+            if not job.model.layers:
+                yield (
+                    "target = 'deepspeed' needs a script with its ds_config (launch.command and launch.render; "
+                    "`autoscout tune ds_config.json --script train.py …` writes both), or a [model]"
+                )
+            return
+        yield from config_space.problems(job, config_space.read_config(job))
+        for name in unused(job):
+            yield f"knob '{name}' changes nothing: write ${name.upper()} where it belongs in the ds_config, or sets = …"
+
+    def catalog(self, job: Job) -> "Catalog":
+        from autoscout.targets.deepspeed import config_space
+
+        known = shipped(self.name)
+        return known if config_space.config_of(job) is None else config_space.catalog(job, known)
+
+    def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.targets.command.preset import metrics_of
+        from autoscout.targets.deepspeed import config_space, ds_config
+
+        if config_space.config_of(job) is None:
+            return []
+        config = config_space.read_config(job)
+        notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
+        if "loss" not in metrics_of(job):
+            notes.append("no loss is read, so a configuration that computes something else is not found out")
+        if not config_space.batch_of(job, config):
+            notes.append("the ds_config says no train_batch_size: configurations train different batches")
+        return notes
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.deepspeed.expert import advised
+        from autoscout.targets.deepspeed.config_space import config_of
+        from autoscout.targets.deepspeed.expert import advised, of_lists
         from autoscout.targets.recipes import first, stated
 
-        yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
+        job: Job = space.job  # type: ignore[attr-defined]
+        if config_of(job):
+            yield from of_lists(space)
+        else:
+            yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
+
+    def profiler(self, job: Job) -> "Profiler":
+        from autoscout.targets.deepspeed import config_space, profiler
+
+        if config_space.config_of(job) is None:
+            raise AutoscoutError(
+                "this job has no script to run: `autoscout space` and `autoscout explain` work on it; to tune, give "
+                'launch.command and launch.render = [{ from = "ds_config.json", … }]',
+                2,
+            )
+        return profiler.profiler(job)
+
+    def equivalence(self, job: Job) -> "Check":
+        from autoscout.targets.command.losses import LossesIfTold
+        from autoscout.targets.deepspeed import config_space
+
+        if config_space.config_of(job) is None:
+            return super().equivalence(job)
+        fixed = config_space.batch_of(job, config_space.read_config(job))
+        return LossesIfTold(job.launch.loss_tolerance if fixed else float("inf"))
+
+    def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
+        import shlex
+
+        from autoscout.targets.command.arguments import Place
+        from autoscout.targets.deepspeed import config_space
+        from autoscout.targets.deepspeed.arguments import started
+
+        if config_space.config_of(job) is None:
+            return ""
+        place = Place(folder=str(experiment.parent), port="29500", iterations=str(job.launch.iterations))
+        return shlex.join(started(job, configuration, place).words)
+
+    def launch(self, job: Job, configuration: Configuration) -> "Launch":
+        from autoscout.targets.command.exported import exported
+        from autoscout.targets.deepspeed import config_space
+        from autoscout.targets.deepspeed.arguments import started
+
+        if config_space.config_of(job) is None:
+            return super().launch(job, configuration)
+        return exported(job, configuration, started)
+
+    def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
+        from autoscout.targets.command import writing
+        from autoscout.targets.deepspeed.artefacts import as_ds_config
+        from autoscout.targets.spread import hostfile
+
+        return {"yaml": writing.yaml, "slurm": writing.slurm, "hostfile": hostfile, "deepspeed": as_ds_config}
+
+    def check(self, job: Job, launch: "Launch", form: str) -> float:
+        from autoscout.targets.command.exported import tried
+
+        return tried(job, launch, form, iterations=2)
+
+    def simulators(self, job: Job) -> "list[Member]":
+        """Nothing is known of a person's own script before it ran."""
+        from autoscout.targets.deepspeed.config_space import config_of
+
+        return [] if config_of(job) else super().simulators(job)
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.deepspeed.importer import READER

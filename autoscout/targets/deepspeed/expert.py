@@ -6,7 +6,7 @@ from typing import Any
 
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.graph import Space
-from autoscout.targets.recipes import MARGIN, all_devices, total
+from autoscout.targets.recipes import MARGIN, all_devices, nearest, total
 from kb.records import Configuration, Value
 
 
@@ -22,6 +22,21 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
                     if _zero_gib(a, stage, int(mbs), gpus, ckpt, offload) <= MARGIN * a["memory_gib"]:
                         yield {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
     yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
+
+
+def of_lists(space: Space) -> Iterator[Configuration]:
+    """Of a person's ds_config: the advice of DeepSpeed's guides as far as its lists have it (the lowest stage, no
+    offloading, the largest micro batch), then the first value of each list, which its autotuner takes for it."""
+    firsts = {knob.name: knob.values[0] for knob in space.knobs}
+    wanted = dict(firsts)
+    for name, pick in (("stage", min), ("mbs", max)):
+        if name in space.knob and all(isinstance(v, int) for v in space.knob[name].values):
+            wanted[name] = pick(int(v) for v in space.knob[name].values)
+    for name in ("offload_optimizer", "offload_param"):
+        if name in space.knob and "none" in space.knob[name].values:
+            wanted[name] = "none"
+    yield nearest(space, wanted)
+    yield nearest(space, firsts)
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:

@@ -1,7 +1,8 @@
 """Folders that DeepSpeed's autotuning leaves: one per experiment, with exp.json, ds_config.json, metrics.json, logs.
 
 `throughput` is samples per second, so a step takes train_batch_size / throughput. An experiment without metrics.json
-failed; stderr.log says how.
+failed; stderr.log says how. Values that are "auto", or lists that were not taken apart, say nothing of a configuration
+and are left out; a file that was being written when its writer died is named with what it lacks.
 """
 
 import json
@@ -13,8 +14,12 @@ from typing import Any
 from autoscout.targets.found import Reader, Row, Source
 from kb.records import AutoscoutError, Job
 
-MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s"}
+MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "samples_per_s": "samples_per_s"}
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memory|can't allocate memory)")
+# What ended it, not any line with the word: "0 errors", "error_if_nonfinite" and warnings are none.
+_FAILED = re.compile(r"^(?:\S+: )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
+_INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
+_OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}  # before 0.3.16
 
 
 def recognizes(path: Path) -> bool:
@@ -28,11 +33,9 @@ def read(path: Path, job: Job) -> Source:
 
 
 def _experiments(path: Path) -> Iterator[Path]:
-    for name in ("exp.json", "ds_config.json"):
-        found = sorted({file.parent for file in path.rglob(name)})
-        if found:
-            yield from (f for f in found if "profile_model_info" not in f.name)
-            return
+    """Folders with either file: of a run that was cut off only one may be there."""
+    found = sorted({file.parent for name in ("exp.json", "ds_config.json") for file in path.rglob(name)})
+    yield from (f for f in found if "profile_model_info" not in f.name)
 
 
 def _row(folder: Path, root: Path, job: Job) -> Row:
@@ -45,15 +48,18 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     try:
         metrics = json.loads((folder / "metrics.json").read_text())
     except FileNotFoundError:
-        return Row(where, {**cells, **_failure(folder)})
+        failure = _failure(folder)
+        return Row(where, cells, failure["evidence"]) if not failure["status"] else Row(where, {**cells, **failure})
     except (OSError, ValueError, RecursionError) as error:
         return Row(where, cells, f"metrics.json cannot be read ({error})")
     if not isinstance(metrics, dict):
         return Row(where, cells, "metrics.json is no table of metrics")
     micro, steps = config.get("train_micro_batch_size_per_gpu", 0), config.get("gradient_accumulation_steps", 1)
     numbers = isinstance(micro, int) and isinstance(steps, int)
-    batch = config.get("train_batch_size") or (micro * steps * job.devices if numbers else 0)
-    if not isinstance(batch, int):
+    batch = config.get("train_batch_size")
+    if batch in (None, "auto", 0):
+        batch = micro * steps * job.devices if numbers else 0
+    if not isinstance(batch, int) or isinstance(batch, bool):
         return Row(where, cells, f"its train_batch_size {batch!r} is no whole number")
     wanted = job.traffic.global_batch
     if wanted and batch and batch != wanted:
@@ -61,18 +67,43 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     measured = {f"deepspeed_{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
     throughput = metrics.get("throughput")
     if isinstance(throughput, int | float) and throughput > 0:
+        measured["samples_per_s"] = throughput
+        if not batch:
+            return Row(
+                where, {**cells, **measured}, 'its batch sizes are "auto": nothing says how many samples a step has'
+            )
         measured["step_time_s"] = batch / throughput
         measured["tokens_per_s"] = throughput * job.traffic.seq_len
+    elif not measured:
+        return Row(where, cells, "metrics.json has no number: another version of DeepSpeed's?")
     return Row(where, {**cells, **measured})
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "ds_config.json"
-    found = json.loads((path if path.exists() else folder / "exp.json").read_text())
-    found = found.get("ds_config", found) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        raise AutoscoutError("is no configuration of DeepSpeed")
-    return found
+    """Of ds_config.json, else (missing, or cut off) of exp.json."""
+    problem: Exception = AutoscoutError("is no configuration of DeepSpeed")
+    for name in ("ds_config.json", "exp.json"):
+        try:
+            found = json.loads((folder / name).read_text())
+        except (OSError, ValueError) as error:
+            problem = error if (folder / name).exists() else problem
+            continue
+        found = found.get("ds_config", found) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            return _of_today(found)
+    raise problem
+
+
+def _of_today(config: dict[str, Any]) -> dict[str, Any]:
+    """With the names that DeepSpeed has now: stage 2's cpu_offload became offload_optimizer.device."""
+    zero = config.get("zero_optimization")
+    if not isinstance(zero, dict):
+        return config
+    found = {name: value for name, value in zero.items() if name not in _OLD_NAMES}
+    for old, new in _OLD_NAMES.items():
+        if zero.get(old) is True:
+            found.setdefault(new.partition(".")[0], {"device": "cpu"})
+    return {**config, "zero_optimization": found}
 
 
 def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -81,7 +112,7 @@ def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
     for name, value in config.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{before}{name}.")
-        elif not isinstance(value, list):
+        elif not isinstance(value, list) and value != "auto" and value is not None:
             flat[f"{before}{name}"] = value
     return flat
 
@@ -93,7 +124,9 @@ def _failure(folder: Path) -> dict[str, str]:
         said = ""
     if _OUT_OF_MEMORY.search(said):
         return {"status": "oom", "evidence": "out of memory"}
-    last = next((line.strip() for line in reversed(said.splitlines()) if "Error" in line), "")
+    if _INTERRUPTED.search(said):
+        return {"status": "", "evidence": "was interrupted before it measured anything"}
+    last = next((found[0] for found in reversed(list(_FAILED.finditer(said)))), "")
     return {"status": "error", "evidence": last or "left no metrics.json"}
 
 

@@ -115,6 +115,11 @@ SAID = {
         b"[INFO] steps: 10 loss: 2.5000 iter time (s): 0.512 samples/sec: 62.500\n",
         {"loss": [2.5], "step_time_s": [0.512]},
     ),
+    "deepspeed-engine": (
+        b"epoch=0/micro_step=6/global_step=3, RunningAvgSamplesPerSec=71.5, CurrSamplesPerSec=73.25, "
+        b"MemAllocated=0.41GB, MaxMemAllocated=0.52GB\n",
+        {"samples_per_s": [73.25], "peak_memory_gib": [0.52]},
+    ),
 }
 
 

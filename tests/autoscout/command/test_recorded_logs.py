@@ -11,6 +11,10 @@ from kb.records import MetricSource
 LOGS = Path(__file__).parents[3] / "fixtures" / "own" / "logs"
 # What has to be read, a value an iteration; times are those of the test, a second a line.
 READ = {
+    "deepspeed-engine": {
+        "samples_per_s": [19.81066344582952, 17.052931226946896, 15.36228364074374],
+        "peak_memory_gib": [0.52, 0.52, 0.52],
+    },
     "trl": {
         "loss": [6.241, 6.253, 6.253, 6.269],
         "grad_norm": [0.2502, 0.2558, 0.218, 0.2396],

@@ -1,0 +1,168 @@
+"""From (job, configuration) to what is started: the person's command with this configuration's ds_config in it. The one
+mapping, of experiments and of exports.
+
+The config is a file in the experiment's folder. Where its path is one that a shell or a launcher over ssh would take
+apart, or the command says {ds_config_base64}, the config itself travels instead, as base64 (DeepSpeed reads both).
+"""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.cluster.devices import device_kind
+from autoscout.targets.command import arguments as command
+from autoscout.targets.command.arguments import Place, Started
+from autoscout.targets.command.template import filled as fill
+from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed.autotuning import mapped, settings
+from autoscout.targets.deepspeed.config_space import BATCH, STAGE, batch_of, config_of, read_config, scalar_of
+from autoscout.targets.deepspeed.ds_config import Config
+from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
+from autoscout.targets.jobs import declared
+from kb.records import AutoscoutError, Configuration, Job, Rendered, Value
+
+_HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
+_PLAIN = re.compile(r"[\w@%+=:,./-]*")
+_HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
+_OFFLOADS = ("offload_optimizer", "offload_param")
+
+
+def started(job: Job, configuration: Configuration, place: Place) -> Started:
+    """Errors: AutoscoutError (exit 2) as of a command, and for a ds_config that cannot be read."""
+    rendered = config_of(job)
+    if rendered is None:
+        raise AutoscoutError(
+            'there is no ds_config to tune: give launch.render = [{ from = "ds_config.json", to = '
+            '"{folder}/ds_config.json" }] and launch.command',
+            2,
+        )
+    others = [r for r in job.launch.render if r is not rendered]
+    line = command.command_of(job).replace(_ASKED, _HERE)
+    plain = msgspec.structs.replace(job.launch, render=others, command=line)
+    run = command.started(msgspec.structs.replace(job, launch=plain), configuration, place)
+    config = rendered_config(job, configuration, place)
+    text = json.dumps(config, indent=2) + "\n"
+    to = fill(rendered.to, {"folder": place.folder}, "launch.render.to")
+    said = _as_base64(config) if not _PLAIN.fullmatch(to) else to
+    words = _with_config(run.words, rendered, job, said)
+    words = [word.replace(_HERE, _as_base64(config)) for word in words]
+    if words == run.words:
+        raise AutoscoutError(
+            f"launch.command does not give {rendered.origin} to the script: write --deepspeed_config {rendered.origin} "
+            f"(Hugging Face: --deepspeed {rendered.origin}), or {{ds_config_base64}} where it belongs",
+            2,
+        )
+    values = {name: value for name in (MICRO, STEPS, BATCH) if isinstance(value := config.get(name), int)}
+    words = mapped(words, _mappings(job, words), {**_scalars(config), **values})
+    environment = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"} if device_kind(job) == "cpu" else {}
+    return Started(words=words, environment={**environment, **run.environment}, files={**run.files, to: text})
+
+
+def rendered_config(job: Job, configuration: Configuration, place: Place | None = None) -> Config:
+    """A complete ds_config: no list, no name to fill in, the batch's three numbers in agreement. `place`: of an
+    experiment, which says its speed after every step."""
+    config = read_config(job)
+    found = settings(config)
+    knobs = {knob.name: knob for knob in declared(job).knob}
+    for knob in knobs.values():
+        if not _of_config(knob.sets):
+            continue
+        value = configuration.knobs.get(knob.name)
+        stands = ds_config.at(config, knob.sets)
+        if value is not None:
+            _put(config, knob.sets, scalar_of(value))
+        elif isinstance(stands, list) or stands in ("auto", "all"):
+            _put(config, knob.sets, None)
+    stage = ds_config.at(config, STAGE) or 0
+    if found.enabled and not found.fast and isinstance(stage, int) and 0 <= stage <= 3:
+        config = replaced(template(stage, int((found.model_info or {}).get("hidden_size") or 0)), config)
+    zero = config.get("zero_optimization")
+    if isinstance(zero, dict):
+        gone = [n for n in _OFFLOADS if (zero.get(n) or {}).get("device") in (None, "none")]
+        config["zero_optimization"] = {n: v for n, v in zero.items() if n not in gone and v is not None}
+    config.pop("autotuning", None)
+    names = {**configuration.knobs, "gpus": job.devices}
+    config = filled(config, {n.lower(): v for n, v in names.items()})
+    _agree_on_batch(config, job, batch_of(job, read_config(job)), found.mp_size)
+    if place is not None and place.measuring:
+        config |= {"steps_per_print": 1, "log_level": "info"}
+        if job.objective.metric == "flops_per_gpu":
+            last = job.launch.warmup + job.launch.iterations
+            path = str(Path(place.folder) / "metrics.json")
+            steps = {"start_profile_step": max(found.start_profile_step, 2), "end_profile_step": max(last, 3)}
+            config["autotuning"] = {"enabled": True, "metric_path": path, **steps}
+    return config
+
+
+def unused(job: Job) -> list[str]:
+    """The person's own knobs that reach neither the command nor the ds_config."""
+    rendered = config_of(job)
+    if rendered is None:
+        return []
+    others = [r for r in job.launch.render if r is not rendered]
+    plain = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, render=others))
+    spoken = names_in(read_config(job))
+    own = {knob.name for knob in job.space.knob}
+    return [n for n in command.unused(plain) if n in own and n.lower() not in spoken and not _sets_config(job, n)]
+
+
+def _sets_config(job: Job, name: str) -> bool:
+    return any(knob.name == name and _of_config(knob.sets) for knob in declared(job).knob)
+
+
+def _of_config(sets: str) -> bool:
+    """Whether a knob is a field of the ds_config: its path, not a flag, a variable, a placeholder or prose."""
+    return bool(re.fullmatch(r"(json:)?[A-Za-z]\w*(\.\w+)*", sets)) and not sets.startswith("env:")
+
+
+def _put(config: Config, path: str, value: Any) -> None:
+    ds_config.put(config, path.removeprefix("json:"), value)
+
+
+def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> list[str]:
+    """The command's words with `said` where they name the ds_config."""
+    folder = Path(job.launch.path or ".")
+    origin = (folder / rendered.origin).resolve()
+
+    def of(word: str) -> str:
+        flag, sign, path = word.partition("=") if word.startswith("--") else ("", "", word)
+        if path == rendered.origin or (path.endswith(".json") and (folder / path).resolve() == origin):
+            return f"{flag}{sign}{said}"
+        return word
+
+    return [of(word) for word in words]
+
+
+def _mappings(job: Job, words: list[str]) -> dict[str, str]:
+    """The person's arg_mappings; else a Hugging Face Trainer's own flags, where the command has them."""
+    given = settings(read_config(job)).arg_mappings
+    return given if given is not None else {name: flag for name, flag in _HUGGING_FACE.items() if flag in words}
+
+
+def _scalars(config: Config) -> dict[str, Value]:
+    """By the last name of their path, the first of each name."""
+    found: dict[str, Value] = {}
+    for path, value in ds_config.leaves(config):
+        if isinstance(value, bool | int | float | str):
+            found.setdefault(path.rpartition(".")[2], value)
+    return found
+
+
+def _agree_on_batch(config: Config, job: Job, batch: int, mp_size: int) -> None:
+    """DeepSpeed wants train_batch_size == micro batch × accumulation × ranks."""
+    ranks = max(job.devices // mp_size, 1)
+    micro, steps = config.get(MICRO), config.get(STEPS)
+    micro = micro if isinstance(micro, int) else 1
+    if batch:
+        config[BATCH], config[MICRO], config[STEPS] = batch, micro, max(batch // (micro * ranks), 1)
+    elif MICRO in config or STEPS in config:
+        steps = steps if isinstance(steps, int) else 1
+        config[MICRO], config[STEPS], config[BATCH] = micro, steps, micro * steps * ranks
+
+
+def _as_base64(config: Config) -> str:
+    return base64.urlsafe_b64encode(json.dumps(config).encode()).decode()

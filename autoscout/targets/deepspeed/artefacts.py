@@ -1,0 +1,169 @@
+"""What DeepSpeed's autotuner leaves behind, of a session of ours: exps/, results/ with a folder an experiment,
+ds_config_optimal.json, cmd_optimal.txt and summary.txt. Whatever reads theirs, our importer too, reads these.
+
+Written into fresh names and moved into place, so a reader never meets half a file. What of an earlier tuning lies there
+stays, unless `overwrite` says otherwise; a folder without its mark is somebody else's and is never deleted.
+"""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.objective import cost
+from autoscout.running import results as writing
+from autoscout.targets.command.arguments import export_place
+from autoscout.targets.deepspeed.arguments import rendered_config, started
+from autoscout.targets.deepspeed.autotuning import folders, settings
+from autoscout.targets.deepspeed.config_space import STAGE, choices_of, read_config
+from autoscout.targets.deepspeed.ds_config import Config, at
+from autoscout.targets.deepspeed.tuning_space import canonical_name
+from autoscout.targets.launch import Launch
+from kb.records import AutoscoutError, Configuration, Job, Measurement
+
+MARK = ".autoscout"  # in folders that we made
+OPTIMAL = "ds_config_optimal.json"
+
+
+def as_ds_config(launch: Launch) -> str:
+    """The ds_config of an exported launch. Errors: AutoscoutError (exit 2) where it has none."""
+    found = next((text for name, text in launch.files.items() if name.endswith(".json")), None)
+    if found is None:
+        raise AutoscoutError("this launch has no ds_config; export it with --format command", 2)
+    return found
+
+
+def name_of(job: Job, configuration: Configuration) -> str:
+    """As DeepSpeed names an experiment: z2_tmbspg4_gas2_rbs5.0e+06."""
+    config = read_config(job)
+    keys = {path.rpartition(".")[2] for path in choices_of(config, settings(config), job)} - {"stage"}
+    found = rendered_config(job, configuration)
+    offloads = {"offload_optimizer", "offload_param"}
+    zero = {n: v for n, v in found.get("zero_optimization", {}).items() if n not in offloads or "device" in keys}
+    return canonical_name({**found, "zero_optimization": zero}, keys, f"z{at(found, STAGE) or 0}_")
+
+
+def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
+    """(exps, results), made; with `overwrite` emptied of what we or DeepSpeed left there.
+
+    Errors: AutoscoutError (exit 2) for a folder with something else in it."""
+    found = settings(read_config(job))
+    made = folders(found, beside)
+    for folder in made:
+        strange = folder.is_dir() and any(folder.iterdir()) and not _ours(folder)
+        if found.overwrite and folder.exists():
+            if strange:
+                raise AutoscoutError(
+                    f"autotuning.overwrite would delete {folder}, which holds no autotuning of DeepSpeed's or ours; "
+                    f"name another folder",
+                    2,
+                )
+            shutil.rmtree(folder)
+        with writing.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MARK).touch()
+    return made
+
+
+def write(job: Job, beside: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
+    """Everything of a session; the folder of results. Errors: AutoscoutError when it cannot be written."""
+    exps, results = prepared(job, beside)
+    latest = {m.configuration.id: m for m in measured if m.configuration is not None}
+    for found in latest.values():
+        _experiment(job, found, exps, results)
+    if best is not None:
+        config = rendered_config(job, best.configuration)
+        _put(results / OPTIMAL, json.dumps(config, indent=2) + "\n")
+        _put(results / "cmd_optimal.txt", command(job, best.configuration, results / OPTIMAL) + "\n")
+    _put(results / "summary.txt", summary(job, list(latest.values()), best, seconds))
+    return results
+
+
+def command(job: Job, configuration: Configuration, config: Path) -> str:
+    """What starts a configuration, with its ds_config at `config`."""
+    run = started(job, configuration, export_place(job))
+    files = [name for name in run.files if name.endswith(".json")]
+    words = [str(config) if files and word == files[0] else word for word in run.words]
+    return shlex.join(words)
+
+
+def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> str:
+    """A line for each ZeRO stage and one for all: experiments, the best of the metric, whose it is."""
+    metric = job.objective.metric
+    spaces: dict[str, list[Measurement]] = {}
+    for m in measured:
+        stage = at(rendered_config(job, m.configuration), STAGE) or 0
+        spaces.setdefault(f"z{stage}", []).append(m)
+    rows = [("tuning_space", "num_experiments", f"best_{metric}", "best_exp_name")]
+    for space, runs in [*sorted(spaces.items()), ("global", list(measured))]:
+        top = best if space == "global" else _best(job, runs)
+        value = f"{top.metrics.get(metric, float('nan')):.6g}" if top else "none ran"
+        rows.append((space, str(len(runs)), value, name_of(job, top.configuration) if top else ""))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    failed = [m for m in measured if m.status != "ok"]
+    lines += ["", f"Tuning completed in {seconds:.0f} s. Total number of experiments: {len(measured)}."]
+    lines += [f"{name_of(job, m.configuration)}: {m.status}: {m.evidence[:200]}" for m in failed]
+    return "\n".join(lines) + "\n"
+
+
+def metrics_of(job: Job, found: Measurement, batch: int) -> dict[str, float]:
+    """Their names of what was measured: throughput in samples a second, latency in seconds."""
+    told: dict[str, float] = {}
+    if found.metrics.get("samples_per_s"):
+        told["throughput"] = found.metrics["samples_per_s"]
+    if found.metrics.get("step_time_s"):
+        told["latency"] = found.metrics["step_time_s"]
+        told.setdefault("throughput", batch / found.metrics["step_time_s"])
+    if found.metrics.get("flops_per_gpu"):
+        told["FLOPS_per_gpu"] = found.metrics["flops_per_gpu"]
+    return told
+
+
+def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None:
+    name, config = name_of(job, found.configuration), rendered_config(job, found.configuration)
+    counts = [node.count for node in job.cluster.nodes]
+    about: dict[str, Any] = {"name": name, "ds_config": config, "num_gpus": max(counts), "num_nodes": len(counts)}
+    about["hostfile"] = job.cluster.hosts or None
+    _put(exps / f"{name}.json", json.dumps(about))
+    folder = results / name
+    with writing.writing(folder):
+        folder.mkdir(exist_ok=True)
+    _put(folder / "ds_config.json", json.dumps(config))
+    _put(folder / "exp.json", json.dumps({**about, "result_dir": str(folder)}))
+    _put(folder / "cmd.txt", command(job, found.configuration, folder / "ds_config.json") + "\n")
+    _put(folder / "stdout.log", f"{found.status}, measured by autoscout\n")
+    _put(folder / "stderr.log", "" if found.status == "ok" else f"{found.status}: {found.evidence}\n")
+    if found.status == "ok":
+        _put(folder / "metrics.json", json.dumps(metrics_of(job, found, _batch(config))))
+    else:
+        (folder / "metrics.json").unlink(missing_ok=True)
+
+
+def _batch(config: Config) -> int:
+    said = config.get("train_batch_size")
+    return said if isinstance(said, int) else 1
+
+
+def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
+    costs = [(c, m) for m in measured if (c := cost(job.objective, m)) is not None]
+    return min(costs, key=lambda pair: pair[0])[1] if costs else None
+
+
+def _ours(folder: Path) -> bool:
+    """Whether an autotuning, ours or DeepSpeed's, left what lies there."""
+    if (folder / MARK).exists():
+        return True
+    left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]
+    return any(path.exists() and (path.suffix != ".json" or "ds_config" in path.read_text()[:4000]) for path in left)
+
+
+def _put(path: Path, text: str) -> None:
+    with writing.writing(path):
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(text)
+        os.replace(fresh, path)

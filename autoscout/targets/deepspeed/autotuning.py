@@ -1,0 +1,106 @@
+"""The `autotuning` section of a ds_config: what a person asked DeepSpeed's autotuner for.
+
+Defaults are those of its code (autotuning/constants.py, 0.19.8). Its README names two others: `overwrite` false and
+`tuner_type` model_based. Ours differ from both where they would lose measurements: `overwrite` keeps what is there.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from autoscout.targets.deepspeed.ds_config import Config
+from kb.records import AutoscoutError, Value
+
+Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
+Tuner = Literal["gridsearch", "random", "model_based"]
+# Their name of a metric → our objective. Each says which way is better: theirs maximizes all of them.
+OBJECTIVES = {
+    "throughput": {"maximize": "samples_per_s"},
+    "latency": {"minimize": "step_time_s"},
+    "flops": {"maximize": "flops_per_gpu"},
+    "FLOPS_per_gpu": {"maximize": "flops_per_gpu"},
+}
+STRATEGIES = {"gridsearch": "deepspeed-grid", "random": "deepspeed-random", "model_based": "deepspeed-model"}
+
+
+class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`metric_path`, `model_info_path`: where DeepSpeed's engine writes; ours are in the experiment's folder."""
+
+    enabled: bool = False
+    fast: bool = True
+    results_dir: str = "autotuning_results"
+    exps_dir: str = "autotuning_exps"
+    overwrite: bool = False
+    start_profile_step: int = 3
+    end_profile_step: int = 5
+    metric: Metric = "throughput"
+    metric_path: str | None = None
+    model_info_path: str | None = None
+    tuner_type: Tuner | None = None
+    tuner_early_stopping: int = 5
+    tuner_num_trials: int = 50
+    arg_mappings: dict[str, str] | None = None
+    max_train_batch_size: int | None = None
+    min_train_batch_size: int = 1
+    min_train_micro_batch_size_per_gpu: int = 1
+    max_train_micro_batch_size_per_gpu: int = 1024
+    num_tuning_micro_batch_sizes: int = 3
+    mp_size: int = 1
+    model_info: dict[str, Any] | None = None
+    zero_optimization: dict[str, Any] | None = None
+
+    @property
+    def most_micro(self) -> int:
+        return self.max_train_micro_batch_size_per_gpu
+
+
+def settings(config: Config, where: str = "ds_config") -> Autotuning:
+    """Errors: AutoscoutError (exit 2) naming the setting."""
+    section = config.get("autotuning") or {}
+    if not isinstance(section, dict):
+        raise AutoscoutError(f"{where}: autotuning is no object with settings", 2)
+    known = [field.name for field in msgspec.structs.fields(Autotuning)]
+    for name in section:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise AutoscoutError(f"{where}: DeepSpeed's autotuning has no setting '{name}'{hint}", 2)
+    try:
+        found = msgspec.convert(section, Autotuning)
+    except msgspec.ValidationError as error:
+        raise AutoscoutError(f"{where}: autotuning: {error}", 2) from error
+    least, most = found.min_train_micro_batch_size_per_gpu, found.most_micro
+    if not 0 < least <= most:
+        raise AutoscoutError(f"{where}: autotuning: micro batches from {least} to {most} are none", 2)
+    if found.mp_size < 1 or found.num_tuning_micro_batch_sizes < 1 or found.end_profile_step < found.start_profile_step:
+        raise AutoscoutError(
+            f"{where}: autotuning: mp_size and num_tuning_micro_batch_sizes are at least 1, and end_profile_step is "
+            f"not before start_profile_step",
+            2,
+        )
+    return found
+
+
+def mapped(words: list[str], mappings: dict[str, str], values: dict[str, Value]) -> list[str]:
+    """A person's arguments with what `mappings` (name in the ds_config → flag) says of `values`: in the flag's place,
+    else at the end. "auto" is left to the script. A copy: experiments share nothing."""
+    found = list(words)
+    for name, flag in mappings.items():
+        value, flag = values.get(name.strip()), flag.strip()
+        if value is None or value == "auto":
+            continue
+        joined = next((i for i, word in enumerate(found) if word.startswith(f"{flag}=")), -1)
+        if joined >= 0:
+            found[joined] = f"{flag}={value}"
+        elif flag in found and found.index(flag) + 1 < len(found):
+            found[found.index(flag) + 1] = str(value)
+        else:
+            found += [flag, str(value)]
+    return found
+
+
+def folders(found: Autotuning, beside: Path) -> tuple[Path, Path]:
+    """(exps_dir, results_dir), relative to where the command runs."""
+    return beside / found.exps_dir, beside / found.results_dir

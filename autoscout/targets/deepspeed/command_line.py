@@ -1,0 +1,98 @@
+"""`autoscout tune ds_config.json --script "train.py …"`: a job file's content from what a person gives to
+`deepspeed --autotuning run train.py … --deepspeed_config ds_config.json`."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from autoscout.cluster import hostfile
+from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
+from autoscout.targets.deepspeed.config_space import BATCH
+from kb.records import AutoscoutError
+
+_ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
+_HOSTS = (
+    "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
+)
+
+
+def job_of(
+    config: Path,
+    script: list[str],
+    device: str,
+    gpus: int,
+    hosts: Path | None,
+    python: str = "",
+    loss: str = "",
+    completed: Path | None = None,
+) -> dict[str, Any]:
+    """`script`: the person's script and its arguments, which need not name the ds_config. `gpus`: of this machine (or
+    CPU ranks), `hosts`: a host file in their place. `loss`: the pattern of the script's losses. `completed`: a copy of
+    the ds_config with what was found out about the model, to be read in its place.
+
+    Errors: AutoscoutError (exit 2)."""
+    found = ds_config.read(config)
+    asked = settings(found, str(config))
+    if not script:
+        raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
+    path = (completed or config).resolve()
+    words = [_HOSTS if hosts else _ONE_HOST, shlex.join(_without_launcher(script))]
+    if not _names_config(script, config):
+        words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
+    command = " ".join(words)
+    command = re.sub(rf"(?<=[\s=]){re.escape(str(config))}(?=\s|$)", shlex.quote(str(path)), command)
+    nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
+    cluster: dict[str, Any] = {"nodes": nodes or [{"device": device, "count": gpus}]}
+    if hosts:
+        cluster["hosts"] = str(hosts.resolve())
+    launch: dict[str, Any] = {
+        "path": str(Path.cwd()),
+        "command": command,
+        "render": [{"from": str(path), "to": "{folder}/ds_config.json"}],
+        "iterations": max(asked.end_profile_step - 1, 5),
+    }
+    if python:
+        launch["python"] = str(Path(python).absolute())
+    metrics: dict[str, Any] = {"loss": loss} if loss else {}
+    if asked.metric in ("flops", "FLOPS_per_gpu"):
+        metrics["flops_per_gpu"] = {"file": "{folder}/metrics.json", "json": "FLOPS_per_gpu"}
+    if metrics:
+        launch["metrics"] = metrics
+    job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
+    batch = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
+    if batch:
+        job["traffic"] = {"global_batch": batch}
+    return {
+        **job,
+        "cluster": cluster,
+        "objective": OBJECTIVES[asked.metric],
+        "budget": {"profiles": asked.tuner_num_trials},
+        "launch": launch,
+    }
+
+
+def strategy_of(config: Path) -> str:
+    """The strategy that a ds_config's tuner_type names; "" ours."""
+    return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
+
+
+def _without_launcher(script: list[str]) -> list[str]:
+    """`deepspeed --num_gpus 2 train.py …` → `train.py …`."""
+    if Path(script[0]).name not in ("deepspeed", "torchrun", "python", "python3"):
+        return script
+    start = next((i for i, word in enumerate(script) if word.endswith(".py")), None)
+    if start is None:
+        raise AutoscoutError(f"--script '{shlex.join(script)}' names no Python script", 2)
+    return script[start:]
+
+
+def _names_config(script: list[str], config: Path) -> bool:
+    values = [word.partition("=")[2] or word for word in script]
+    return any(v == str(config) or (v.endswith(".json") and Path(v).resolve() == config.resolve()) for v in values)
+
+
+def _name(script: list[str]) -> str:
+    stem = next((Path(word).stem for word in script if word.endswith(".py")), "deepspeed")
+    return re.sub(r"[^\w.-]", "-", stem).lstrip("-_.") or "deepspeed"

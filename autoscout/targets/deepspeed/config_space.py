@@ -1,0 +1,281 @@
+"""The space of a person's ds_config: its lists are knobs, and what it says once is fixed.
+
+A field that our catalog knows is a knob by the catalog's name and conditions: a setting that cannot act at a ZeRO stage
+is inactive there, so no two configurations are the same run. A field that it does not know is tuned as it stands.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+from autoscout.space.language.expression import Expression
+from autoscout.targets.deepspeed import ds_config, zero_memory
+from autoscout.targets.deepspeed.autotuning import Autotuning, settings
+from autoscout.targets.deepspeed.ds_config import Config
+from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEPS, refused
+from kb.records import AutoscoutError, Job, Rendered, Value
+
+BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
+# Whose lists are values, not choices: DeepSpeed's autotuner leaves the optimizer's alone (betas), we these as well.
+_LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
+_LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
+_NOT_CHOSEN = (BATCH, STEPS)  # they follow from the global batch and the micro batch
+_DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
+
+
+def config_of(job: Job) -> Rendered | None:
+    """The launch.render that is the ds_config; None: the job has none. Only the first JSON file can be."""
+    return next((r for r in job.launch.render if r.origin.endswith(".json") and r.to.endswith(".json")), None)
+
+
+def read_config(job: Job) -> Config:
+    """Errors: AutoscoutError (exit 2)."""
+    rendered = config_of(job)
+    assert rendered is not None
+    return ds_config.read(Path(job.launch.path or ".") / rendered.origin)
+
+
+def batch_of(job: Job, config: Config) -> int:
+    """Samples of a step, which every configuration keeps; 0: each has its own."""
+    said = config.get(BATCH)
+    most = settings(config).max_train_batch_size
+    return job.traffic.global_batch or (said if isinstance(said, int) else 0) or most or 0
+
+
+def problems(job: Job, config: Config) -> Iterator[str]:
+    """What of a ds_config cannot be tuned by this job, a sentence each."""
+    found = settings(config)
+    batch, said = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
+    if said and batch != said:
+        yield f"the ds_config trains {said} samples a step; say traffic.global_batch = {said}, or change one of them"
+    for path in _NOT_CHOSEN:
+        if isinstance(config.get(path), list):
+            yield f"the ds_config lists several {path}: only the micro batch is tuned, at one train_batch_size"
+    hugging_face = takes_auto(job)
+    for path, value in ds_config.leaves(config):
+        if value == "auto" and not hugging_face and not _chosen_here(path):
+            yield (
+                f'{path} is "auto", which only the Hugging Face Trainer fills in (train.py --deepspeed FILE.json); '
+                f"write a value for a script that takes --deepspeed_config"
+            )
+    fixed = {p: v for p, v in ds_config.leaves(config) if not isinstance(v, list)}
+    if any(fixed.get(p) in ("cpu", "nvme") for p in _DEVICES) and (why := refused(_stage_of(config))):
+        yield why
+    if not 0 < found.mp_size <= job.devices:
+        yield f"autotuning.mp_size = {found.mp_size}, and the job has {job.devices} devices"
+
+
+def takes_auto(job: Job) -> bool:
+    """Whether a Hugging Face Trainer reads the config: it fills in what is "auto"."""
+    words = (job.launch.command or job.launch.current).split()
+    return "--deepspeed_config" not in words and any(w.split("=")[0] == "--deepspeed" for w in words)
+
+
+def catalog(job: Job, shipped: Catalog) -> Catalog:
+    """Errors: AutoscoutError (exit 2) for a ds_config that cannot be read or has nothing to tune."""
+    config = read_config(job)
+    found = settings(config)
+    by_path = {knob.sets: knob for knob in shipped.knob}
+    choices = choices_of(config, found, job)
+    knobs = []
+    for path, values in choices.items():
+        known = by_path.get(path)
+        knobs.append(_known(known, values) if known else _new(path, values, knobs))
+    if not knobs and not job.space.knob and not job.space.catalog:
+        raise AutoscoutError(
+            'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as "auto"',
+            2,
+        )
+    names = {knob.name for knob in knobs}
+    derived = {}
+    for knob in shipped.knob:
+        if knob.name not in names:
+            said = ds_config.at(config, knob.sets) if " " not in knob.sets else None
+            value = said if isinstance(said, bool | int | str) else _standing(knob)
+            derived[knob.name] = repr(value)
+    rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
+    kept = {n: t for n, t in derived.items() if any(n in Expression(r.holds).names for r in rules) or _asked(n, knobs)}
+    if batch_of(job, config):
+        kept[STEPS] = shipped.derived[STEPS]
+        kept.setdefault("mbs", "1") if "mbs" not in names else None
+    if "mbs" in names:
+        kept.pop("mbs", None)
+    return Catalog(target=shipped.target, version=shipped.version, derived=kept, knob=knobs, rule=rules)
+
+
+def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
+    """Dotted path → its values, in the order of the ds_config."""
+    chosen: dict[str, list[Any]] = {}
+    for path, value in ds_config.leaves(config):
+        if path.split(".")[0] in _LISTS_STAY or path in _NOT_CHOSEN:
+            continue
+        if isinstance(value, list) and value:
+            chosen[path] = list(dict.fromkeys(map(_scalar, value)))
+    stage = ds_config.at(config, STAGE)
+    asked = (found.zero_optimization or {}).get("stage")
+    if stage in ("auto", "all") or (stage is None and asked in ("auto", "all")):
+        chosen = {STAGE: _stages(job, config, found), **chosen}
+    elif isinstance(stage, list) and "all" in stage:
+        chosen[STAGE] = _stages(job, config, found)
+    if config.get(MICRO) in (None, "auto") and found.enabled:
+        chosen[MICRO] = _micro(job, config, found)
+    if found.enabled and not found.fast:
+        for path, values in _templates(chosen.get(STAGE) or [stage or 0], config).items():
+            chosen.setdefault(path, values)
+    return chosen
+
+
+def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
+    """All of them, without those whose model states cannot fit on a device."""
+    params, activation, memory, half = _known_of_model(job, config, found)
+    fit = zero_memory.stages_that_fit(params, activation, memory, job.devices, half) if params and memory else []
+    if params and memory and not fit:
+        need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
+        raise AutoscoutError(
+            f"no ZeRO stage fits: stage 3 needs {need / 2**30:.1f} GiB of a device for {params} parameters, and it has "
+            f"{memory / 2**30:.1f}; offload, or use more devices",
+            3,
+        )
+    return fit or [0, 1, 2, 3]
+
+
+def wants_model_info(config: Config) -> bool:
+    """Whether it is left to us what fits, and nobody says how large the model is."""
+    found = settings(config)
+    left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
+    return found.enabled and left and not (found.model_info or {}).get("num_params")
+
+
+def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
+    """(parameters, activation bytes of a sample, bytes of a device, half precision); 0 where nobody knows."""
+    info, known = found.model_info or {}, attributes_of(job)
+    half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
+    params = int(info.get("num_params") or known["params"])
+    return params, int(info.get("activation_mem_per_gpu") or 0), known["memory_gib"] * 2**30, half
+
+
+def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
+    """Powers of two that divide the batch of a rank; without one, from the least to the most that may be asked for."""
+    ranks = max(job.devices // found.mp_size, 1)
+    batch = batch_of(job, config)
+    most = min(found.most_micro, batch // ranks if batch else found.most_micro)
+    least = found.min_train_micro_batch_size_per_gpu
+    params, activation, memory, half = _known_of_model(job, config, found)
+    if params and activation:
+        needed = zero_memory.needed_bytes(params, 3, ranks, half, found.mp_size)
+        most = min(most, zero_memory.largest_micro_batch(memory, needed, activation))
+    sizes = [2**i for i in range(20) if least <= 2**i <= most]
+    if batch:
+        sizes = [s for s in sizes if batch % (s * ranks) == 0]
+    if not sizes:
+        raise AutoscoutError(
+            f"no micro batch from {least} to {most} splits {batch} samples over {ranks} ranks; give "
+            f"train_micro_batch_size_per_gpu as a list",
+            2,
+        )
+    return list(sizes)
+
+
+def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
+    """DeepSpeed's own spaces of these stages, without what the person pins or deletes (null)."""
+    zero = config.get("zero_optimization") or {}
+    found: dict[str, list[Any]] = {}
+    for stage in stages:
+        for name, values in DEFAULT_SPACES.get(stage, {}).items():
+            if name not in zero:
+                found[f"zero_optimization.{name}"] = list(values)
+    return found
+
+
+def _known(knob: KnobEntry, values: list[Any]) -> KnobEntry:
+    """A device list is asked for on CPUs, too."""
+    when = knob.when.replace(" and cuda", "")
+    return msgspec.structs.replace(knob, values=values, default=values[0], when=when, keeps=[])
+
+
+def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
+    """Its name: the last of the path, with as much before it as nobody else has."""
+    parts, taken = path.split("."), {knob.name for knob in before}
+    stages = [s for s, space in DEFAULT_SPACES.items() if parts[-1] in space and parts[0] == "zero_optimization"]
+    name = next((n for i in range(1, len(parts) + 1) if (n := "_".join(parts[-i:])) not in taken), path)
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return KnobEntry(
+        name=name,
+        kind="dense" if numbers else "sparse",
+        layer="own",
+        values=values,
+        meaning=f"{path} of the ds_config",
+        sets=path,
+        default=values[0],
+        when=f"stage in {stages}" if stages else "",
+        off=values[0] if stages else None,
+        priced=False,
+    )
+
+
+def _rules(job: Job, config: Config, shipped: Catalog, names: set[str]) -> Iterator[RuleEntry]:
+    """The catalog's that this space can speak of: the batch where it is fixed, and the same run twice where the number
+    of parameters is known."""
+    params, batch = attributes_of(job)["params"], batch_of(job, config)
+    for rule in shipped.rule:
+        spoken = set(Expression(rule.holds).names)
+        if not spoken & names and rule.id != "DB1":
+            continue
+        if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
+            continue
+        if rule.id == "DZ1" and not any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16")):
+            continue
+        holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
+        yield msgspec.structs.replace(rule, holds=holds)
+
+
+def _offload_rules(config: Config, names: set[str]) -> Iterator[RuleEntry]:
+    chosen = [name for name in ("offload_optimizer", "offload_param") if name in names]
+    if chosen and not config.get("optimizer"):
+        yield RuleEntry(
+            id="DO1",
+            holds=" and ".join(f"{name} == 'none'" for name in chosen),
+            reason='offloading needs one of DeepSpeed\'s own optimizers: add an "optimizer" section to the ds_config',
+            source="runtime/engine.py: ZeRO-Offload, autotuning/utils.py: validate_ds_config",
+            checked="deepspeed",
+        )
+
+
+def scalar_of(value: Value) -> Any:
+    """What a knob's value stands for: objects of a list are knobs' values as JSON."""
+    return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+
+
+def _scalar(value: Any) -> Value:
+    if value is None:
+        return "none"
+    if isinstance(value, dict | list):
+        return json.dumps(value, sort_keys=True)
+    return int(value) if isinstance(value, float) and value == int(value) and abs(value) > 9000 else value
+
+
+def _standing(knob: KnobEntry) -> Value:
+    return knob.default if knob.default is not None else knob.off if knob.off is not None else 0
+
+
+def _asked(name: str, knobs: list[KnobEntry]) -> bool:
+    return any(name in Expression(knob.when).names for knob in knobs if knob.when)
+
+
+def _chosen_here(path: str) -> bool:
+    return path in (BATCH, STEPS, MICRO, STAGE) or path.startswith("autotuning.")
+
+
+def _stage_of(config: Config) -> Config:
+    """The ds_config with the first value of each list, to be judged by what stands in it once."""
+    zero = config.get("zero_optimization") or {}
+    return {**config, "zero_optimization": {n: v[0] if isinstance(v, list) and v else v for n, v in zero.items()}}
+
+
+def _no_batch(job: Job) -> Any:
+    return msgspec.structs.replace(job.traffic, global_batch=0)

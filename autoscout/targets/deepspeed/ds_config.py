@@ -1,0 +1,130 @@
+"""A person's ds_config, read as DeepSpeed reads it: JSON in which comments and trailing commas may stand.
+
+Every mistake is one sentence. Unlike DeepSpeed, which passes unknown names at the top over without a word, a name that
+is nearly one of DeepSpeed's is refused: `reduce_bukket` would tune nothing.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kb.records import AutoscoutError
+
+Config = dict[str, Any]
+# Names of DeepSpeed 0.19.8: runtime/config.py and what it calls, runtime/zero/config.py, autotuning/config.py.
+TOP = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer", "scheduler"),
+    *("fp16", "bf16", "bfloat16", "amp", "torch_autocast", "zero_optimization", "autotuning", "gradient_clipping"),
+    *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "communication_data_type"),
+    *("seq_parallel_communication_data_type", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients"),
+    *("gradient_allreduce_op", "disable_allgather", "disable_python_gc", "managed_gradient_accumulation"),
+    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "activation_checkpointing", "flops_profiler"),
+    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "checkpoint", "data_types", "pipeline"),
+    *("data_efficiency", "curriculum_learning", "compression_training", "elasticity", "nebula", "hybrid_engine"),
+    *("sparse_attention", "progressive_layer_drop", "eigenvalue", "quantize_training", "weight_quantization"),
+    *("compile", "timers", "tensor_parallel", "expert_parallel", "sequence_parallel_size", "data_parallel_size"),
+    *("dataloader_drop_last", "use_data_before_expert_parallelism", "log_level", "graph_harvesting", "seed"),
+    *("datastates_ckpt", "domino", "monitor_config", "moe", "zero_stage", "arg_mappings", "mp_size", "vocabulary_size"),
+)
+ZERO = (
+    *("stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "allgather_partitions", "overlap_comm"),
+    *("allgather_bucket_size", "load_from_fp32_weights", "elastic_checkpoint", "offload_param", "offload_optimizer"),
+    *("zenflow", "sub_group_size", "cpu_offload_param", "cpu_offload_use_pin_memory", "cpu_offload", "leaf_module"),
+    *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters"),
+    *("stage3_max_reuse_distance", "stage3_gather_16bit_weights_on_model_save", "stage3_module_granularity_threshold"),
+    *("stage3_model_persistence_threshold", "stage3_gather_fp16_weights_on_model_save", "stage3_allgather_sequential"),
+    *("stage3_use_all_reduce_for_fetch_params", "use_multi_rank_bucket_allreduce", "ignore_unused_parameters"),
+    *("legacy_stage1", "round_robin_gradients", "parameter_alignment", "zero_hpz_partition_size", "mics_shard_size"),
+    *("mics_hierarchical_params_gather", "zero_quantized_weights", "zero_quantized_nontrainable_weights"),
+    *("zero_quantized_gradients", "memory_efficient_linear", "pipeline_loading_checkpoint", "override_module_apply"),
+    *("log_trace_cache_warnings", "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "compute_grad_norm"),
+)
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|\#[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+
+
+def read(path: Path) -> Config:
+    """Errors: AutoscoutError (exit 2) naming the file and what is wrong with it."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
+    config = parsed(text, str(path))
+    for problem in problems(config):
+        raise AutoscoutError(f"{path}: {problem}", 2)
+    return config
+
+
+def parsed(text: str, where: str) -> Config:
+    """Errors: AutoscoutError (exit 2)."""
+    bare = _COMMENT.sub(lambda found: found[1] or "", text)
+    bare = _TRAILING.sub(lambda found: found[1] or "", bare)
+    try:
+        config = json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, where))
+    except (ValueError, RecursionError) as error:
+        raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
+    if not isinstance(config, dict):
+        raise AutoscoutError(f"{where}: is no object with DeepSpeed's settings", 2)
+    return config
+
+
+def problems(config: Config) -> Iterator[str]:
+    """What DeepSpeed would refuse or pass over in silence, a sentence each."""
+    for where, known, section in (("", TOP, config), ("zero_optimization.", ZERO, config.get("zero_optimization"))):
+        if section is not None and not isinstance(section, dict):
+            yield f"{where.rstrip('.')} is no object with settings"
+            continue
+        for name in section or ():
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            if name not in known and (where or near):
+                hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(ZERO[:8])}, …"
+                yield f"DeepSpeed knows no '{where}{name}'{hint}"
+
+
+def passed_over(config: Config) -> list[str]:
+    """Names at the top that are none of DeepSpeed's, nor nearly: it ignores them, a person's script may not."""
+    return [name for name in config if name not in TOP]
+
+
+def at(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path; None if nothing does."""
+    found: Any = config
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def put(config: Config, path: str, value: Any) -> None:
+    """Sets (None: deletes) what stands at a dotted path, and makes the objects on the way."""
+    *before, last = path.split(".")
+    inner = config
+    for key in before:
+        known = inner.get(key)
+        inner[key] = inner = dict(known) if isinstance(known, dict) else {}
+    if value is None:
+        inner.pop(last, None)
+    else:
+        inner[last] = value
+
+
+def leaves(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every (dotted path, value) that is no object."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _once(pairs: list[tuple[str, Any]], where: str) -> Config:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise AutoscoutError(f"{where}: '{twice}' is given twice; DeepSpeed refuses that", 2)
+    return found

@@ -1,0 +1,103 @@
+"""Experiments on a person's DeepSpeed script: those of any command, with its ds_config, and a look at what DeepSpeed
+says that it trained with."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.running import processes
+from autoscout.running.supervised import run as supervised_run
+from autoscout.targets.command import surroundings
+from autoscout.targets.command.arguments import Place
+from autoscout.targets.command.profiler import CommandProfiler
+from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed.arguments import started
+from autoscout.targets.deepspeed.config_space import STAGE
+from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from kb.records import AutoscoutError, Configuration, Job, Measurement
+
+_SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
+_PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
+_LOOKED_AT = 2**22  # bytes of a log
+_COMPARED = (MICRO, STEPS, STAGE)
+INFO = "profile_model_info"
+
+
+def profiler(job: Job) -> CommandProfiler:
+    return CommandProfiler(job, started, judged)
+
+
+def judged(found: Measurement, folder: Path) -> Measurement:
+    """A run whose script does not train with the ds_config that it was given is no measurement of it."""
+    if found.status == "ok" and (why := ignored(folder)):
+        found = msgspec.structs.replace(found, status="invalid", evidence=why, metrics={})
+    return found
+
+
+def ignored(folder: Path) -> str:
+    """ "" or what DeepSpeed says that it trains with in place of what it was given."""
+    given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
+    try:
+        text = (folder / "output.log").read_bytes()[:_LOOKED_AT].decode(errors="replace")
+        wanted = json.loads(given.read_text()) if given else {}
+    except (OSError, ValueError):
+        return ""
+    said = _SAID.search(_PREFIX.sub("", text))
+    if said is None or not wanted:
+        return ""
+    try:
+        trained = json.loads(said[1])
+    except ValueError:
+        return ""
+    for path in _COMPARED:
+        asked, does = ds_config.at(wanted, path), ds_config.at(trained, path)
+        if asked is not None and does != asked:
+            return (
+                f"the script trains with {path} = {json.dumps(does)}, and was given {json.dumps(asked)}: it ignores "
+                f"the ds_config of its command line; pass it on to deepspeed.initialize"
+            )
+    return ""
+
+
+def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
+    """Parameters and activation memory (bytes of a sample) as DeepSpeed's engine counts them: one forward pass with
+    micro batch 1, at stage 3 as the most frugal. Errors: AutoscoutError (exit 1) when it does not run."""
+    place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
+    run = started(job, configuration, place)
+    path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))
+    config = json.loads(text)
+    written = folder / "model_info.json"
+    zero = {n: v for n, v in config.get("zero_optimization", {}).items() if n.startswith("offload_")}
+    batch = {MICRO: 1, STEPS: 1, "train_batch_size": job.devices}
+    config |= {**batch, "zero_optimization": {**zero, "stage": 3}, "memory_breakdown": False}
+    config["autotuning"] = {"enabled": True, "model_info_path": str(written.resolve()), "model_info": {"profile": True}}
+    folder.mkdir(parents=True, exist_ok=True)
+    written.unlink(missing_ok=True)
+    Path(path).write_text(json.dumps(config))
+    variables = surroundings.variables(job, run)
+    ended = supervised_run(
+        run.words,
+        variables,
+        Path(job.launch.path or "."),
+        folder,
+        limit_s,
+        lambda: False,
+        lambda piece: None,
+        lambda: "the model is known" if written.is_file() and written.stat().st_size else "",
+    )
+    try:
+        return json.loads(written.read_text())
+    except (OSError, ValueError) as error:
+        last = (folder / "output.log").read_text(errors="replace").strip().rpartition("\n")[2] if ended else ""
+        raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
+
+
+def _is_config(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and ("zero_optimization" in found or MICRO in found or "train_batch_size" in found)

@@ -1,0 +1,215 @@
+"""What DeepSpeed's autotuning does with a tuning space: lists are what is tuned, everything else stays.
+
+Cartesian product, `$NAME` templates, pruning, duplicates, canonical names and validation as its utils.py has them, on
+copies (theirs work on the caller's dictionaries, and lose the order with the duplicates).
+"""
+
+import copy
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from autoscout.targets.deepspeed.ds_config import Config
+from kb.records import AutoscoutError
+
+MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"
+_NAME = re.compile(r"\$(\w+)")
+_KEPT_NAMES = ("nvme_path",)  # DeepSpeed's own; filled in where the machine is known
+BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
+# The spaces of its constants.py, by ZeRO stage.
+DEFAULT_SPACES: dict[int, Config] = {
+    0: {},
+    1: {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS},
+    2: {
+        "overlap_comm": [True, False],
+        "reduce_scatter": [False, True],
+        "reduce_bucket_size": BUCKETS,
+        "allgather_bucket_size": BUCKETS,
+        "contiguous_gradients": [False, True],
+    },
+    3: {
+        "overlap_comm": [True, False],
+        "reduce_scatter": [False, True],
+        "reduce_bucket_size": BUCKETS,
+        "allgather_partitions": [True, False],
+        "allgather_bucket_size": BUCKETS,
+        "contiguous_gradients": [False, True],
+    },
+}
+# Its config_templates/template_zero{0..3}.json: what is not tuned stands as there.
+TEMPLATES: dict[int, Config] = {
+    0: {},
+    1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
+    2: {
+        "allgather_partitions": True,
+        "allgather_bucket_size": 500_000_000,
+        "overlap_comm": False,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 500_000_000,
+        "contiguous_gradients": False,
+    },
+    3: {
+        "allgather_partitions": True,
+        "allgather_bucket_size": 500_000_000,
+        "overlap_comm": False,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 500_000_000,
+        "contiguous_gradients": False,
+        "stage3_max_live_parameters": 1_000_000_000,
+        "stage3_max_reuse_distance": 1_000_000_000,
+        "stage3_prefetch_bucket_size": 500_000_000,
+        "stage3_param_persistence_threshold": 1_000_000,
+        "stage3_gather_16bit_weights_on_model_save": False,
+        "sub_group_size": 1_000_000_000_000,
+    },
+}
+
+
+def template(stage: int, hidden: int = 0) -> Config:
+    """Of a stage; stage 3's sizes follow from the hidden size, where that is known."""
+    found = copy.deepcopy(TEMPLATES[stage])
+    if stage == 3 and hidden:
+        found["reduce_bucket_size"] = hidden * hidden
+        found["stage3_prefetch_bucket_size"] = int(0.9 * hidden * hidden)
+        found["stage3_param_persistence_threshold"] = 10 * hidden
+    return {ZERO: {"stage": stage, **found}}
+
+
+def replaced(config: Config, by: Mapping[str, Any], ignored: Collection[str] = ()) -> Config:
+    """`config` with what `by` says in its place; None deletes a name (the first of each branch)."""
+    found = dict(config)
+    for name, value in by.items():
+        if name in ignored:
+            continue
+        if value is None:
+            found = _without(found, name)
+        elif isinstance(value, Mapping):
+            inner = found.get(name)
+            found[name] = replaced(inner if isinstance(inner, dict) else {}, value, ignored)
+        else:
+            found[name] = copy.deepcopy(value)
+    return found
+
+
+def filled(config: Any, names: Mapping[str, Any]) -> Any:
+    """With every `$NAME` replaced by what `names` has under the name in lower case: a text into a text, anything else
+    only where it is all of the value. Errors: AutoscoutError (exit 2) for an unknown name."""
+    if isinstance(config, Mapping):
+        return {name: filled(value, names) for name, value in config.items()}
+    if isinstance(config, list):
+        return [filled(value, names) for value in config]
+    if not isinstance(config, str):
+        return config
+    whole = _NAME.fullmatch(config)
+    if whole and whole[1].lower() not in _KEPT_NAMES:
+        return _named(whole[1], names)
+    return _NAME.sub(lambda m: m[0] if m[1].lower() in _KEPT_NAMES else _text(_named(m[1], names)), config)
+
+
+def names_in(config: Any) -> set[str]:
+    """Of its `$NAME`s, in lower case."""
+    if isinstance(config, Mapping | list):
+        inner = config.values() if isinstance(config, Mapping) else config
+        return set().union(*(names_in(value) for value in inner))
+    found = {name.lower() for name in _NAME.findall(config)} if isinstance(config, str) else set()
+    return found - {*_KEPT_NAMES}
+
+
+def all_configs(space: Mapping[str, Any], untouched: Collection[str] = ("optimizer",)) -> list[Config]:
+    """The Cartesian product of all lists, in order; of the `untouched` sections lists are values."""
+    kept = {name: space[name] for name in untouched if name in space}
+    free = {name: value for name, value in space.items() if name not in kept}
+    return [{**one, **copy.deepcopy(kept)} for one in _product(free)]
+
+
+def pruned(configs: list[Config], ignored: Collection[str] = ()) -> list[Config]:
+    """Without the ignored names, and each configuration once, in the order of the first."""
+    found: dict[str, Config] = {}
+    for config in configs:
+        for name in ignored:
+            config = _without(config, name)
+        found.setdefault(json.dumps(config, sort_keys=True), config)
+    return list(found.values())
+
+
+def tuning_keys(space: Mapping[str, Any]) -> list[str]:
+    """Names whose value is a list of several."""
+    found = []
+    for name, value in space.items():
+        found += tuning_keys(value) if isinstance(value, Mapping) else []
+        found += [name] if isinstance(value, list) and len(value) > 1 else []
+    return found
+
+
+def refused(config: Mapping[str, Any]) -> str:
+    """ "" or why DeepSpeed cannot train like that: offloading needs an optimizer of DeepSpeed's."""
+    zero = config.get(ZERO) or {}
+    stage = zero.get("stage", 0)
+    if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
+        return "stage 2 cannot offload weights (cpu_offload_params); only stage 3 shards them"
+    devices = [(zero.get(name) or {}).get("device") for name in ("offload_optimizer", "offload_param")]
+    if any(device in ("cpu", "nvme") for device in devices) and not config.get("optimizer"):
+        return (
+            'offloading needs one of DeepSpeed\'s own optimizers: add an "optimizer" section to the ds_config '
+            "instead of making the optimizer in the script"
+        )
+    return ""
+
+
+def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "", omit: bool = False) -> str:
+    """Letters of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08. `omit`: of a space, without values."""
+    keys = {*keys, MICRO, STEPS}
+    return prefix + ("_".join(_parts(config, keys, omit)) or "exp")
+
+
+def _parts(config: Mapping[str, Any], keys: Collection[str], omit: bool) -> Iterator[str]:
+    for key, value in config.items():
+        if key in ("offload_param", "offload_optimizer"):
+            inner = value.items() if isinstance(value, Mapping) else ()
+            yield from [{"offload_param": "op", "offload_optimizer": "oo"}[key]]
+            yield from () if omit else [_letters(k) + _said(v) for k, v in inner] if value is not None else ["None"]
+        elif isinstance(value, Mapping) and key != "arg_mappings":
+            yield from _parts(value, keys, omit)
+        elif key in keys:
+            yield _letters(key) + ("" if omit else _said(value))
+
+
+def _letters(key: str) -> str:
+    return "".join(part[0] for part in key.split("_") if part)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "T" if value else "F"
+    if isinstance(value, int | float) and value > 9000:
+        return f"{value:.1e}"
+    return str(value)
+
+
+def _without(config: Config, name: str) -> Config:
+    if name in config:
+        return {key: value for key, value in config.items() if key != name}
+    return {k: _without(v, name) if isinstance(v, dict) else v for k, v in config.items()}
+
+
+def _product(space: Mapping[str, Any]) -> Iterator[Config]:
+    choices = [
+        list(_product(value)) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+        for value in space.values()
+    ]
+    for one in itertools.product(*choices):
+        yield {name: copy.deepcopy(value) for name, value in zip(space, one, strict=True)}
+
+
+def _named(name: str, names: Mapping[str, Any]) -> Any:
+    if name.lower() not in names:
+        raise AutoscoutError(
+            f"the ds_config's ${name} names nothing that is tuned; there are {', '.join(sorted(names)) or 'none'}", 2
+        )
+    return names[name.lower()]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,184 @@
+"""The thirteen defects of DeepSpeed's autotuner (docs/deepspeed.md, a to m): each of these fails on what it does."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+from ds_configs import CONFIG
+
+from autoscout.cluster import hostfile
+from autoscout.cluster.placement import Device, Host
+from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.job.objective import cost
+from autoscout.search.strategy import strategy
+from autoscout.space.explain import completed, parse
+from autoscout.targets.command.arguments import Place
+from autoscout.targets.deepspeed import artefacts, importer
+from autoscout.targets.deepspeed.arguments import rendered_config, started
+from autoscout.targets.deepspeed.autotuning import OBJECTIVES, mapped, settings
+from autoscout.targets.deepspeed.command_line import job_of
+from autoscout.targets.deepspeed.config_space import read_config
+from autoscout.targets.deepspeed.tuning_space import all_configs, filled
+from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.targets.target import target
+from kb.records import Configuration, Measurement, Objective
+
+
+def of(job, *words: str) -> Configuration:
+    space = JobSpace.of_job(job)
+    return completed(space, parse(space, list(words)), space.reference)
+
+
+def run(job, folder, *words: str) -> Measurement:
+    profiler = profiler_of(job)
+    try:
+        return profiler.run(of(job, *words), "it", folder)
+    finally:
+        profiler.close()
+
+
+def test_a_latency_is_minimized(place):
+    job = place.job(goal='minimize = "step_time_s"')
+    fast, slow = (
+        Measurement(configuration=of(job, f"mbs={m}"), name="", context="", status="ok", metrics={"step_time_s": s})
+        for m, s in ((8, 0.1), (1, 0.9))
+    )
+    assert (cost(job.objective, fast) or 0) < (cost(job.objective, slow) or 0)
+    assert "| global       | 2 " in artefacts.summary(job, [slow, fast], fast, 1.0)
+    assert "0.1 " in artefacts.summary(job, [slow, fast], fast, 1.0).splitlines()[-4]
+
+
+def test_b_flops_have_one_name_everywhere(place, tmp_path):
+    assert OBJECTIVES["flops"] == OBJECTIVES["FLOPS_per_gpu"]
+    more = 'metrics = { flops_per_gpu = { file = "{folder}/metrics.json", json = "FLOPS_per_gpu" } }'
+    found = run(place.job(more=more, goal='maximize = "flops_per_gpu"'), tmp_path / "r", "stage=0", "mbs=1")
+    assert found.status == "ok", found.evidence
+    assert found.metrics["flops_per_gpu"] > 0
+
+
+def test_c_the_word_error_is_no_failure(place, tmp_path):
+    assert run(place.job(), tmp_path / "run", "stage=1").status == "ok"  # it prints "0 errors so far" to stderr
+    folder = tmp_path / "theirs" / "z0"
+    folder.mkdir(parents=True)
+    (folder / "ds_config.json").write_text(json.dumps({"train_batch_size": 16}))
+    (folder / "stderr.log").write_text("0 errors, error_if_nonfinite=False\nthe end\n")
+    assert next(importer.read(tmp_path / "theirs", place.job()).rows).cells["evidence"] == "left no metrics.json"
+
+
+def test_d_experiments_share_no_arguments(place):
+    words = ["train.py", "--bs", "1"]
+    many = [threading.Thread(target=lambda n=n: seen.append(mapped(words, {"b": "--bs"}, {"b": n}))) for n in range(8)]
+    seen: list[list[str]] = []
+    for thread in many:
+        thread.start()
+    for thread in many:
+        thread.join()
+    assert sorted(w[2] for w in seen) == [str(n) for n in range(8)]
+    assert words == ["train.py", "--bs", "1"]
+    job, at = place.job(), Place(folder="/f", port="1", iterations="5")
+    one = started(job, of(job, "mbs=1"), at)
+    started(job, of(job, "mbs=8"), at)
+    assert started(job, of(job, "mbs=1"), at) == one
+
+
+def test_e_cleaning_up_needs_no_pdsh_nor_ssh_and_never_ends_the_tuner(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # neither is there
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)  # z2_run"]) as bystander:
+        found = run(place.job(flags="--fails-at-stage 2"), tmp_path / "z2_run", "stage=2")
+        assert found.status == "oom"
+        assert bystander.poll() is None  # theirs ends by name whatever has the experiment's name in its command
+        bystander.kill()
+    assert run(place.job(), tmp_path / "z2_run", "stage=2").status == "ok"
+
+
+def test_f_hosts_that_differ_keep_their_devices(tmp_path):
+    path = tmp_path / "hostfile"
+    path.write_text("a slots=8\nb slots=4\n\nc slots=1\n")
+    assert hostfile.read(path) == {"a": 8, "b": 4, "c": 1}
+
+
+def test_g_a_large_job_does_not_block_smaller_ones():
+    """test_scheduler.py has the rest: nobody starves either."""
+    scheduler = Scheduler([Host("n1", tuple(Device(str(i), "gpu") for i in range(4)))])
+    scheduler.submit("running", (Part("gpu", 3),), 100.0)
+    assert [name for name, _ in scheduler.start(0.0)] == ["running"]
+    scheduler.submit("large", (Part("gpu", 4),), 100.0)
+    scheduler.submit("small", (Part("gpu", 1),), 10.0)
+    assert [name for name, _ in scheduler.start(1.0)] == ["small"]
+
+
+def test_h_the_hostfile_reaches_every_launch_and_one_node_needs_no_name(place, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost slots=2\nother slots=1\n")
+    made = job_of(place.config(CONFIG), ["train.py"], "cpu", 9, hosts)
+    assert made["cluster"] == {
+        "nodes": [{"device": "cpu", "count": 2}, {"device": "cpu", "count": 1}],
+        "hosts": str(hosts),
+    }
+    assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in made["launch"]["command"]
+    alone = job_of(place.config(CONFIG), ["train.py"], "cpu", 2, None)
+    assert "hosts" not in alone["cluster"]
+
+
+def test_i_configurations_share_nothing(place):
+    base = {"optimizer": {"params": {"betas": [0.9, 0.95]}}, "a": [{"x": 1}, {"x": 2}], "z": {"y": [1, 2]}}
+    one, *others = all_configs(base)
+    one["optimizer"]["params"]["betas"].append(1)
+    one["a"]["x"] = 9
+    assert all(o["optimizer"]["params"]["betas"] == [0.9, 0.95] for o in others)
+    assert base["a"] == [{"x": 1}, {"x": 2}]
+    template = {"z": "$S"}
+    assert (filled(template, {"s": 1}), filled(template, {"s": 2}), template) == ({"z": 1}, {"z": 2}, {"z": "$S"})
+    job = place.job()
+    sent = rendered_config(job, of(job, "stage=2"))
+    sent["zero_optimization"]["stage"] = 7
+    assert rendered_config(job, of(job, "stage=2"))["zero_optimization"]["stage"] == 2
+    assert read_config(job)["zero_optimization"]["stage"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "deepspeed-model"])
+def test_j_the_model_takes_names_and_inactive_settings_and_runs_its_first_trials(place, name):
+    if name == "deepspeed-model":
+        pytest.importorskip("xgboost")
+    zero = {"stage": [0, 1, 2], "reduce_bucket_size": [1000, 2000], "offload_optimizer": {"device": ["none", "cpu"]}}
+    space = JobSpace.of_job(place.job({**CONFIG, "zero_optimization": zero}))
+    chosen, asked = strategy(name, space, seed=3), []
+    for _ in range(12):
+        for c in chosen.ask():
+            asked.append(c)
+            seconds = 1.0 + (c.knobs.get("offload_optimizer") == "cpu") + int(c.knobs["stage"]) / 10
+            metrics = {"samples_per_s": 16 / seconds}
+            chosen.tell([Measurement(configuration=c, name="", context="", status="ok", metrics=metrics)])
+    assert len(asked) == len({c.id for c in asked}) >= 6  # stage 0 has fewer settings than the others
+
+
+def test_k_a_failed_run_is_not_done_for_ever(place, tmp_path):
+    folder = tmp_path / "run"
+    assert run(place.job(flags="--fails-at-stage 1"), folder, "stage=1").status == "oom"
+    job = place.job()
+    profiler = profiler_of(job)
+    again = profiler.run(of(job, "stage=1"), "it", folder)
+    profiler.close()
+    assert again.status == "ok"
+    infrastructure = msgspec.structs.replace(again, status="infrastructure")
+    assert cost(Objective(maximize="samples_per_s"), infrastructure) is None
+
+
+def test_l_defaults_are_said_once():
+    text = settings.__module__
+    assert text.endswith("autotuning")
+    assert settings({"autotuning": {}}) == settings({})
+
+
+def test_m_a_run_out_of_memory_has_its_class_and_a_run_without_end_a_limit(place, tmp_path):
+    assert run(place.job(flags="--fails-at-stage 1"), tmp_path / "a", "stage=1").status == "oom"
+    (place.folder / "train.py").write_text("import time\ntime.sleep(600)\n")
+    began = time.monotonic()
+    assert run(place.job(more="timeout_s = 1.0"), tmp_path / "b", "stage=1").status == "timeout"
+    assert time.monotonic() - began < 60
+    formats = target("deepspeed").formats()
+    assert {"slurm", "hostfile", "deepspeed"} <= formats.keys()

@@ -1,0 +1,61 @@
+"""Our searches on a recorded DeepSpeed grid: how many experiments until within 5 % of its best.
+
+python tests/tools/deepspeed_ours.py JOB.toml GRID.csv [--seeds 20] [--strategies autoscout,…]
+"""
+
+import argparse
+import csv
+import statistics
+from pathlib import Path
+
+from autoscout.search.strategy import strategy
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import Measurement
+
+WITHIN = 1.05
+
+
+def medians(path: Path) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for row in csv.DictReader(path.open()):
+        if row["status"] == "ok":
+            times.setdefault(row["name"], []).append(float(row["step_time_s"]))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, advised: bool) -> int:
+    """Until one is within 5 %; one more than there are configurations if none ever is. `advised`: from the advice of
+    DeepSpeed's guides, as a session begins, else from the first value of each list."""
+    best, count = min(known.values()), 0
+    start = space.recipes[0 if advised else -1]
+    chosen = strategy(name, space, seed=seed, default=start, budget=len(known))
+    while count < len(known) and (asked := chosen.ask()):
+        for configuration in asked:
+            count += 1
+            seconds = known[space.name(configuration)]
+            if seconds <= WITHIN * best:
+                return count
+            metrics = {"step_time_s": seconds, "samples_per_s": 16 / seconds}
+            found = Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)
+            chosen.tell([found])
+    return len(known) + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", type=Path)
+    parser.add_argument("grid", type=Path)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--strategies", default="autoscout,random,deepspeed-grid,deepspeed-random,deepspeed-staged")
+    asked = parser.parse_args()
+    space, known = JobSpace.of_job(load_job(asked.job)), medians(asked.grid)
+    for name in asked.strategies.split(","):
+        for advised in (True, False):
+            hits = [experiments(name, space, known, seed, advised) for seed in range(asked.seeds)]
+            start = "advice first" if advised else "lists' first"
+            print(f"{name:18} {start} median {statistics.median(hits):g}", end=" ")
+            print(f"mean {statistics.mean(hits):.1f} most {max(hits)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""`tune ds_config.json --script "train.py …"`: as `deepspeed --autotuning tune|run` is called, and what it leaves."""
+
+import hashlib
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from tui.options import note
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes with a ds_config in place of a job file."""
+
+    script: str = ""
+    gpus: int | None = None
+    hostfile: Path | None = None
+    python: str = ""
+    loss: str = ""
+    train: bool = False
+
+    @property
+    def given(self) -> bool:
+        return self != Asked()
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--train", is_flag=True, help="With a ds_config: train with the winner afterwards."),
+        click.option(
+            "--loss", default="", metavar="PATTERN", help="With a ds_config: what the script prints of its loss."
+        ),
+        click.option("--python", default="", help="With a ds_config: the interpreter that has DeepSpeed."),
+        click.option("--hostfile", type=click.Path(path_type=Path), help="With a ds_config: hosts and their slots."),
+        click.option("--gpus", type=click.IntRange(1), help="With a ds_config: GPUs (or CPU ranks) of this machine."),
+        click.option("--script", default="", metavar='"train.py …"', help="Of a ds_config.json: what it is for."),
+    ):
+        command = option(command)
+    return command
+
+
+def job_file(config: Path, asked: Asked, kb: Path) -> Path:
+    """The job of a ds_config, as a file beside the knowledge base: the same every time, so sessions can be resumed.
+
+    Errors: AutoscoutError (exit 2)."""
+    from autoscout.machine.starting import here
+    from autoscout.targets.deepspeed import config_space, ds_config
+    from autoscout.targets.deepspeed.command_line import job_of
+
+    try:
+        script = shlex.split(asked.script)
+    except ValueError as error:
+        raise click.UsageError(f"--script: {error}") from error
+    kind, count = here()
+    how = (script, kind, asked.gpus or count or 2, asked.hostfile, asked.python, asked.loss)
+    path = _kept(job_of(config, *how), config, kb)
+    if config_space.wants_model_info(ds_config.read(config)):
+        path = _kept(job_of(config, *how, completed=_profiled(path, config)), config, kb)
+    note(f"the job is {path}")
+    return path
+
+
+def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
+    from autoscout.machine.starting import toml
+
+    text = toml(made, [f"made of {config}"])
+    path = kb.parent / "jobs" / f"{made['name']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def _profiled(job_file: Path, config: Path) -> Path:
+    """A copy of the ds_config that says how large the model is: DeepSpeed's engine counts, in one forward pass."""
+    from autoscout.targets.deepspeed import artefacts, ds_config, profiler
+    from autoscout.targets.jobs import JobSpace, load_job
+
+    job = load_job(job_file)
+    folder = artefacts.prepared(job, Path.cwd())[1] / profiler.INFO
+    known = folder / "model_info.json"
+    if not known.is_file():
+        note("counting the model's parameters and activations, in one run of its own")
+        profiler.model_info(job, JobSpace.of_job(job).reference, folder, job.launch.timeout_s)
+    found = ds_config.read(config)
+    section = {**found["autotuning"], "model_info": json.loads(known.read_text())}
+    completed = job_file.with_name(f"{job_file.stem}-ds_config.json")
+    completed.write_text(json.dumps({**found, "autotuning": section}))
+    return completed
+
+
+def strategy(config: Path) -> str:
+    """The one of its tuner_type; "" none is named."""
+    from autoscout.targets.deepspeed.command_line import strategy_of
+
+    return strategy_of(config)
+
+
+def leave(kb: Path, session: str, began: float, train: bool) -> None:
+    """exps/ and results/ as DeepSpeed leaves them, in the folder where the person stands; `train`: and its launch."""
+    from autoscout.deploy.recommendation import best_of_session
+    from autoscout.targets.deepspeed import artefacts
+    from autoscout.tuning.session import session_folder
+    from kb import journal as journals
+
+    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    job = next(e for e in past if isinstance(e, journals.SessionStarted)).job
+    measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
+    best_id = best_of_session(kb, session).best.configuration
+    best = next((m for m in reversed(measured) if m.configuration.knobs == best_id and m.status == "ok"), None)
+    results = artefacts.write(job, Path.cwd(), measured, best, time.time() - began)
+    note(f"wrote {results}, {artefacts.OPTIMAL} and cmd_optimal.txt among them")
+    if train and best is not None:
+        line = (results / "cmd_optimal.txt").read_text()
+        note(f"training with the winner: {line.strip()}")
+        raise SystemExit(subprocess.run(shlex.split(line), cwd=job.launch.path or None, check=False).returncode)
+
+
+def prepare(job: Any) -> None:
+    """Makes (or empties, where `overwrite` says so) the folders before anything is measured."""
+    from autoscout.targets.deepspeed.artefacts import prepared
+
+    prepared(job, Path.cwd())
