@@ -23,6 +23,7 @@ from kb.orders import parsed
 from kb.records import AutoscoutError
 from tui import actions
 from tui.draw import panels
+from tui.draw.winning_launch import command
 from tui.feed import TICK_S, Measured, Read, follow, measure
 from tui.modals import Choose, Help, Prompt, Sure
 from tui.screens.arms import ArmsPane
@@ -38,7 +39,6 @@ from tui.screens.why import WhyPane
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
-from tui.session.winning_launch import command
 from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line
 from tui.wire import Canvas, Pace, framed

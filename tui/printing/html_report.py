@@ -13,11 +13,11 @@ from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
 from tui.draw.panels import changes, gain
+from tui.draw.winning_launch import command
 from tui.hygiene import plain
 from tui.session.fronts import front
 from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
-from tui.session.winning_launch import command
 from tui.text import clock, metric, number
 
 _WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # of the curve; its margins

@@ -4,9 +4,9 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from tui.draw import panels
+from tui.draw.winning_launch import command
 from tui.screens.pane import Pane
 from tui.session.state import State
-from tui.session.winning_launch import command
 from tui.widgets.panel import Panel
 
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leash
-import questions
+import rank_questions
 
 _phase = "import"
 
@@ -32,7 +32,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             _load(question["device"])
         return {"verdict": "starts", **_timed(question)}
     except Exception as error:
-        return questions.refusal(error, _phase)
+        return rank_questions.refusal(error, _phase)
 
 
 def _timed(question: dict[str, Any]) -> dict[str, Any]:
@@ -143,9 +143,9 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if questions.of(folder)[0]["device"] == "cpu":  # else each fork imports by itself: imports may open the driver
+    if rank_questions.of(folder)[0]["device"] == "cpu":  # else each fork imports by itself: imports may open the driver
         _load("cpu")
-    return questions.answer_all(folder, _answer)
+    return rank_questions.answer_all(folder, _answer)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leash
-import questions
+import rank_questions
 
 UNTRACEABLE = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
 UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode", "UnsupportedMutationAliasingException")
@@ -64,7 +64,7 @@ def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
-    found = questions.refusal(error, phase)
+    found = rank_questions.refusal(error, phase)
     if untraceable := next((e for e in chain if type(e).__name__ in UNTRACEABLE), None):
         found |= {"verdict": "untraceable", "type": type(untraceable).__name__, "message": str(untraceable)[:2000]}
     return {**found, "cpu_s": round(seconds, 3)}
@@ -211,11 +211,11 @@ def _group_names() -> dict[str, str]:
 
 
 def main(folder: Path) -> int:
-    first = questions.of(folder)[0]
+    first = rank_questions.of(folder)[0]
     os.environ.update(OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1", NVTE_ALLOW_NONDETERMINISTIC_ALGO="0")
     os.environ.update(CUDA_DEVICE_MAX_CONNECTIONS="1")
     load(first["stand_ins"], first.get("te_version", "2.3.0"))
-    return questions.answer_all(folder, answer)
+    return rank_questions.answer_all(folder, answer)
 
 
 if __name__ == "__main__":
