@@ -245,7 +245,9 @@ def _memory_gib(m: Model, k: Knobs) -> np.ndarray:
 
 
 def training(draw: int, devices: list[int], experts: bool, peaks: bool) -> "Drawn":
-    for attempt in itertools.count():
+    attempt = -1
+    while True:
+        attempt += 1
         rng = np.random.default_rng((draw, attempt, len(devices), experts))
         m, truth = _model(rng, devices, experts), physics(rng)
         k = _training_knobs(m, rng)
@@ -265,7 +267,9 @@ def training(draw: int, devices: list[int], experts: bool, peaks: bool) -> "Draw
 
 
 def serving(draw: int) -> "Drawn":
-    for attempt in itertools.count():
+    attempt = -1
+    while True:
+        attempt += 1
         rng = np.random.default_rng((draw, attempt, 99))
         c = physics(rng)
         devices = int(rng.choice([4, 8, 16]))
