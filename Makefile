@@ -13,7 +13,7 @@ DEEPSPEED := .venv-deepspeed
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
-.PHONY: run run-own run-serve run-deepspeed test test-all mutants check format table screenshots bench-docs gpu-check bundle clean
+.PHONY: run run-own run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check bundle clean
 
 run: $(VENV)/megatron
 	@echo "── tuning $(JOB)"
@@ -76,9 +76,13 @@ bundle: $(VENV)/base-installed
 	cd build/bundle && sha256sum -- *.whl > SHA256SUMS
 	tar -C build -cf build/autoscout-bundle.tar bundle
 
-# The pictures of docs/tui.md, from the recorded session.
+# The pictures of docs/tui.md, from recorded sessions, and one of simulated devices.
 screenshots: $(VENV)/dev
 	PYTHONPATH=. $(BIN)/python tests/tools/screenshots.py
+
+# What the screens send over the line, against their budget (docs/tui.md).
+bytes: $(VENV)/dev
+	PYTHONPATH=. $(BIN)/python tests/tools/tui_bytes.py
 
 # Every table and picture of docs/search.md and docs/bench-paper.md, run anew (resumable: finished runs are kept in build/).
 SEEDS ?= 20

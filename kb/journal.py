@@ -17,6 +17,7 @@ import msgspec
 
 from kb import door, older
 from kb.records import RECORDS, AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
+from kb.within_events import ValueBelief, WarmSource
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -54,7 +55,8 @@ class SessionResumed(Event, frozen=True, tag="session_resumed"):
 
 class Decided(Event, frozen=True, tag="decided"):
     """One ask: which arm proposes what, and why. `values` holds what the decision was made from, as far as there is
-    something: ucb_ARM (each arm's index), predicted_gain (a share of the cost), uncertainty (of its logarithm).
+    something: ucb_ARM (each arm's index), gain_ARM (what each arm's proposal promises, a share of the cost),
+    predicted_gain (the chosen one's), uncertainty (of the cost's logarithm).
 
     Phases:
         default     the expert default, before anything else; every strategy begins with it
@@ -238,15 +240,11 @@ class Outlook(Event, frozen=True, tag="outlook"):
     ahead: int
 
 
-class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One similar job that something was carried over from."""
+class Believed(Event, frozen=True, tag="believed"):
+    """What the search believed of each knob's values when it asked for `step`."""
 
-    job: str
-    cluster: str
-    distance: float
-    rows: int
-    failures: int
-    orderings: int
+    step: int
+    knobs: dict[str, list[ValueBelief]]
 
 
 class WarmStarted(Event, frozen=True, tag="warm_started"):
@@ -309,6 +307,7 @@ AnyEvent = (
     | SearchEnded
     | Confirmed
     | Outlook
+    | Believed
     | WarmStarted
     | WarmStartWorth
     | SessionEnded

@@ -10,14 +10,15 @@ SCREENS = {
     "tune": "Tune",
     "arms": "Arms",
     "checks": "Checks",
-    "cluster": "Cluster",
+    "cluster": "Devices",
     "experiments": "Runs",
     "compare": "Compare",
     "knowledge": "KB",
     "launch": "Launch",
+    "why": "Why",
 }
 _RUNS = ("experiments",)
-_UNTYPED = ("tune", "arms", "checks", "cluster", "launch")  # nobody types there: a letter is a key
+_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # nobody types there: a letter is a key
 
 
 class Action(NamedTuple):
@@ -44,8 +45,9 @@ ACTIONS = (
     Action("k", "move(-1)", "up"),
     Action("n", "turn(1)", "next page", on=("experiments", "knowledge")),
     Action("b", "turn(-1)", "page back", on=("experiments", "knowledge")),
+    Action("enter", "unfold", "all knobs, in full", on=("why",)),
     Action("m", "mark", "mark an experiment to compare", on=_RUNS),
-    Action("c", "cycle", "next view to compare", on=("compare",), verb="autoscout why SESSION"),
+    Action("c", "cycle", "next view", on=("compare", "cluster"), verb="autoscout sessions, autoscout why SESSION"),
     Action("y", "copy", "copy the best configuration's command", verb="autoscout export SESSION"),
     Action("left_square_bracket,h", "step(-1)", "one event back in time", "["),
     Action("right_square_bracket,l", "step(1)", "one event on", "]"),
@@ -55,7 +57,8 @@ ACTIONS = (
     Action("f", "switch", "to the switch from simulating to profiling"),
     Action("home,g", "rewind", "to the beginning", "g"),
     Action("end,G", "live", "to now", "G"),
-    Action("t", "next_theme", "light or dark"),
+    Action("t", "next_theme", "dark, light, colour-blind safe"),
+    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
     Action(
         "p",
         "pause",
@@ -113,6 +116,26 @@ ACTIONS = (
         verb="autoscout steer SESSION ORDER",
     ),
 )
+HOME = (
+    Action("n", "new", "a new job: from a config.json, a model's name, or the command that you run today",
+           footer="new job", verb="autoscout init"),
+    Action("enter", "open", "open the session, or check and start the job", footer="open",
+           verb="autoscout watch SESSION, autoscout tune JOB.toml"),
+    Action("tab", "app.focus_next", "sessions, jobs", footer="other list"),
+    Action("j", "move(1)", "down"),
+    Action("k", "move(-1)", "up"),
+    Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
+    Action("t", "next_theme", "dark, light, colour-blind safe"),
+    Action("q", "quit", "close; sessions go on", footer="close"),
+)  # fmt: skip
+WIZARD = (
+    Action("tab", "app.focus_next", "next answer", footer="next"),
+    Action("ctrl+s", "start", "write the job file and start a session on it",
+           harm="only what the check has nothing against", footer="start", verb="autoscout tune JOB.toml"),
+    Action("escape", "back", "back, without starting anything", "esc", footer="back"),
+)  # fmt: skip
+HOME_BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in HOME)
+WIZARD_BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in WIZARD)
 BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in ACTIONS)
 _BY_ACTION = {a.does: a for a in ACTIONS}
 
@@ -138,8 +161,9 @@ def table() -> str:
         "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
         "|---|---|---|---|---|",
     ]
-    for a in ACTIONS:
-        where = ", ".join(SCREENS[s] for s in a.on) or "everywhere"
+    places = [(a, ", ".join(SCREENS[s] for s in a.on) or "every screen of a session") for a in ACTIONS]
+    places += [(a, "Home") for a in HOME] + [(a, "a new job") for a in WIZARD]
+    for a, where in places:
         verb = f"`{a.verb}`" if a.verb else ""
         rows.append(f"| `{keys_of(a)}` | {a.says} | {where} | {a.harm} | {verb} |")
     return "\n".join(rows) + "\n"

@@ -2,19 +2,24 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from rich.console import RenderableType
 from rich.text import Text
+from textual import events
+from textual._compositor import CompositorUpdate
 from textual.app import App, ComposeResult, SystemCommand
+from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
 from kb.journal import FidelitySwitched, Steered
-from kb.orders import give, parsed
+from kb.orders import parsed
 from kb.records import AutoscoutError
 from tui import actions
 from tui.draw import panels
@@ -26,12 +31,17 @@ from tui.screens.cluster import ClusterPane
 from tui.screens.compare import ComparePane
 from tui.screens.experiments import ExperimentsPane
 from tui.screens.knowledge import KnowledgePane
-from tui.screens.launch_screen import LaunchPane, command
+from tui.screens.launch_screen import LaunchPane
 from tui.screens.pane import Pane
 from tui.screens.tune import TunePane
+from tui.screens.why import WhyPane
 from tui.session.follow import Follower
+from tui.session.remote import Remote
 from tui.session.watched import Watched
+from tui.session.winning_launch import command
+from tui.themes import add_themes, next_theme
 from tui.widgets.panel import Line
+from tui.wire import Canvas, Pace, framed
 
 _PANES: dict[str, type[Pane]] = {
     "tune": TunePane,
@@ -42,6 +52,7 @@ _PANES: dict[str, type[Pane]] = {
     "compare": ComparePane,
     "knowledge": KnowledgePane,
     "launch": LaunchPane,
+    "why": WhyPane,
 }
 
 
@@ -52,10 +63,13 @@ class SessionApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
     BINDINGS = [*actions.BINDINGS]
 
-    def __init__(self, follower: Follower, kb: Path, ascii_only: bool = False) -> None:
+    def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__()
         self.session = Watched(follower, kb, ascii_only)
         self._dirty = True
+        self._canvas = Canvas(self.console.color_system, ascii_only)
+        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
+        self._late = False  # a frame waits until the terminal takes it
 
     @property
     def base(self) -> Screen[object]:
@@ -72,7 +86,10 @@ class SessionApp(App[None]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-        self.theme = os.environ.get("AUTOSCOUT_THEME", "textual-dark")
+        add_themes(self)
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+        for box in self.query("Input, TextArea"):
+            box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
         self.run_worker(partial(follow, self.session, self.post_message), thread=True)
         self.run_worker(partial(measure, self.session, self.post_message), thread=True)
         self.set_interval(TICK_S, self._tick)
@@ -104,7 +121,7 @@ class SessionApp(App[None]):
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
             self._dirty = True
-        if self._dirty:
+        if self._dirty and self._pace.due():
             self._dirty = False
             self.repaint()
 
@@ -113,9 +130,56 @@ class SessionApp(App[None]):
         session.neighbours, session.orders = measured.neighbours, measured.orders
         session.measured(measured.readings)
         if self.shown == "cluster":
-            self._current().repaint()
+            self._dirty = True
 
     # ---- drawing -----------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent | events.Resize):
+            self._pace.wanted()
+        await super().on_event(event)
+
+    def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
+        """The terminal answers what each frame asks at its end: it took that frame."""
+        self._pace.answered()
+        self._send()
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Instead of Textual's own, which sends whole widgets: only cells that changed go to the terminal."""
+        if self.is_headless or not isinstance(renderable, CompositorUpdate):
+            super()._display(screen, renderable)
+            return
+        if self._batch_count:
+            return
+        if self._canvas.size != self.size:
+            self._canvas.resize(*self.size)
+        self._canvas.put(renderable)
+        self._send()
+        self.post_display_hook()
+
+    def _send(self) -> None:
+        if self._driver is None or not self._running or self._closed:
+            return
+        if not self._pace.ready():
+            if not self._late:
+                self._late = True
+                self.set_timer(0.05, self._send_late)
+            return
+        if changes := self._canvas.difference():
+            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
+            frame = framed(changes, cursor, self._sync_available, ask=self._pace.answers)
+            self._driver.write(frame)
+            self._driver.flush()
+            self._pace.sent(len(frame.encode(errors="replace")))
+
+    def action_redraw(self) -> None:
+        """Whatever else wrote on this terminal."""
+        self._canvas.forget()
+        self.screen.refresh()
+
+    def _send_late(self) -> None:
+        self._late = False
+        self._send()
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
@@ -125,10 +189,11 @@ class SessionApp(App[None]):
         if session.alive and session.live.ended is None:
             session.live.now = max(session.live.last, time.time())
         stands = session.standing
-        text = panels.headline(session.state, stands, session.ascii_only)
-        if session.past is not None:
-            text.append(f"\n replay: event {session.cursor} of {len(session.events)}", style="reverse")
-            text.append("  [ ] step  { } 20  space play  f switch  end now", style="dim")
+        text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
+        if session.past is not None:  # in the same lines: nothing below them moves
+            at = Text(f" replay: event {session.cursor:,} of {len(session.events):,} ", style="reverse")
+            keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
+            text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
             text.append("\n 80×24 shows more" if not session.ascii_only else "\n 80x24 shows more", style="dim")
         self.base.query_one("#headline", Line).show(text)
@@ -176,7 +241,9 @@ class SessionApp(App[None]):
                 yield SystemCommand(each.says, below, partial(self.run_action, each.does))
 
     def action_explain(self) -> None:
-        self.push_screen(Help(self._current().help, self.shown))
+        screens = (f"1 … {len(actions.SCREENS)}", "screens")
+        keys = [screens, *((actions.keys_of(a), a.says) for a in actions.of_screen(self.shown))]
+        self.push_screen(Help(self._current().help, keys))
 
     def action_copy(self) -> None:
         line = command(self.session.state)
@@ -204,8 +271,13 @@ class SessionApp(App[None]):
 
     def action_cycle(self) -> None:
         pane = self._current()
-        if isinstance(pane, ComparePane):
+        if isinstance(pane, ComparePane | ClusterPane):
             pane.cycle()
+
+    def action_unfold(self) -> None:
+        pane = self._current()
+        if isinstance(pane, WhyPane):
+            pane.unfold()
 
     def action_turn(self, pages: int) -> None:
         pane = self._current()
@@ -218,7 +290,7 @@ class SessionApp(App[None]):
             (focused.action_cursor_down if by > 0 else focused.action_cursor_up)()  # type: ignore[attr-defined]
 
     def action_next_theme(self) -> None:
-        self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
+        next_theme(self)
 
     def action_leave(self) -> None:
         if not self.base.query_one(KnowledgePane).cancel():
@@ -281,7 +353,8 @@ class SessionApp(App[None]):
             self.notify("this session does not run", severity="warning")
             return
         try:
-            give(self.session.follower.folder, parsed(what, words or [], f"screens, pid {os.getpid()}"))
+            order = parsed(what, words or [], f"screens, pid {os.getpid()}")
+            self.session.follower.give(order)
             self.notify(f"{what}: takes effect before the next experiment", markup=False)
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
@@ -316,7 +389,7 @@ class SessionApp(App[None]):
         self.repaint()
 
 
-def watch(follower: Follower, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
+def watch(follower: Follower | Remote, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
     """Runs the screens until they are closed."""
     if colour == "none":
         os.environ["NO_COLOR"] = "1"

@@ -6,9 +6,11 @@ import sys
 
 import click
 
+from tui.grouped import Verbs
 from tui.hygiene import PlainStream
 from tui.options import note
 from tui.verbs import (
+    about,
     benching,
     calibrating,
     explaining,
@@ -23,38 +25,41 @@ from tui.verbs import (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="autoscout")
-def cli() -> None:
-    """Finds the best configuration of an LLM training job by running it, and remembers every measurement."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Finds the best configuration of an LLM training or serving job by running it, and remembers every measurement.
+    On a terminal without a verb: the home screen, where a new job is made from a config.json."""
+    if context.invoked_subcommand is None:
+        if watching.on_screen():
+            watching.go_home()
+        else:
+            click.echo(context.get_help())
 
 
-for verb in (
-    tuning.tune,
-    watching.watch,
-    watching.steer,
-    watching.stop,
-    exporting.export,
-    tuning.profile,
-    tuning.best,
-    explaining.why,
-    tuning.sessions,
-    spaces.space,
-    spaces.explain,
-    predicting.predict,
-    shadowing.shadow,
-    kb.sql,
-    benching.bench,
-    kb.similar,
-    kb.import_,
-    kb.kb_,
-    machine.init,
-    machine.check,
-    machine.doctor,
-    machine.targets,
-    calibrating.calibrate,
-):
-    cli.add_command(verb)
+_HEADINGS: dict[str, tuple[click.Command, ...]] = {
+    "Begin": (machine.init, machine.check, machine.doctor, machine.targets),
+    "Tune": (tuning.tune, watching.watch, watching.steer, watching.stop, tuning.sessions),
+    "Take the result": (tuning.best, explaining.why, exporting.export),
+    "Understand a job without running it": (
+        spaces.space,
+        spaces.explain,
+        predicting.predict,
+        shadowing.shadow,
+        tuning.profile,
+    ),
+    "What was learned": (kb.sql, kb.similar, kb.import_, kb.kb_),
+    "AutoScout itself": (benching.bench, calibrating.calibrate, about.completion, about.man),
+}
+for _verbs in _HEADINGS.values():
+    for _verb in _verbs:
+        cli.add_command(_verb)
+cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
 
 def main() -> None:

@@ -8,22 +8,21 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from kb.orders import MEANING
-from tui.actions import SCREENS, keys_of, of_screen
 
 
 class Help(ModalScreen[None]):
     BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
 
-    def __init__(self, about: str, screen: str) -> None:
+    def __init__(self, about: str, keys: list[tuple[str, str]]) -> None:
+        """`keys`: each with what it does."""
         super().__init__()
-        self.about, self.of = about, screen
+        self.about, self.keys = about, keys
 
     def compose(self) -> ComposeResult:
         text = Text()
         text.append(f"{self.about}\n\n", style="bold")
-        text.append(f"{f'1 … {len(SCREENS)}':<10}", style="bold").append("screens\n")
-        for each in of_screen(self.of):
-            text.append(f"{keys_of(each):<10}", style="bold").append(f"{each.says}\n")
+        for keys, says in self.keys:
+            text.append(f"{keys:<10}", style="bold").append(f"{says}\n")
         text.append(f"{'ctrl+p':<10}", style="bold").append("the palette: all of these by name\n")
         text.right_crop(1)
         with VerticalScroll(classes="box"):
@@ -59,7 +58,9 @@ class Prompt(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Input(self.value, placeholder=self.example, id="order")
+            box = Input(self.value, placeholder=self.example, id="order")
+            box.cursor_blink = False
+            yield box
             yield Static(self.below, markup=False)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:

@@ -1,6 +1,8 @@
 """How values are written for people: plain, aligned, no colour by itself."""
 
 import math
+import re
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +37,29 @@ def when_and_where(m: Measurement) -> str:
     host = m.rank_devices[0].partition(":")[0] if m.rank_devices else ""
     day = time.strftime(", %Y-%m-%d", time.gmtime(m.at)) if 0 < m.at < LATEST else ""
     return f"{day}{f' on {host}' if host else ''}"
+
+
+def fit(text: str, width: int) -> str:
+    """`text`, or its beginning up to a word's or a name's end, and "…": what is cut off is never half a word."""
+    if len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    kept = text[: width - 1]
+    ends = [i for i, c in enumerate(text[: len(kept) + 1]) if c in " _,;:" and i]
+    return f"{kept[: ends[-1]].rstrip(' ,;:') if ends else kept}…"
+
+
+def fit_lines(text: str, width: int, height: int) -> list[str]:
+    """`text` in so many lines: wrapped, and where it is longer, up to the end of a clause that fits, else of a word."""
+    text = re.sub(r"(\d) %", "\\1\u00a0%", text)  # a number is not parted from its sign
+    lines = textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False)
+    while len(lines) > height > 0 and (shorter := re.sub(r"(; |, |\. )[^;,]*?$", "", text)) != text:
+        text = shorter
+        lines = textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False)
+    return [fit(line, width) for line in lines[: max(0, height - 1)]] + [
+        fit(" ".join(lines[height - 1 :]), width) for _ in lines[height - 1 : height]
+    ]
 
 
 def clock(seconds: float) -> str:

@@ -9,14 +9,15 @@ from autoscout.job.load import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.doctor import Finding
 from autoscout.machine.starting import here
-from autoscout.simulate.ensemble import memory_of
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
+from autoscout.tuning.predict import Memory
 from kb import store
 from kb.records import AutoscoutError, Job, Measurement
 
+_LEAST = 2  # iterations that an experiment measures at least
 _SPREAD = 0.03  # between two runs of one configuration, where nothing was measured yet
 
 
@@ -36,7 +37,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job), _memory(job, space), _noise(job, known), _time(job, known)]
+            else [_devices(job), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
         ),
     ]
 
@@ -80,18 +81,34 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
     return found
 
 
-def _memory(job: Job, space: JobSpace) -> Finding:
-    if memory_of(job, space, []) is None:
-        why = "CPU ranks" if job.model.layers else "no [model], so it cannot be estimated"
-        return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
+def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
+    """The memory that the reference takes, and its objective, as the simulators have it."""
     from autoscout.tuning.predict import predict
 
     try:
-        told = predict(space, {}, None).memory
+        told = predict(space, {}, kb)
     except AutoscoutError as error:
-        return Finding(subject="memory", ok=False, found=str(error))
+        if error.exit_code == 3:
+            return [Finding(subject="memory", ok=False, found=str(error))]
+        return [_memory(job, None), Finding(subject="predicted", ok=True, found=str(error))]
+    error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
+    between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
+    found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
+    hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
+    remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
+    finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
+    return [_memory(job, told.memory), finding]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _memory(job: Job, told: Memory | None) -> Finding:
     if told is None:
-        return Finding(subject="memory", ok=True, found="not estimated")
+        cpu = device_kind(job) == "cpu"
+        why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
+        return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
     fits = told.device_gib is None or told.gib <= told.device_gib
     return Finding(
         subject="memory",

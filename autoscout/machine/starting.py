@@ -38,11 +38,16 @@ def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
     """(a job file's text, what a person should look at). `given`: the words of a launch line, or one file.
 
     Errors: AutoscoutError (exit 2) for a file that says nothing of a launch or a model."""
+    made, notes = described(given, folder)
+    return toml(made, notes), notes
+
+
+def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """As `job_file`, the job as plain data."""
     files = [Path(word) for word in given]
     for name in names():
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
-            notes = made.pop("notes", [])
-            return toml(made, notes), notes
+            return made, made.pop("notes", [])
     path = Path(given[0]) if len(given) == 1 else None
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
@@ -92,7 +97,7 @@ def here() -> tuple[str, int]:
 
 def _of_line(
     words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
-) -> tuple[str, list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     made = next((job for name in names() if (job := target(name).recognises(words))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
@@ -108,10 +113,10 @@ def _of_line(
     launch["current"] = shlex.join(words)
     if variables:
         launch["environment"] = variables
-    return toml(made, notes), notes
+    return made, notes
 
 
-def _of_model(path: Path, text: str) -> tuple[str, list[str]]:
+def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
         config = json.loads(text)
     except ValueError as error:
@@ -124,18 +129,28 @@ def _of_model(path: Path, text: str) -> tuple[str, list[str]]:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
         model["gated"] = True
+    made, notes = of_shape(model, path.resolve().parent.name)
+    made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
+    return made, notes
+
+
+def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
+    """A job that trains a model on this machine's devices. `model`: its shape, or {"preset": …}."""
     kind, count = here()
+    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
+    if kind == "cpu":
+        model = {**model, "dtype": "fp32"}
+        notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
     made = {
-        "name": re.sub(r"[^\w.-]", "-", path.resolve().parent.name).lstrip("-_.") or "model",
+        "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
         "task": "pretrain",
         "target": "megatron",
         "model": model,
-        "traffic": {"seq_len": min(4096, int(config.get("max_position_embeddings", 4096))), "global_batch": 64},
+        "traffic": {"seq_len": 4096, "global_batch": 64},
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
-    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
-    return toml(made, notes), notes
+    return made, notes
 
 
 def toml(job: dict[str, Any], notes: list[str]) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 
 from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
+from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, of_past, of_simulator
@@ -34,7 +35,7 @@ from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
 from autoscout.search.threads import one_thread
 from autoscout.search.trade import Trade
-from kb.journal import Decided, Event, Outlook, Rewarded, TournamentRanked
+from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
@@ -112,6 +113,7 @@ class AutoScout:
         if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
             chance, gain = self.model.outlook(_AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
+            self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -121,6 +123,7 @@ class AutoScout:
         at = int(np.flatnonzero(self.model.candidates == chosen.row)[0])
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
+            **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},
             "predicted_gain": chosen.gain,
             "uncertainty": float(self.model.deviation[at]),
         }

@@ -148,6 +148,14 @@ class Target:
             2,
         )
 
+    def one_device(
+        self, job: Job, configuration: Configuration, name: str, kb: Path | None, limit_s: float
+    ) -> "Shadow":
+        """A shadow whose ranks' kernels were run on one device, one rank after the other; what they send is priced.
+
+        Errors: AutoscoutError (exit 2) where the engine has no such run, or the device is not free."""
+        raise AutoscoutError(f"target = '{self.name}' has no run on one device yet, only Megatron-core has", 2)
+
     # ---- a launch -------------------------------------------------------------------------------------------------
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":

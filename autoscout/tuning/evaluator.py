@@ -92,6 +92,7 @@ class Evaluator:
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self._simulated: dict[str, Measurement] = {}
+        self._scored: set[str] = set()  # ids of what was held against a prediction
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
@@ -112,6 +113,7 @@ class Evaluator:
         for configuration in configurations:
             measurements.append((yield from self._one(configuration)))
         if self.fidelity == "measured":
+            self._score(measurements, step)
             return measurements, False
         if not self.stand_in:
             return measurements, self._compare(measurements, step)
@@ -200,6 +202,14 @@ class Evaluator:
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
+    def _score(self, measurements: list[Measurement], step: int) -> None:
+        """After the switch predictions decide nothing any more; how far off they would have been is still said.
+        Journals from before that was so are resumed as they are."""
+        for m in measurements:
+            old = self.tape.replaying and not self.tape.next_is(Checked)
+            if self._ensemble is not None and m.configuration.id not in self._scored and not old:
+                self._judge_simulators(m, self._ensemble.predict(m.configuration), step)
+
     def _compare(self, measurements: list[Measurement], step: int) -> bool:
         """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
         if self._ensemble is None:
@@ -216,6 +226,7 @@ class Evaluator:
         """`said`: what the ensemble and its members predicted; where that is no number, nothing is held against it."""
         assert self._ensemble is not None
         predicted, members = said
+        self._scored.add(real.configuration.id)
         if not math.isfinite(predicted):
             return
         metric = self.job.objective.metric

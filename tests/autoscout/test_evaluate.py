@@ -17,11 +17,13 @@ from kb.records import Measurement
 class Bench:
     """An evaluator over the analytic landscape, with what it wrote and how often it profiled."""
 
-    def __init__(self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured, **more):
+    def __init__(
+        self, tmp_path, remembered=(), mode: FidelityMode = "adaptive", hyper=None, truth=measured, tape=(), **more
+    ):
         self.space = space_of("tiny-gpt-cpu")
         self.events = []
         self.profiled = []
-        tape = Tape(Journal(tmp_path / "journal.jsonl"), [], self.events.append)
+        recorder = Tape(Journal(tmp_path / "journal.jsonl"), list(tape), self.events.append)
 
         def profile(configuration, purpose):
             self.profiled.append((configuration.id, purpose))
@@ -31,7 +33,7 @@ class Bench:
         self.evaluator = Evaluator(
             job_of("tiny-gpt-cpu"),
             self.space,
-            tape,
+            recorder,
             lambda m: m,
             [("earlier", m) for m in remembered],
             mode,
@@ -111,6 +113,33 @@ def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
     assert "more than ε = 15%" in switch.why
     last_simulated = max(i for i, e in enumerate(bench.events) if isinstance(e, Simulated))
     assert last_simulated < bench.events.index(switch)
+
+
+def test_after_the_switch_every_experiment_is_still_held_against_its_prediction(tmp_path):
+    """The MAPE stood still from the switch on, without a word."""
+
+    def twice_as_slow(space, configuration):
+        m = measured(space, configuration)
+        return msgspec.structs.replace(m, metrics={"step_time_s": 2 * step_time(configuration)})
+
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=twice_as_slow)
+    bench.search(30)
+    after = bench.events[bench.events.index(bench.of(FidelitySwitched)[0]) :]
+    scored = [e for e in after if isinstance(e, Checked)]
+    profiled = {m.name for m in bench.evaluator.done.values()} - {m.measurement.name for m in bench.of(Answered)}
+    assert {e.name for e in bench.of(Checked)} | {bench.space.name(expert_default(bench.space))} == profiled
+    assert len(scored) == len({e.name for e in scored}) > 3  # once each
+
+
+def test_a_journal_from_before_experiments_were_scored_after_the_switch_is_resumed(tmp_path):
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=1000, simulated_patience=20))
+    bench.search(60)
+    switch = bench.events.index(bench.of(FidelitySwitched)[0])
+    old = [e for i, e in enumerate(bench.events) if i <= switch or not isinstance(e, Checked)]
+    (tmp_path / "again").mkdir()
+    again = Bench(tmp_path / "again", history(300), hyper=Hyper(tau=1000, simulated_patience=20), tape=old)
+    again.search(60)
+    assert again.evaluator.done.keys() == bench.evaluator.done.keys()
 
 
 def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):

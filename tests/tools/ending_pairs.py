@@ -1,6 +1,7 @@
 """What ending runs early saves of whole sessions, and whether it says the same: a table of docs/your-own-script.md.
 
     PYTHONPATH=. python tests/tools/ending_pairs.py [JOB.toml …] [--pairs 1] [--profiles 8] [--python PYTHON]
+        [--iterations 10]
 
 Of each job pairs of real sessions, one with `launch.end_early` and one without, each with a knowledge base of its own.
 Both run at once and take the devices in turns, an experiment each, so that they meet the same machine. Search and
@@ -10,6 +11,7 @@ of the session with all that it starts.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,7 +46,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 class Running:
     """One session of a pair, in a folder of its own."""
 
-    def __init__(self, path: Path, end_early: bool, profiles: int, seed: int, python: str) -> None:
+    def __init__(self, path: Path, end_early: bool, given: argparse.Namespace, seed: int) -> None:
         self._name = tempfile.TemporaryDirectory()
         self._home = Path(self._name.name)
         folder = self._home / "job"
@@ -52,15 +54,26 @@ class Running:
         job = folder / path.name
         extra = f"end_early = {str(end_early).lower()}\n"
         before = job.read_text()
+        if given.iterations:
+            before = re.sub(r"^iterations = .*\n", "", before, flags=re.MULTILINE)
+            extra += f"iterations = {given.iterations}\n"
         if before.count("[launch]\n") != 1:
             raise SystemExit(f"{path} has no line [launch]")
         job.write_text(before.replace("[launch]\n", f"[launch]\n{extra}"))
-        words = ["--no-tui", "--kb", str(self._home / "kb.duckdb"), "--profiles", str(profiles), "--seed", str(seed)]
-        found = f"{Path(python).parent}:{os.environ['PATH']}" if python else os.environ["PATH"]
+        words = [
+            "--no-tui",
+            "--kb",
+            str(self._home / "kb.duckdb"),
+            "--profiles",
+            str(given.profiles),
+            "--seed",
+            str(seed),
+        ]
+        found = f"{Path(given.python).parent}:{os.environ['PATH']}" if given.python else os.environ["PATH"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tui.cli", "tune", str(job), *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": found},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "PATH": found},
             stdout=sys.stderr,
         )
 
@@ -89,6 +102,7 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", default=JOBS)
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--profiles", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=0, help="of a run, in place of the job's own")
     parser.add_argument("--python", default="", help="interpreter of the command, where it is not ours")
     given = parser.parse_args()
     print(
@@ -97,7 +111,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for path in map(Path, given.jobs):
         for seed in range(given.pairs):
-            begun = {on: Running(path, on, given.profiles, seed, given.python) for on in (False, True)}
+            begun = {on: Running(path, on, given, seed) for on in (False, True)}
             both = {on: session.spent() for on, session in begun.items()}
             for on in (False, True):
                 print(row(f"{path.name}, {seed}", on, both[on], both[False]), flush=True)

@@ -17,6 +17,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher, DataTable, Input, TextArea, Tree
 from tui_samples import (
+    believing,
     configuration,
     ended,
     experiment,
@@ -29,6 +30,7 @@ from tui_samples import (
     running,
     session,
     started,
+    two_kinds,
     waiting,
 )
 
@@ -42,6 +44,7 @@ from tui.modals import Full
 from tui.screens.knowledge import KnowledgePane
 from tui.session.follow import Follower
 from tui.session.neighbours import waiting_orders
+from tui.themes import THEMES
 from tui.widgets.lazy_table import Rows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -52,7 +55,7 @@ def shape(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-KEYS = {"1": "tune", "2": "arms", "3": "checks", "5": "experiments", "6": "compare", "8": "launch"}
+KEYS = {"1": "tune", "2": "arms", "3": "checks", "4": "cluster", "5": "experiments", "6": "compare", "8": "launch"}
 STATES: dict[str, list[AnyEvent]] = {
     "empty": [],
     "starting": [started()],
@@ -153,6 +156,46 @@ async def test_a_long_journal_says_how_far_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=shape)
+async def test_why_this_experiment_and_when_to_stop(tmp_path, size):
+    app = recording(tmp_path, believing())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(believing()))
+        await pilot.press("9")
+        await settle(pilot, app, len(believing()))
+        compare(text_of(app), f"why-{shape(size)}")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Full))
+        assert "recompute_granularity" in text_of(app)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=shape)
+async def test_two_kinds_of_device_side_by_side(tmp_path, size):
+    app = recording(tmp_path, two_kinds())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(two_kinds()))
+        await pilot.press("4")
+        await settle(pilot, app, len(two_kinds()))
+        compare(text_of(app), f"two-kinds-{shape(size)}")
+        for view in ("stages", "ranks", "hosts"):  # one after the other where there is no room for all
+            await pilot.press("c")
+            await settle(pilot, app, len(two_kinds()))
+            assert app.query_one(f"#{view}").region.height > 0
+
+
+async def test_a_replay_shows_nothing_of_this_machine(tmp_path):
+    """Old journals hold no telemetry, and what this machine does meanwhile is none of theirs."""
+    app = recording(tmp_path, ended())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app, len(ended()))
+        await pilot.press("4")
+        await pilot.pause(2.5)  # the machine is read once a second
+        shown = text_of(app)
+    assert "busy" not in shown
+    assert "free" not in shown
+    assert shown.count("not recorded") >= 5
+
+
+@pytest.mark.parametrize("size", SIZES, ids=shape)
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "1"])
 async def test_the_other_screens(tmp_path, key, size):
     app = recording(tmp_path, ended())
@@ -176,8 +219,8 @@ async def test_ascii_only(tmp_path):
         assert drawn <= set("…×–Δε→≤"), drawn
 
 
-@pytest.mark.parametrize("theme", ["textual-light", "textual-dark"])
-async def test_both_themes_say_the_same(tmp_path, theme):
+@pytest.mark.parametrize("theme", list(THEMES.values()))
+async def test_all_themes_say_the_same(tmp_path, theme):
     app = recording(tmp_path, ended())
     async with app.run_test(size=(80, 24)) as pilot:
         app.theme = theme

@@ -59,7 +59,7 @@ def test_what_searching_on_is_worth_stands_beside_the_budget():
 
 def test_a_journal_without_telemetry_says_so():
     state = fold(session())
-    assert "no telemetry" in recorded(state, 80, 10, True).plain
+    assert "not recorded" in recorded(state, 80, 10, True).plain
     assert "no run" in ranks(state, 80, 10, True).plain
 
 

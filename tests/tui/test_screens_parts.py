@@ -1,18 +1,24 @@
 """Parts of the screens by themselves: readings of devices, progress in logs, where the simulators fail."""
 
 import pytest
-from tui_samples import JOB, configuration, experiment, failed, infeasible, measured, started
+from hypothesis import given
+from hypothesis import strategies as st
+from tui_samples import JOB, configuration, decided, experiment, failed, infeasible, measured, started
 
 from autoscout.machine.telemetry import Meter, Reading, parsed
 from kb import journal as j
-from tui.draw import checking
+from tui.draw import checking, panels
+from tui.draw.arms_panel import arms
 from tui.draw.machine_panel import devices
-from tui.draw.running import iteration, running
+from tui.draw.plot import Marks, plot
+from tui.draw.running import iteration, running, telling
 from tui.draw.two_by_two import coordinates, difference_of_differences, grid
 from tui.session import shortfall
+from tui.session.effort import rates
 from tui.session.eta import expected_s
 from tui.session.standing import standing
 from tui.session.state import Grid, fold
+from tui.text import fit, fit_lines, number
 
 
 def test_what_nvidia_smi_says_of_its_devices():
@@ -179,3 +185,114 @@ def test_silence_is_only_told_when_nothing_explains_it():
     for seconds, kind in ((timeout, "running"), (timeout + 60, "silent")):
         state.now = state.last + seconds
         assert standing(state, True).kind == kind
+
+
+def test_the_best_so_far_and_its_label_lie_in_one_row_whatever_the_values():
+    """The line fell a row below the mark of its own best."""
+    for height in range(3, 12):
+        for best in (0.70, 0.71, 0.725, 0.74, 0.81, 0.88):
+            steps = [(1.0, 1.0), (4.0, best)]
+            mark = Marks([(1.0, 1.0), (4.0, best)], "*")
+            lines = plot(60, height, steps, [mark], 0.99, "default", 9.0, ascii_only=True).plain.splitlines()
+            (row,) = [i for i, line in enumerate(lines) if line.split("|")[0].strip() == number(best)]
+            assert "*" in lines[row]
+            assert lines[row].rstrip().endswith("_")
+
+
+def test_the_name_of_a_level_says_its_value_where_another_label_stands():
+    lines = plot(
+        60, 4, [(1.0, 1.0), (2.0, 0.99)], [Marks([(3.0, 3.0)], "*")], 1.0, "default", 9.0, ascii_only=True
+    ).plain
+    assert "0.9900" in lines
+    assert "default 1.000" in lines
+
+
+def test_arms_stand_on_one_axis_with_what_they_brought():
+    events: list[j.AnyEvent] = [started()]
+    values = {"SPARSE": [0.9, 0.95, 0.8, 0.85], "DENSE": [0.99, 0.98], "MODEL": [0.5]}
+    number_, at = 1, 1_700_000_000.0
+    events += experiment(1, measured(configuration(tp=2), 1.0), at)
+    for arm, costs in values.items():
+        for i, cost in enumerate(costs):
+            number_ += 1
+            c = configuration(mbs=number_, pp=1 + i)
+            events.append(decided(number_, arm, c, at))
+            events += experiment(number_, measured(c, cost), at + 20 * number_)
+    state = fold(events)
+    sparse = state.efforts["SPARSE"]
+    assert (sparse.experiments, sparse.wins, sparse.device_s) == (4, 2, 320.0)
+    assert sparse.gain == pytest.approx(0.1 + 0.1 / 0.9)
+    assert state.efforts["DENSE"].wins == 0
+    found = rates(state.efforts)
+    assert found["SPARSE"].value == pytest.approx(sparse.gain / 320)
+    for rate in found.values():
+        assert 0 <= rate.low <= rate.value <= rate.high
+    assert found["DENSE"].high > 0  # two experiments without a win do not prove that there is none
+    lines = arms(state, 100, 10, True).plain.splitlines()
+    assert "wins" in lines[0]
+    top = max(r.high for r in found.values())
+    for name, rate in found.items():
+        line = next(line for line in lines if name in line)
+        assert abs(line[-axis_of(lines[0]) :].index("*") - rate.value / top * (axis_of(lines[0]) - 1)) <= 1
+
+
+def axis_of(heading: str) -> int:
+    return len(heading) - heading.index(" 0%") - 1
+
+
+def test_one_or_two_checks_are_no_verdict():
+    def checked(n):
+        check = j.Checked(step=1, name="x", predicted=1.0, measured=1.01, mape=0.01, epsilon=0.15, weights={})
+        return panels.trust(fold([started(), *[check] * n]), 50, 6, True).plain
+
+    assert "trusted" not in checked(1)
+    assert "so far, 1 check\n" in checked(1)
+    assert "so far, 2 checks" in checked(2)
+    assert "trusted" in checked(3)
+
+
+def test_experiments_that_were_not_scored_are_counted():
+    """Journals in which scoring stopped at the switch."""
+    check = j.Checked(step=1, name="x", predicted=1.0, measured=1.5, mape=0.3, epsilon=0.15, weights={})
+    events: list[j.AnyEvent] = [started(), check, j.FidelitySwitched(step=1, to="measured", why="they err")]
+    for i in range(1, 8):
+        events += experiment(i, measured(configuration(mbs=i), 1.0), 1_700_000_000.0 + 20 * i)
+    assert "7 since then not scored" in panels.trust(fold(events), 36, 4, True).plain
+
+
+def test_a_log_is_shown_without_the_warnings_of_python():
+    log = [
+        "iteration 1/ 5 | loss 9.8",
+        "/usr/lib/python3/torch/nn/modules/x.py:1193: UserWarning: The operator is deprecated",
+        "  warnings.warn(",
+        "[rank0]:[W1123 01:02:03.4 ProcessGroupGloo.cpp:12] Warning: no interface",
+        "iteration 2/ 5 | loss 9.7",
+    ]
+    assert telling(log) == [log[0], log[-1]]
+
+
+@given(st.text("abc de_f;, ", max_size=80), st.integers(4, 40))
+def test_what_is_cut_ends_with_a_word(text, width):
+    shown = fit(text, width)
+    assert len(shown) <= width
+    if shown != text:
+        assert shown.endswith("…")
+        rest = text[len(shown) - 1 :]
+        words = any(c in " _,;:" for c in text[1:width])
+        assert not words or rest[:1] in " _,;:"
+
+
+def test_a_reason_is_cut_between_its_clauses():
+    why = "the simulators err by 22 % over the last 5 checks, more than ε = 15 %; most of it where ar is full: 50 %"
+    assert fit_lines(why, 50, 2) == [
+        "the simulators err by 22\u00a0% over the last 5 checks,",
+        "more than ε = 15\u00a0%",
+    ]
+    assert fit_lines("short", 60, 2) == ["short"]
+
+
+def test_orderings_are_cut_between_knobs_and_say_how_many_follow():
+    names = ["pipeline_parallel", "tensor_parallel", "recompute_granularity", "expert_parallel"]
+    ranked = j.TournamentRanked(round=0, orderings=[names], rewards=[0.5], kept=[0])
+    line = panels.standings(fold([started(), ranked]), 60, True).plain.splitlines()[1]
+    assert line.endswith("pipeline_parallel > tensor_parallel > 2 more")

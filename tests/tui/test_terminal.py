@@ -172,3 +172,73 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         other.shows("ended:", "result", within_s=120)
     finally:
         other.close()
+
+
+class Stranger:
+    """Somebody who reads the screen alone: every key is counted, but for those of a path."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal, self.keys = terminal, 0
+
+    def press(self, *keys: str) -> None:
+        self.keys += len(keys)
+        self.terminal.type(*keys)
+
+    def path(self, path: Path) -> None:
+        self.terminal.type("-l", str(path))
+
+
+def own_model(folder: Path) -> Path:
+    model = folder / "my-llama"
+    model.mkdir()
+    (model / "config.json").write_text(
+        '{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, '
+        '"vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu"}'
+    )
+    return model / "config.json"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
+def test_home_and_the_new_job_fit_each_size(tmp_path, size):
+    terminal = Terminal(tmp_path, *size)
+    try:
+        terminal.type(f"export AUTOSCOUT_KB={tmp_path}/kb.duckdb XDG_STATE_HOME={tmp_path}/state", "Enter")
+        terminal.run()
+        terminal.shows("sessions", "none yet; n makes a job of your own", "gpt3-175b-stack", "n new job")
+        terminal.type("n")
+        shown = terminal.shows("config.json or its folder", "engine", "devices", "budget", "start", "esc back")
+        assert "…" not in "\n".join(line for line in shown.splitlines() if "config.json" in line)
+        terminal.type("Escape")
+        terminal.shows("n new job")
+        terminal.type("q")
+        terminal.shows("bash-")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.engine
+def test_a_stranger_tunes_a_model_of_their_own_in_twelve_keys(terminal, tmp_path):
+    """From an empty knowledge base to a session that runs, without the documentation: `autoscout`, then what the screen
+    says."""
+    config = own_model(tmp_path)
+    home = f"XDG_STATE_HOME={tmp_path}/state AUTOSCOUT_KB={tmp_path}/kb.duckdb PYTHONPATH={ROOT}"
+    terminal.type(f"mkdir {tmp_path}/work; cd {tmp_path}/work; clear; {home} {sys.executable} -m tui.cli", "Enter")
+    stranger = Stranger(terminal)
+    terminal.shows("n makes a job of your own")
+    stranger.press("n")
+    terminal.shows("config.json or its folder", "trains;")
+    stranger.path(config)
+    stranger.press("Enter")
+    stranger.press("Enter")  # on "start"; it waits for the check by itself
+    terminal.shows("measuring the default", within_s=120)
+    terminal.shows("experiments 1/30", within_s=120)
+    assert stranger.keys <= 12
+    assert (tmp_path / "work/my-llama.toml").is_file()
+    (session,) = sessions(tmp_path)
+    pid = int((tmp_path / "sessions" / session / "owner.lock").read_text().split()[0])
+    os.kill(pid, 15)
+    terminal.shows("ended: interrupted")
+    terminal.type("q")
+    terminal.shows("my-llama-2", "interrupted", "n new job")  # home again
+    terminal.type("q")
+    terminal.shows("bash-")

@@ -15,6 +15,7 @@ from kb.records import (
     Status,
     Traffic,
 )
+from kb.within_events import ValueBelief
 
 JOB = Job(
     name="gpt",
@@ -248,6 +249,56 @@ def interrupted() -> list[j.AnyEvent]:
 
 def paused() -> list[j.AnyEvent]:
     return [*session(), j.Steered(what="pause", values={}, by="test", at=START + 146)]
+
+
+def believing() -> list[j.AnyEvent]:
+    """With what the search believes of long names, what it promised, and what it thinks is left."""
+    events: list[j.AnyEvent] = []
+    for event in session():
+        if isinstance(event, j.Decided) and event.phase == "search":
+            gains = {"predicted_gain": 0.05, "gain_SPARSE": 0.05, "gain_DENSE": 0.03, "gain_MODEL": 0.02}
+            event = msgspec.structs.replace(event, values={**event.values, **gains})
+        events.append(event)
+    knobs = {
+        name: [
+            ValueBelief(value=v, cost=cost, low=cost * 0.9, high=cost * 1.2, runs=runs, measured=n)
+            for v, cost, runs, n in values
+        ]
+        for name, values in {
+            "recompute_granularity": [("none", 1.6, 1.0, 4), ("selective", 1.1, 1.0, 2), ("full", 1.0, 1.0, 1)],
+            "mbs": [(1, 1.4, 1.0, 3), (2, 1.0, 1.0, 4), (4, 0.98, 0.6, 1), (8, 0.9, 0.1, 0)],
+            "tensor_parallel_overlap": [(None, 1.0, 1.0, 6), (True, 1.02, 1.0, 1), (False, 1.01, 1.0, 1)],
+            "pp": [(1, 1.05, 1.0, 3), (2, 1.0, 1.0, 5), (4, 1.3, 1.0, 0)],
+        }.items()
+    }
+    told: list[j.AnyEvent] = [
+        j.Outlook(step=5, chance=0.6, gain=0.03, ahead=10, at=START + 141),
+        j.Outlook(step=9, chance=0.34, gain=0.012, ahead=10, at=START + 142),
+        j.Believed(step=9, knobs=knobs, at=START + 142),
+    ]
+    return [*events, *told]
+
+
+def two_kinds() -> list[j.AnyEvent]:
+    """A pipeline over two kinds of device on two hosts; one A40 is slower than the other."""
+    m = msgspec.structs.replace(
+        measured(configuration(pp=2), 0.8),
+        per_rank={
+            "step_time_s": [0.8, 0.8, 0.8, 0.8],
+            "alone_s": [0.001, 0.00102, 0.0021, 0.0031],
+            "peak_memory_gib": [30.0, 31.0, 20.0, 22.0],
+            "power_w": [390.0, 388.0, 280.0, 275.0],
+        },
+        rank_devices=["n1:a100:0", "n1:a100:1", "n2:a40:0", "n2:a40:1"],
+        conditions={"clock_mhz": 1410.0, "power_w": 275.0, "throttled": 0.0},
+    )
+    spoiled = msgspec.structs.replace(m, status="infrastructure", metrics={}, evidence="n2 was lost")
+    return [
+        msgspec.structs.replace(started(), host="n1"),
+        *experiment(1, m, START),
+        *experiment(2, spoiled, START + 20),
+        *experiment(3, msgspec.structs.replace(m, metrics={"step_time_s": 0.79}), START + 40),
+    ]
 
 
 def later(events: list[j.AnyEvent], by: float) -> list[j.AnyEvent]:

@@ -4,9 +4,10 @@ from rich.text import Text
 
 from autoscout.simulate.trust import Guard, Region
 from tui.draw.look import fidelity_mark
+from tui.draw.panels import FEW
 from tui.draw.plot import bar, scatter, sparkline
 from tui.session.state import State
-from tui.text import number
+from tui.text import fit, number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
@@ -54,14 +55,16 @@ def members(state: State, width: int, ascii_only: bool) -> Text:
         return Text("no check yet", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     column = max(14, min(26, width - 38))
-    text.append(f"{'simulator':<{column}}{'MAPE':>6} {'checks':>6}  {'weight':<11}over time\n", style="dim")
+    wide = width - column - 28 >= 4
+    head = f"{'weight':<11}over time" if wide else "weight"
+    text.append(f"{'simulator':<{column}}{'MAPE':>6} {'checks':>6}  {head}\n", style="dim")
     for name in names:
         found, history = errors.get(name, []), weights.get(name, [])
         mape = f"{sum(found) / len(found):.0%}" if found else "–"
-        text.append(f"{name:<{column}.{column}}{mape:>6} {len(found):>6}  ")
+        text.append(f"{fit(name, column):<{column}}{mape:>6} {len(found):>6}  ")
         if history:
-            text.append(f"{bar(history[-1], 6, ascii_only)} {history[-1]:.2f} ")
-            text.append(f"{sparkline(history, max(4, width - column - 26), ascii_only)}", style="dim")
+            text.append(f"{bar(history[-1], 6, ascii_only)} {history[-1]:.2f} " if wide else f"{history[-1]:.2f}")
+            text.append(f"{sparkline(history, width - column - 28, ascii_only)}" if wide else "", style="dim")
         text.append("\n")
     return text
 
@@ -78,10 +81,11 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
     for region in found[: max(1, height - 1)]:
         value = {True: "on", False: "off"}[region.value] if isinstance(region.value, bool) else region.value
         bad = region.mape > epsilon
-        text.append(f"{f'{region.knob} is {value}':<24.24}{region.mape:>6.0%} ", style="bold" if bad else "")
+        text.append(f"{fit(f'{region.knob} is {value}', 24):<24}{region.mape:>6.0%} ", style="bold" if bad else "")
         text.append(f"{region.elsewhere or 0:>9.0%} {region.checks:>6}  ")
-        text.append(f"{bar(region.mape / top, max(4, min(20, width - 50)), ascii_only)}")
-        text.append("  not believed here\n" if bad else "\n", style="dim")
+        said = "" if not bad else "not believed here" if region.checks >= FEW else f"so far, {region.checks} checks"
+        text.append(f"{bar(region.mape / top, max(4, min(20, width - 68)), ascii_only)}" if width >= 74 else "")
+        text.append(f"  {said}\n", style="dim")
     return text
 
 

@@ -31,7 +31,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(beside)] + beside))
     knobs = {key: groups[key][0].configuration.knobs for key in shown}
     names = {
-        key: "default" if key == default else f"#{ranked.index(key) + 1}" if key in costs else "failed" for key in shown
+        key: "default" if key == default else f"rank {ranked.index(key) + 1}" if key in costs else "failed"
+        for key in shown
     }
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{'':<18}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")

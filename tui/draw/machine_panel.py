@@ -44,14 +44,16 @@ def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_o
     return text
 
 
-def slots(state: State, around: Neighbours, width: int, ascii_only: bool) -> Text:
-    """The devices of the job, and who has them now."""
+def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool) -> Text:
+    """The devices of the job, and who has them now; None: that is not known, of a recording or another machine."""
     if state.job is None:
         return Text("")
     text = Text(no_wrap=True, overflow="ellipsis")
     for node in state.job.cluster.nodes:
         text.append(f"{node.count} × {node.device}\n", style="bold")
-    if around.holder is not None:
+    if around is None:
+        text.append("who else held them: not recorded\n", style="dim")
+    elif around.holder is not None:
         ours = around.holder.session == state.session
         who = "this session" if ours else around.holder.session or "an AutoScout"
         text.append(f"{glyph('running', ascii_only)} held by {who}\n")
@@ -67,10 +69,10 @@ def slots(state: State, around: Neighbours, width: int, ascii_only: bool) -> Tex
     return text
 
 
-def queue(state: State, around: Neighbours, orders: list[str], height: int, ascii_only: bool) -> Text:
+def queue(state: State, around: Neighbours | None, orders: list[str], height: int, ascii_only: bool) -> Text:
     """What waits for what: sessions for the devices, proposed configurations and orders for their turn."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for session in around.sessions:
+    for session in around.sessions if around is not None else []:
         mark = "this session" if session.session == state.session else session.session
         text.append(f"{mark}, process {session.pid}\n", style="bold")
         text.append(f"  {session.doing}")
@@ -88,5 +90,5 @@ def queue(state: State, around: Neighbours, orders: list[str], height: int, asci
     for order in orders:
         text.append(f"order: {order}, before the next experiment\n")
     if not text.plain:
-        return Text("nothing waits", style="dim")
+        return Text("which sessions waited: not recorded" if around is None else "nothing waits", style="dim")
     return text

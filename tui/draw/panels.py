@@ -9,13 +9,15 @@ from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
 from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
-from tui.text import clock, metric
+from tui.text import clock, fit, fit_lines, metric
 
+FEW = 3  # checks: with less there is no verdict yet
+_UNSCORED = 4  # experiments of one batch, which are scored when all of them ended
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
-def headline(state: State, standing: Standing, ascii_only: bool) -> Text:
-    """Two lines: which session and how it stands; the best and what it is worth."""
+def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> Text:
+    """Two lines: which session and how it stands; the best and what it is worth, and its name where that fits."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if state.job is None:
         text.append(f" {standing.words}", style="dim")
@@ -25,13 +27,15 @@ def headline(state: State, standing: Standing, ascii_only: bool) -> Text:
     text.append(f" {state.job.name}", style="bold")
     text.append(f"  {clock(max(0.0, state.now - state.began))}  ")
     text.append(f"{mark} {standing.words}", style=_KINDS.get(standing.kind, ""))
-    text.append(f"  {state.session}\n", style="dim")
+    fits = len(text.plain) + len(state.session) + 2 <= width
+    text.append(f"  {state.session}\n" if fits else "\n", style="dim")
     if state.best_value is None:
         return text.append(" best –  nothing measured yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     text.append(f" best {metric(state.job, state.best_value)}", style="bold")
     text.append(f"  {gain(state)}")
-    text.append(f"  {name}", style="dim")
+    if len(text.plain.splitlines()[-1]) + len(name) + 2 <= width:
+        text.append(f"  {name}", style="dim")
     return text
 
 
@@ -90,7 +94,7 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
     )
     failed = [run for run in reversed(state.runs) if run.status not in ("ok", "running")]
     for run in failed[: max(0, height - 1)]:
-        text.append(f"{run.name}: {run.note}\n", style="dim")
+        text.append(f"{fit(f'{run.name}: {run.note}', width)}\n", style="dim")
     return text
 
 
@@ -125,8 +129,18 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
             text.append(
                 f"{glyph('ok', ascii_only) if kept else ' '} {r.rewards[i]:.4f}  ", style="bold" if kept else ""
             )
-            text.append(f"{arrow.join(r.orderings[i])}\n", style="bold" if kept else "dim")
+            text.append(f"{_ordering(r.orderings[i], arrow, width - 10)}\n", style="bold" if kept else "dim")
     return text
+
+
+def _ordering(knobs: list[str], arrow: str, width: int) -> str:
+    """As many whole names as there is room for, from the root on, and how many follow."""
+    for shown in range(len(knobs), 0, -1):
+        left = len(knobs) - shown
+        line = arrow.join(knobs[:shown]) + (f"{arrow}{left} more" if left else "")
+        if len(line) <= width:
+            return line
+    return f"{fit(knobs[0], width - 8)}, {len(knobs) - 1} more"
 
 
 def _shown(value: object) -> str:
@@ -179,43 +193,33 @@ def _left(state: State, width: int) -> str:
 
 
 def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """MAPE against ε, and the fidelity with its reason."""
+    """MAPE against ε over how many checks, and the fidelity with its reason."""
     text = Text()
     if state.checks:
-        last = state.checks[-1]
+        last, count = state.checks[-1], len(state.checks)
         fine = last.mape <= last.epsilon
         sign = ("<=" if fine else ">") if ascii_only else ("≤" if fine else ">")
-        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {'trusted' if fine else 'too much'}\n")
-        if height > 3:
+        text.append(f"MAPE {last.mape:.1%} {sign} {last.epsilon:.0%} {_verdict(fine, count)}\n")
+        height -= 1
+        if state.unscored > _UNSCORED:
+            text.append(f"{state.unscored} since then not scored\n", style="bold")
+            height -= 1
+        elif height > 3:
             spark = sparkline([c.mape for c in state.checks], max(4, width - 12), ascii_only)
-            text.append(f"{spark} {len(state.checks)} checks\n")
+            text.append(f"{spark} {count} check{'s' if count > 1 else ''}\n")
+            height -= 1
     else:
         text.append("no check of the simulators yet\n", style="dim")
-    text.append(f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}")
-    if state.fidelity_why:
-        text.append(f": {state.fidelity_why}")
-    elif state.job is not None and state.fidelity == "measured":
-        text.append(": every experiment is a real one")
-    return text
+        height -= 1
+    why = state.fidelity_why
+    if not why and state.job is not None and state.fidelity == "measured":
+        why = "every experiment is a real one"
+    said = f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}{': ' if why else ''}{why}"
+    return text.append("\n".join(fit_lines(said, width, max(1, height))))
 
 
-def arms(state: State, width: int, ascii_only: bool) -> Text:
-    """Each arm's pulls, mean reward, index and last reward; over time where there is room."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    spark = min(30, width - 40)
-    over_time = f"{'UCB over time':<{spark + 1}}" if spark >= 13 else ""
-    text.append(f"{'  arm':<8}{'pulls':>6}{'mean':>8}{'UCB':>7} {over_time}{'last':>6}\n", style="dim")
-    if not state.arms:
-        return text.append("  no arm was rewarded yet", style="dim")
-    for name, arm in state.arms.items():
-        chosen = name == state.arm and state.phase == "search"
-        pointer = (">" if ascii_only else "▸") if chosen else " "
-        ucb = f"{arm.ucb[-1]:.3f}" if arm.ucb else "–"
-        last = "–" if arm.last is None else f"{arm.last:+.1%}" if abs(arm.last) < 1 else f"{arm.last:+.0%}"
-        line = f"{pointer} {name:<6}{arm.pulls:>6.1f}{arm.mean:>8.2%}{ucb:>7} "
-        text.append(line, style="bold" if chosen else "")
-        if over_time:
-            text.append(f"{sparkline(arm.ucb, spark, ascii_only):<{spark + 1}}", style="dim")
-        text.append(f"{last:>6}\n")
-    text.right_crop(1)
-    return text
+def _verdict(fine: bool, count: int) -> str:
+    """One or two checks decide nothing."""
+    if count < FEW:
+        return f"so far, {count} check{'s' if count > 1 else ''}"
+    return "trusted" if fine else "too much"

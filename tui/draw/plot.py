@@ -46,8 +46,8 @@ def plot(
     low, high = low - pad, high + pad
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
-        labels.setdefault(_row(level, low, high, height), number(level))
-    if steps:
+        labels[_row(level, low, high, height)] = number(level)
+    if steps:  # the last word: where the level lies in the same row, its name says its value
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -60,8 +60,7 @@ def plot(
 
     if level is not None:
         row = _row(level, low, high, height)
-        line = ("- " * columns)[: max(0, columns - len(level_name) - 1)] + f" {level_name}"
-        cells[row], styles[row] = list(line[:columns].ljust(columns)), ["dim"] * columns
+        cells[row], styles[row] = list(("- " * columns)[:columns]), ["dim"] * columns
     for group in marks:
         for x, y in group.points:
             row = height - 1 if y is None else _row(y, low, high, height)
@@ -70,6 +69,10 @@ def plot(
         for c, character in enumerate(line):
             if character != " " and cells[row][c] in " -":
                 cells[row][c], styles[row][c] = character, "bold"
+    if level is not None:
+        row = _row(level, low, high, height)
+        said = level_name if labels[row] == number(level) else f"{level_name} {number(level)}"
+        _write(cells[row], styles[row], f" {said} " if said else "")
     text = Text()
     for row in range(height):
         text.append(labels.get(row, "").rjust(margin), style="dim")
@@ -129,8 +132,23 @@ def scatter(width: int, height: int, points: Sequence[tuple[float, float, str, s
 
 
 def _row(y: float, low: float, high: float, height: int) -> int:
+    return _dot(y, low, high, height) // 4
+
+
+def _dot(y: float, low: float, high: float, height: int) -> int:
+    """The row of braille dots, four to a row of text, in which a value lies: lines, marks and labels go by this one."""
     share = (y - low) / (high - low) if high > low else 0.5
-    return min(height - 1, max(0, round((1 - share) * (height - 1))))
+    return min(height * 4 - 1, max(0, round((1 - share) * (height * 4 - 1))))
+
+
+def _write(cells: list[str], styles: list[str], text: str) -> None:
+    """Words in a row of a plot, as far right as they hide nothing; else over a line, but over no mark."""
+    for over in ("", "bold"):
+        for start in range(len(cells) - len(text), -1, -1):
+            end = start + len(text)
+            if all(c in " -" or (over and s == over) for c, s in zip(cells[start:end], styles[start:end], strict=True)):
+                cells[start:end], styles[start:end] = list(text), ["dim"] * len(text)
+                return
 
 
 def _staircase(
@@ -151,7 +169,7 @@ def _staircase(
         return min(columns * 2 - 1, max(0, round((x - 1) / max(1.0, last_x - 1) * (columns * 2 - 1))))
 
     def down(y: float) -> int:
-        return min(height * 4 - 1, max(0, round((high - y) / (high - low) * (height * 4 - 1))))
+        return _dot(y, low, high, height)
 
     for i, (x, y) in enumerate(steps):
         end = across(steps[i + 1][0]) if i + 1 < len(steps) else across(last_x)

@@ -5,7 +5,8 @@ from rich.text import Text
 from autoscout.running.ranks import kind, slowed, slowest
 from kb.records import Measurement
 from tui.draw.plot import sparkline
-from tui.session.state import Run, State
+from tui.session.by_device import newest
+from tui.session.state import State
 from tui.text import number
 
 _COLUMNS = {  # of per_rank: heading
@@ -32,15 +33,12 @@ _CONDITIONS = {  # of a run: what it is called, and its unit
 }
 
 
-def shown_run(state: State) -> Run | None:
-    """The newest one that says something of its ranks."""
-    return next((run for run in reversed(state.runs) if run.measurement and run.measurement.per_rank), None)
-
-
 def ranks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    run = shown_run(state)
+    run = newest(state)
     if run is None or run.measurement is None:
-        return Text("no run said anything of its ranks yet", style="dim")
+        return Text(
+            "what its ranks did: not recorded" if state.ended else "no run said anything of its ranks yet", style="dim"
+        )
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"#{run.number or '–'} {run.name}\n", style="dim")
     return text.append(rank_rows(run.measurement, width, height - 1, ascii_only))
@@ -79,14 +77,14 @@ def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """What the machine did from run to run, as the journal has it."""
     said = [run.measurement for run in state.runs if run.measurement and run.measurement.conditions]
     text = Text(no_wrap=True, overflow="ellipsis")
-    where = state.host or "a machine that is not named"
+    where = state.host or "a machine that is not recorded"
     kinds = sorted({kind(d) for m in said for d in m.rank_devices} or {state.environment.get("device", "")})
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
     if not said:
-        return text.append("this journal holds no telemetry", style="dim")
-    for name, (title, unit) in list(_CONDITIONS.items())[: height - 1]:
+        return text.append("what its machine did meanwhile: not recorded", style="dim")
+    for name, (title, unit) in _CONDITIONS.items():
         values = [m.conditions[name] for m in said if name in m.conditions]
-        if values:
+        if values and text.plain.count("\n") < height:
             scale = 100 if unit == "%" else 1
             now = f"{values[-1] * scale:.0f}{unit}"
             text.append(f"  {title:<12}{now:>9}  ")

@@ -9,10 +9,12 @@ from tui.draw.look import glyph, style
 from tui.draw.plot import bar
 from tui.session.eta import expected_s
 from tui.session.state import Run, State
-from tui.text import clock
+from tui.text import clock, fit
 
 # Megatron-LM's log line, and what progress bars write.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
+# Python's own form: FILE.py:LINE: SomethingWarning: words, then that line; and PyTorch's: [W1120 … FILE.cpp:LINE].
+_WARNING = re.compile(r"\.py:\d+: \w*Warning\b|^\s*warnings\.warn\(|^\[(?:rank\d+\]:\s*\[)?W\d{3}")
 
 
 def running(state: State, width: int, height: int, tail: list[str], ascii_only: bool) -> Text:
@@ -21,18 +23,32 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
         text.append(f"{glyph('running', ascii_only)} #{run.number} ", style="cyan")
         text.append(f"{run.name}\n", style="bold")
         text.append(f"  {progress(state, run, tail, width, ascii_only)}\n")
-        text.append(f"  {run.why}\n", style="dim")
+        text.append(f"  {fit(run.why, width - 2)}\n", style="dim")
     if state.confirmed is not None and not state.running:
         return verdict(state)
     if not state.running and state.runs:
         run = state.runs[-1]
         text.append(f"{glyph(run.status, ascii_only)} #{run.number or '–'} ", style(run.status))
         text.append(f"{run.name}  {run.status}\n")
-        text.append(f"  {run.note or run.why}\n", style="dim")
+        text.append(f"  {fit(run.note or run.why, width - 2)}\n", style="dim")
     room = height - text.plain.count("\n")
-    for line in tail[-room:] if room > 0 else []:
-        text.append(f"  {line[: width - 2]}\n", style="dim")
+    for line in telling(tail)[-room:] if room > 0 else []:
+        text.append(f"  {fit(line, width - 2)}\n", style="dim")
     return text
+
+
+def telling(lines: list[str]) -> list[str]:
+    """A log without the warnings of Python and of PyTorch, and the lines of source that follow these."""
+    told, source = [], False
+    for line in lines:
+        if _WARNING.search(line):
+            source = True
+        elif source and line.startswith("  "):
+            source = False
+        else:
+            source = False
+            told.append(line)
+    return told
 
 
 def verdict(state: State) -> Text:

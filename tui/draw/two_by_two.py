@@ -5,7 +5,7 @@ from rich.text import Text
 from autoscout.job.objective import to_metric
 from tui.draw.plot import bar
 from tui.session.state import Grid, State
-from tui.text import number
+from tui.text import fit_lines, number
 
 
 def grid(state: State, width: int, ascii_only: bool) -> Text:
@@ -32,7 +32,8 @@ def grid(state: State, width: int, ascii_only: bool) -> Text:
     text.append(f"{delta}structure {g.delta_sparse:+.1%}  {delta}point {g.delta_dense:+.1%}")
     if both:
         text.append(f"  {delta}of the {delta}{both}")
-        text.append("\nwhat the structure saves at the base point, less what it saves at the new one", style="dim")
+        said = "what the structure saves at the base point, less what it saves at the new one"
+        text.append("\n" + "\n".join(fit_lines(said, width, 2)), style="dim")
     return text
 
 
@@ -58,7 +59,9 @@ def _cell(state: State, g: Grid, i: int, with_error: bool) -> str:
 def coordinates(state: State, width: int, ascii_only: bool) -> Text:
     """Each dense knob: its value at the best, which way it goes next, and by how many values (the momentum)."""
     if not state.coordinates:
-        return Text("no direction yet: the next step goes where most is expected", style="dim")
+        return Text(
+            "\n".join(fit_lines("no direction yet: the next step goes where most is expected", width, 3)), style="dim"
+        )
     best = state.best.configuration.knobs if state.best else {}
     most = max(step for _, step in state.coordinates.values())
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -4,7 +4,7 @@ from collections import Counter
 
 import click
 
-from autoscout.simulate.shadow.traced import GIB, KINDS, OUT_OF_BALANCE, Rank, Shadow
+from autoscout.simulate.shadow.traced import GIB, KINDS, OUT_OF_BALANCE, Rank, Shadow, Timed
 from autoscout.simulate.shadow.verdict import peak
 from tui.printing.predictions import stacked
 from tui.text import number, table
@@ -24,8 +24,14 @@ def shadow(found: Shadow) -> None:
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)} GiB allocated; reserved {_gib(found)}")
     if found.imbalanced is not None:
         click.echo(f"  with {OUT_OF_BALANCE:g} times the mean of tokens at its experts: {number(found.imbalanced)} GiB")
+    if found.timed:
+        click.echo("\nranks run alone on one device")
+        click.echo(table([_timed_row(timed) for timed in found.timed], _TIMED))
     if found.step_s is not None:
-        click.echo(f"\nits kernels and collectives, priced: {number(found.step_s)} s a step")
+        how = (
+            "its kernels as measured, its collectives priced" if found.timed else "its kernels and collectives, priced"
+        )
+        click.echo(f"\n{how}: {number(found.step_s)} s a step")
         click.echo(stacked(found.parts, "s"))
     fullest = found.ranks[0]
     click.echo("")
@@ -60,8 +66,30 @@ def shadow(found: Shadow) -> None:
     click.echo("\nstood in for: " + "; ".join(found.stood_in))
 
 
+_TIMED = (
+    "rank",
+    "ms a micro batch",
+    "ms once",
+    "ms optimizer",
+    "between repeats",
+    "GiB allocated",
+    "reserved",
+    "device",
+)
 _LARGEST = ("made by", "kind", "GiB")
 _COLLECTIVES = ("collective", "group", "ranks", "phase", "count", "MiB each")
+
+
+def _timed_row(timed: Timed) -> tuple[object, ...]:
+    seconds = (timed.micro_batch_s, timed.once_s, timed.optimizer_s)
+    memory = (timed.allocated, timed.reserved)
+    return (
+        timed.rank,
+        *(number(1e3 * s) for s in seconds),
+        f"{timed.spread:.1%}",
+        *(number(m / GIB) if m else "–" for m in memory),
+        timed.device,
+    )
 
 
 def timeline(rank: Rank) -> str:

@@ -7,6 +7,7 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from tui.draw import panels
+from tui.draw.arms_panel import arms
 from tui.draw.two_by_two import coordinates
 from tui.screens.pane import Pane
 from tui.session.tree import Node, grow
@@ -21,7 +22,7 @@ class ArmsPane(Pane):
         a = self.ascii
         with Horizontal(id="arms-top"):
             with Vertical(id="arms-side"):
-                yield Panel("arms", lambda w, h: panels.arms(self.state, w, a), "all-arms")
+                yield Panel("arms", lambda w, h: arms(self.state, w, h, a), "all-arms")
                 yield Panel("dense coordinates", lambda w, h: coordinates(self.state, w, a), "coordinates")
             yield Panel("tournament of tree orderings", lambda w, h: panels.standings(self.state, w, a), "standings")
         yield Tree[Node]("tree", id="tree")

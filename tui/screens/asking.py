@@ -28,6 +28,9 @@ class Verbs:
         told = plain(said.decode(errors="replace")).removeprefix("autoscout: ")
         return process.returncode or 0, plain_json(out).decode(errors="replace"), told
 
+    async def verb(self, *arguments: str) -> tuple[int, str, str]:
+        return await self.outcome(await self.start(*arguments))
+
     def end(self) -> None:
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):

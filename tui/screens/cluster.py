@@ -1,37 +1,64 @@
-"""Cluster: what the machine does meanwhile, who holds it, and what waits for what."""
+"""Devices: what the machine does meanwhile, what each kind, stage, rank and host took, who holds what, what waits."""
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from kb.sharing import hosts
+from tui.draw import device_groups
 from tui.draw.machine_panel import devices, queue, slots
 from tui.draw.rank_table import ranks, recorded
 from tui.screens.pane import Pane
+from tui.session.neighbours import Neighbours
 from tui.widgets.panel import Panel
+
+_VIEWS = ("kinds", "stages", "ranks", "hosts")
 
 
 class ClusterPane(Pane):
     help = (
-        "of a running session this machine, read once a second, of a recorded one its machine, run by run; below, the "
-        "ranks of the newest run. They wait for each other: who is slow shows in alone ms, the same arithmetic without "
-        "the others"
+        "of a running session this machine, read once a second, of a recorded one its machine, run by run; then the "
+        "newest run by kind of device, pipeline stage and rank, and the hosts (c goes on where there is no room for "
+        "all). Ranks wait for each other: who is slow shows in alone ms, the same arithmetic without the others"
     )
 
     def compose(self) -> ComposeResult:
+        a = self.ascii
         yield Panel("devices", self._devices, "devices")
-        yield Panel("ranks", lambda w, h: ranks(self.state, w, h, self.ascii), "ranks")
+        with Horizontal(id="by-device"):
+            yield Panel("kinds of device", lambda w, h: device_groups.kinds(self.state, w, h, a), "kinds")
+            yield Panel("pipeline stages", lambda w, h: device_groups.stages(self.state, w, h, a), "stages")
+        with Horizontal(id="by-rank"):
+            yield Panel("ranks", lambda w, h: ranks(self.state, w, h, a), "ranks")
+            yield Panel("hosts", lambda w, h: device_groups.hosts(self.state, w, h, a), "hosts")
         with Horizontal(id="cluster-bottom"):
-            yield Panel("slots", lambda w, h: slots(self.state, self.session.neighbours, w, self.ascii), "slots")
-            yield Panel(
-                "queue",
-                lambda w, h: queue(self.state, self.session.neighbours, self.session.orders, h, self.ascii),
-                "queue",
-            )
+            yield Panel("slots", lambda w, h: slots(self.state, self._around, w, a), "slots")
+            yield Panel("queue", lambda w, h: queue(self.state, self._around, self.session.orders, h, a), "queue")
+
+    def on_mount(self) -> None:
+        self._view = _VIEWS[0]
+        self.add_class(f"-{self._view}")
+        for view in _VIEWS:
+            self.query_one(f"#{view}", Panel).border_subtitle = "c next" if self.app.size.height < 34 else ""
+
+    def cycle(self) -> None:
+        """Where the terminal is low one of them is seen at a time."""
+        self.remove_class(f"-{self._view}")
+        self._view = _VIEWS[(_VIEWS.index(self._view) + 1) % len(_VIEWS)]
+        self.add_class(f"-{self._view}")
+        self.call_after_refresh(self.repaint)
+
+    @property
+    def _live_here(self) -> bool:
+        """What this machine does says nothing of a recording, nor of another machine."""
+        here = self.state.host in ("", hosts.host())
+        return bool(self.session.alive) and self.session.past is None and here and not self.session.elsewhere
+
+    @property
+    def _around(self) -> Neighbours | None:
+        return self.session.neighbours if self._live_here else None
 
     def _devices(self, width: int, height: int) -> Text:
-        """Of the machine that measures: what this one does says nothing of a recording, nor of another machine."""
-        here = self.state.host in ("", hosts.host())
-        if self.session.alive and self.session.past is None and here:
+        if self._live_here:
             return devices(self.session.readings, width, height, self.ascii)
         return recorded(self.state, width, height, self.ascii)

@@ -23,9 +23,11 @@ from kb.choices import choose
 from kb.connect import lock_path
 from kb.records import AutoscoutError
 from kb.similar import FAR
-from tui.modals import Prompt
+from tui.draw.answers import of_answer, record
+from tui.modals import Choose, Full, Prompt
 from tui.screens.asking import Verbs
 from tui.screens.pane import Pane
+from tui.session.questions import ten_questions
 from tui.session.remembered import remember, remembered
 from tui.text import number
 from tui.widgets.sql_box import FIRST, Console
@@ -40,15 +42,12 @@ _SCHEMA = (
     "ORDER BY t.table_type != 'VIEW', c.table_name, c.ordinal_position"
 )
 _FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp_matches(function_name, '^[a-z]\\w+$')"
-_HINT = "ctrl+j runs  tab completes  ctrl+s saves  ctrl+e exports  ctrl+o contents"
+_HINT = "ctrl+j runs  tab completes  ctrl+r history  ctrl+g chart  ctrl+s saves  ctrl+e exports  ctrl+o contents"
 _BUSY = re.compile("is in use by|is open in")
-_SAVED = {
-    "best of each job": "SELECT job, name, value, metric, measurements FROM best",
-    "latest experiments": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC",
-    "failures by class": "SELECT job, status, count(*) AS n, any_value(evidence) AS example FROM failures GROUP BY ALL",
-    "sessions": "SELECT session, state, experiments, best, value, gain FROM sessions",
-    "what the simulators were worth": "SELECT session, step, predicted, measured, mape FROM checks",
+_LATEST = {
+    "Which experiments were the latest?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"
 }
+_RECALLED = 50  # of the history, to choose from
 
 
 class Contents(Tree[Any]):
@@ -67,8 +66,9 @@ class Contents(Tree[Any]):
 
 class KnowledgePane(Pane):
     help = (
-        "ctrl+j runs the query, tab completes, ctrl+up recalls, escape cancels; ctrl+s saves the question, ctrl+e "
-        "exports all its rows to a file; ctrl+o opens the contents; on a similar job enter says by what it is "
+        "ctrl+j runs the query, tab completes, ctrl+r lists what was asked before, escape cancels; ctrl+g draws the "
+        "answer, enter on a row shows all of it; ctrl+s saves the question, ctrl+e exports all its rows to a file; "
+        "ctrl+o opens the contents; on a similar job enter says by what it is "
         "similar, a accepts and x rejects it as a warm start; n b turn the pages of an answer"
     )
     BINDINGS = [Binding("ctrl+o", "contents", "contents", show=False)]
@@ -79,7 +79,7 @@ class KnowledgePane(Pane):
             with Vertical(id="asking"):
                 yield Console()
                 yield Static("", id="asked")
-                yield DataTable(id="answer", zebra_stripes=True)
+                yield DataTable(id="answer", zebra_stripes=True, cursor_type="row")
 
     def on_mount(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -87,6 +87,7 @@ class KnowledgePane(Pane):
         self._questions: dict[str, str] = remembered("sql_questions.json", {})
         self._place = len(self._history)
         self._asked, self._page = "", 0
+        self._rows: list[dict[str, Any]] = []
         self._opened = False
         self._verbs = Verbs()
         self._say(_HINT)
@@ -110,6 +111,10 @@ class KnowledgePane(Pane):
                 self.export(wanted.sql)
             case "earlier":
                 self.recall(-1)
+            case "history":
+                self.choose_from_history()
+            case "chart":
+                self.chart()
             case _:
                 self.recall(1)
 
@@ -130,6 +135,23 @@ class KnowledgePane(Pane):
         if self._history:
             self._place = max(0, min(len(self._history) - 1, self._place + step))
             self.query_one(Console).text = self._history[self._place]
+
+    def choose_from_history(self) -> None:
+        """What was asked before, the latest first."""
+        asked = [*reversed(self._history)][:_RECALLED]
+        lines = [" ".join(sql.split()) for sql in asked]
+
+        def chosen(line: str | None) -> None:
+            if line:
+                self.query_one(Console).text = asked[lines.index(line)]
+
+        if asked:
+            self.app.push_screen(Choose("asked before", lines), chosen)
+
+    def chart(self) -> None:
+        """The answer that is seen, as a picture."""
+        width, height = max(40, self.app.size.width - 10), max(8, self.app.size.height - 8)
+        self.app.push_screen(Full("chart", of_answer(self._rows, width, height, self.ascii)))
 
     @property
     def busy(self) -> bool:
@@ -160,7 +182,8 @@ class KnowledgePane(Pane):
                 self._write(sql, Path(name.strip()).expanduser())
 
         if sql.strip():
-            self.app.push_screen(Prompt("answer.csv", f"all rows, as {' '.join(_FORMATS)}"), named)
+            free = next(name for i in range(1, 10_000) if not Path(name := f"answer{i if i > 1 else ''}.csv").exists())
+            self.app.push_screen(Prompt(free, f"all rows, as {' '.join(_FORMATS)}; enter writes", free), named)
 
     def action_contents(self) -> None:
         self.toggle_class("-contents")
@@ -185,7 +208,7 @@ class KnowledgePane(Pane):
         elif code:
             self._say(problem.strip())
         else:
-            rows = json.loads(out)
+            rows = self._rows = json.loads(out)
             if rows:
                 table.add_columns(*map(Text, rows[0]))
                 table.add_rows([[_cell(v) for v in row.values()] for row in rows])
@@ -236,7 +259,9 @@ class KnowledgePane(Pane):
     def _fill_questions(self) -> None:
         branch = self._branches["questions"]
         branch.remove_children()
-        for name, sql in {**_SAVED, **self._questions}.items():
+        job = self.state.job
+        known = ten_questions(job.name, job.objective.metric) if job is not None else {}
+        for name, sql in {**self._questions, **known, **_LATEST}.items():
             branch.add_leaf(Text(name), data=sql)
 
     async def _sql(
@@ -301,6 +326,7 @@ class KnowledgePane(Pane):
         self._describe(past)
 
     def _describe(self, past: dict[str, Any]) -> None:
+        self._rows = past["features"]
         table = self.query_one(DataTable)
         table.clear(columns=True)
         table.add_columns("feature", "here", "there", "distance", "because")
@@ -312,6 +338,12 @@ class KnowledgePane(Pane):
             f"{past['job']} on {past['cluster']}: distance {past['distance']:.2f}, {past['measurements']} runs, "
             f"{failed} failed  {decided[past['decided']]} it for the next session of {job.name if job else 'this job'}"
         )
+
+    @on(DataTable.RowSelected)
+    def _opened_row(self, selected: DataTable.RowSelected) -> None:
+        """One row in full, a column a line: an answer may be wider than any terminal."""
+        if 0 <= selected.cursor_row < len(self._rows):
+            self.app.push_screen(Full("one row", record(self._rows[selected.cursor_row])))
 
     @on(Tree.NodeSelected)
     def _selected(self, selected: Tree.NodeSelected[Any]) -> None:

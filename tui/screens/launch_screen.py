@@ -3,11 +3,10 @@
 from rich.text import Text
 from textual.app import ComposeResult
 
-from autoscout.deploy.export import launch, written
-from kb.records import AutoscoutError
 from tui.draw import panels
 from tui.screens.pane import Pane
 from tui.session.state import State
+from tui.session.winning_launch import command
 from tui.widgets.panel import Panel
 
 
@@ -33,15 +32,3 @@ def evidence(state: State) -> Text:
     if c is None:
         text.append("\nnot re-measured yet: the session does that at its end", style="dim")
     return text
-
-
-def command(state: State) -> str:
-    """The winner so far as a command of its target; "" where there is none yet."""
-    winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
-    if state.job is None or winner is None:
-        return ""
-    name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
-    try:
-        return written(state.job, launch(state.job, winner, name, panels.gain(state)), "command")
-    except AutoscoutError as error:
-        return str(error)

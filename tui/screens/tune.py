@@ -5,6 +5,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tui.draw import panels
+from tui.draw.arms_panel import arms
 from tui.draw.nothing import nothing
 from tui.draw.running import running
 from tui.draw.two_by_two import grid
@@ -26,7 +27,7 @@ class TunePane(Pane):
                 yield Panel("budget", lambda w, h: panels.budget(self.state, w, h, a), "budget")
                 yield Panel("simulators", lambda w, h: panels.trust(self.state, w, h, a), "trust")
         with Horizontal(id="tune-middle"):
-            yield Panel("arms", lambda w, h: panels.arms(self.state, w, a), "arms")
+            yield Panel("arms", lambda w, h: arms(self.state, w, h, a), "arms")
             yield Panel("2×2 grid", lambda w, h: grid(self.state, w, a), "grid")
             yield Panel("best against default", lambda w, h: panels.changes(self.state, w, a), "changes")
         with Horizontal(id="tune-bottom"):

@@ -5,6 +5,7 @@ from pathlib import Path
 from kb import journal as journals
 from kb import lock
 from kb.journal import AnyEvent
+from kb.orders import Order, give
 from kb.records import AutoscoutError, Job
 from tui.hygiene import plain
 
@@ -54,6 +55,10 @@ class Follower:
         owner = self.folder / "owner.lock"
         return lock.is_held(owner) if owner.exists() else None
 
+    def over(self) -> bool:
+        """Whether nothing will follow what is there."""
+        return not self.alive()
+
     def tail(self, folder: str, lines: int = 30) -> list[str]:
         """The end of the newest log of an experiment."""
         logs = [p for p in (self.folder / folder).glob("*.log") if p.stat().st_size]
@@ -64,6 +69,10 @@ class Follower:
             file.seek(max(0, newest.stat().st_size - 200 * lines))
             text = plain(file.read().decode(errors="replace"))
         return [line for line in text.splitlines() if line.strip()][-lines:]
+
+    def give(self, order: Order) -> None:
+        """To the engine. Errors: AutoscoutError."""
+        give(self.folder, order)
 
     def last_words(self) -> str:
         """What the engine in the background said last; "" for one that ran in a terminal."""

@@ -23,6 +23,10 @@ def remember(name: str, what: Any) -> None:
         file.write_text(json.dumps(what))
 
 
+def state_folder() -> Path:
+    """Of the user, for AutoScout alone."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "autoscout"
+
+
 def _file(name: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(state) / "autoscout" / name
+    return state_folder() / name

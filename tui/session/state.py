@@ -33,6 +33,8 @@ from kb.journal import (
     WarmStartWorth,
 )
 from kb.records import Configuration, Job, Measurement
+from tui.session.effort import Effort
+from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
@@ -121,7 +123,10 @@ class State(msgspec.Struct, kw_only=True):
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
+    efforts: dict[str, Effort] = msgspec.field(default_factory=dict)  # by arm
+    least: float | None = None  # cost of the best so far, for what each experiment gained
     checks: list[Checked] = msgspec.field(default_factory=list)
+    unscored: int = 0  # experiments of the search since the last check
     rounds: list[TournamentRanked] = msgspec.field(default_factory=list)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
     incidents: int = 0  # experiments that a machine spoiled: no failures of their configurations
@@ -134,6 +139,7 @@ class State(msgspec.Struct, kw_only=True):
     predictions: dict[str, float] = msgspec.field(default_factory=dict)  # configuration id → metric
     warm: WarmStarted | None = None
     worth: WarmStartWorth | None = None
+    reasons: Reasons = msgspec.field(default_factory=Reasons)
 
     @property
     def best_value(self) -> float | None:
@@ -155,6 +161,7 @@ class State(msgspec.Struct, kw_only=True):
     def apply(self, event: AnyEvent) -> None:
         self.last = max(self.last, event.at)
         self.now = self.last
+        self.reasons.apply(event)
         match event:
             case SessionStarted():
                 self._start(event)
@@ -194,6 +201,7 @@ class State(msgspec.Struct, kw_only=True):
                 self.curve.append(Point(len(self.curve) + 1, event.predicted, "predicted"))
             case Checked():
                 self.checks.append(event)
+                self.unscored = 0
                 self._predicted(event)
             case FidelitySwitched():
                 self.switches.append(event)
@@ -287,6 +295,7 @@ class State(msgspec.Struct, kw_only=True):
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
             self.searched += 1
+            self.unscored += 1
         self._measured(run, m, "measured")
 
     def _run(self, number: int | None, purpose: str, configuration: Configuration, name: str) -> Run:
@@ -320,7 +329,17 @@ class State(msgspec.Struct, kw_only=True):
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
         if run.purpose not in BESIDE:
+            self._credit(run, c, m.device_s if kind == "measured" else None)
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
+
+    def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
+        """What an experiment gained on the best before it, and what it took, to its arm."""
+        gain = 0.0
+        if c is not None and (self.least is None or c < self.least):
+            gain = (self.least - c) / abs(self.least) if self.least else 0.0
+            self.least = c
+        if run.arm and device_s is not None:
+            self.efforts.setdefault(run.arm, Effort()).add(gain, device_s)
 
 
 def _better(job: Job | None, value: float, before: float) -> bool:

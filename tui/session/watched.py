@@ -11,6 +11,7 @@ from kb.journal import AnyEvent, Steered
 from kb.store import default_path
 from tui.session.follow import Follower
 from tui.session.neighbours import Neighbours
+from tui.session.remote import Remote
 from tui.session.standing import Standing, standing
 from tui.session.state import State, fold
 
@@ -18,7 +19,7 @@ _KEPT_READINGS = 600
 
 
 class Watched:
-    def __init__(self, follower: Follower, kb: Path, ascii_only: bool) -> None:
+    def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool) -> None:
         self.follower = follower
         self.kb = kb
         self.ascii_only = ascii_only
@@ -34,6 +35,7 @@ class Watched:
         self.tail: list[str] = []  # the end of the running experiment's log
         self.marked: list[str] = []  # configurations to compare, by id
         self.watching_devices = False
+        self.elsewhere = isinstance(follower, Remote)  # what this machine does says nothing of the session
         self.readings: dict[str, list[Reading]] = {}
         self.neighbours = Neighbours()
         self.orders: list[str] = []  # given, and not taken in yet

@@ -16,6 +16,9 @@ from tui.options import common, kb_path, load_job
 )
 @click.option("--fresh", is_flag=True, help="Trace again what is known.")
 @click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")
+@click.option(
+    "--one-device", is_flag=True, help="Also run those ranks on one device: real kernels, priced communication."
+)
 @click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
 @common
 def shadow(
@@ -25,6 +28,7 @@ def shadow(
     limit_s: float,
     fresh: bool,
     parts: bool,
+    one_device: bool,
     anyway: bool,
     kb: Path | None,
     as_json: bool,
@@ -57,8 +61,13 @@ def shadow(
         raise AutoscoutError(
             "--parts composes every stage that differs; leave --rank away, or trace it without --parts", 2
         )
+    if one_device and (parts or ranks):
+        raise AutoscoutError("--one-device runs a rank of every stage that differs; leave --parts and --rank away", 2)
     remembered = None if fresh else kb_path(kb)
-    found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
+    if one_device:
+        found = kind.one_device(job, configuration, name, remembered, limit_s)
+    else:
+        found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:

@@ -15,6 +15,12 @@ import click
 from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
 from tui.verbs import of_ds_config, watching
 
+_NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
+
+  autoscout tune smallest-cpu-replay                  a session in seconds, on recorded experiments
+  autoscout init config.json --out job.toml           a job of your own, then: autoscout tune job.toml
+  autoscout                                           the same, asked for on the screen"""
+
 
 @click.command()
 @click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=click.Path(path_type=Path))
@@ -93,7 +99,7 @@ def tune(
         job = started.job
         _check_resumed(job_file, job)
     elif job_file is None:
-        raise click.UsageError("give a job file, or --resume SESSION")
+        raise click.UsageError(_NO_JOB)
     else:
         job = load_job(job_file, profiles, wall)
         usable(strategy)
@@ -147,17 +153,26 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 
 @click.command()
 @click.argument("what", metavar="JOB.toml|SESSION")
+@click.option(
+    "--report",
+    metavar="FILE.html",
+    type=click.Path(path_type=Path),
+    help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
+)
 @click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
 @common
-def best(what: str, evidence: bool, kb: Path | None, as_json: bool) -> None:
+def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_json: bool) -> None:
     """Show the winner beside the reference: knob differences, gain, and how it was measured."""
     from autoscout.deploy import recommendation as bests
     from kb.lineage import lineage
     from kb.records import Configuration
-    from tui.printing import report
+    from tui.printing import report as printed
     from tui.session.follow import job_of
 
     path = existing_kb(kb)
+    if report is not None:
+        _write_report(path, what, report, as_json)
+        return
     found = (
         bests.best_of_job(path, load_job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
     )
@@ -166,7 +181,27 @@ def best(what: str, evidence: bool, kb: Path | None, as_json: bool) -> None:
         job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
         compared = [Configuration(m.configuration).id for m in (found.best, found.default) if m is not None]
         rests = lineage(path, job.id, found.context, found.metric, compared)
-    report.best(found, rests, as_json)
+    printed.best(found, rests, as_json)
+
+
+def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
+    from kb import journal as journals
+    from kb.records import AutoscoutError
+    from tui.printing.html_report import page
+    from tui.session.follow import journal_of
+    from tui.session.state import fold
+
+    if what.endswith(".toml"):
+        raise click.UsageError("a report is of one session; `autoscout sessions` lists them")
+    journal = journal_of(kb, what)
+    state = fold(journals.events(journal, plain=True))
+    if state.job is None:
+        raise AutoscoutError(f"{journal}: holds no session", 2)
+    file.write_text(page(state))
+    if as_json:
+        click.echo(json.dumps({"report": str(file)}))
+    else:
+        note(f"wrote {file}")
 
 
 @click.command()

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kb.orders import MEANING, Order, give, parsed
 from kb.records import AutoscoutError
 from tui.options import common, existing_kb, note
+
+if TYPE_CHECKING:
+    from tui.session.follow import Follower
+    from tui.session.remote import Remote
 
 _START_S = 60.0
 
@@ -21,13 +26,24 @@ _START_S = 60.0
 @click.argument("session", required=False)
 @click.option("--plain", is_flag=True, help="Lines instead of screens.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
+@click.option("--events", is_flag=True, help="Events as they are, for the screens of another host.")
+@click.option(
+    "--there", default="autoscout", metavar="COMMAND", help="How autoscout is called on HOST.", show_default=True
+)
 @common
-def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, as_json: bool) -> None:
-    """Open the screens on a session: running, finished, or a recorded journal (FILE.jsonl). Without a name: the one
-    that runs, else the newest."""
-    from tui.session import follow
+def watch(
+    session: str | None, plain: bool, ascii_only: bool, events: bool, there: str, kb: Path | None, as_json: bool
+) -> None:
+    """Open the screens on a session: running, finished, a recorded journal (FILE.jsonl), or one on another host
+    (USER@HOST:SESSION, over ssh; what travels are its events). Without a name: the one that runs, else the newest.
+
+    Exit code 1 when a host is gone before its session was over; what arrived is kept."""
+    from tui.session import follow, remote
 
     path = existing_kb(kb)
+    if session and (found := remote.place(session)):
+        _elsewhere(remote.Remote(*found, there), path, plain, ascii_only, as_json)
+        return
     journal = follow.journal_of(path, session or _newest(path))
     if not journal.exists():
         raise AutoscoutError(f"{journal}: no such journal; `autoscout sessions` lists the sessions", 2)
@@ -38,10 +54,33 @@ def watch(session: str | None, plain: bool, ascii_only: bool, kb: Path | None, a
 
         follower = follow.Follower(journal)
         click.echo(msgspec.json.encode(state.fold(follower.everything())))
+    elif events:
+        for line in remote.lines(follow.Follower(journal), journal.parent.name):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
     elif plain or not on_screen():
-        _plainly(journal)
+        _plainly(follow.Follower(journal))
     else:
         show(journal, path, ascii_only)
+
+
+def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_json: bool) -> None:
+    """The session of another host. Errors: AutoscoutError when it is gone."""
+    try:
+        if as_json:
+            import msgspec
+
+            from tui.session import state
+
+            click.echo(msgspec.json.encode(state.fold(follower.everything())))
+        elif plain or not on_screen():
+            _plainly(follower)
+        else:
+            open_on(follower, kb, ascii_only)
+    finally:
+        follower.close()
+    if follower.gone:
+        raise AutoscoutError(follower.gone)
 
 
 @click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
@@ -99,11 +138,23 @@ def on_screen() -> bool:
 
 
 def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
-    from tui.app import watch as open_screens
     from tui.session.follow import Follower
 
-    unicode = "utf" in (sys.stdout.encoding or "").lower()
-    open_screens(Follower(journal), kb, ascii_only or not unicode)
+    open_on(Follower(journal), kb, ascii_only)
+
+
+def open_on(follower: "Follower | Remote", kb: Path, ascii_only: bool) -> None:
+    from tui import ascii
+    from tui.app import watch as open_screens
+
+    open_screens(follower, kb, ascii_only or ascii.needed())
+
+
+def go_home() -> None:
+    from kb.store import default_path
+    from tui.home import home
+
+    home(default_path().absolute(), Path.cwd(), "utf" not in (sys.stdout.encoding or "").lower())
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
@@ -133,16 +184,14 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
     return journal
 
 
-def _plainly(journal: Path) -> None:
+def _plainly(follower: "Follower | Remote") -> None:
     """Follows until the session ends or its process is gone."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
-    from tui.session.follow import Follower
 
-    follower = Follower(journal)
     progress = None
     while True:
-        alive = follower.alive()
+        over = follower.over()
         events = follower.more()
         for event in events:
             if isinstance(event, SessionStarted):
@@ -152,7 +201,7 @@ def _plainly(journal: Path) -> None:
             if isinstance(event, SessionEnded):
                 note(f"the session ended: {event.reason}")
         if not events:
-            if not alive:
+            if over:
                 return
             time.sleep(0.5)
 

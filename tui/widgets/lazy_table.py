@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -121,8 +122,8 @@ class Rows(ScrollView, can_focus=True):
         segments, left = [], width
         for (text, style), (_, size) in zip(cells, self.columns, strict=True):
             size = min(size or left, left)
-            shown = text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
-            segments.append(Segment(shown.ljust(size), base + Style.parse(style) if style else base))
+            shown = text if cell_len(text) <= size else f"{set_cell_size(text, max(0, size - 1))}…"
+            segments.append(Segment(set_cell_size(shown, size), base + Style.parse(style) if style else base))
             left -= size
         return Strip(segments).adjust_cell_length(width, base)
 

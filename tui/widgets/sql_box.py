@@ -23,6 +23,8 @@ class Console(TextArea):
         Binding("ctrl+j,f5", "want('run')", "run", priority=True),
         Binding("ctrl+up", "want('earlier')", "earlier", show=False),
         Binding("ctrl+down", "want('later')", "later", show=False),
+        Binding("ctrl+r", "want('history')", "asked before", show=False),
+        Binding("ctrl+g", "want('chart')", "chart", show=False),
         Binding("ctrl+s", "want('save')", "save the question", show=False),
         Binding("ctrl+e", "want('export')", "export", show=False),
     ]
@@ -54,7 +56,7 @@ class Console(TextArea):
         return True
 
     class Wanted(Message):
-        """run, save or export what is written; `earlier` or `later` in the history."""
+        """run, save or export what is written; `earlier` or `later` in the history, `history` all of it; a chart."""
 
         def __init__(self, what: str, sql: str) -> None:
             super().__init__()

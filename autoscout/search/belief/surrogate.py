@@ -300,7 +300,7 @@ class Model:
         fits, runs = self.memory.chance() * self._against_forecast(), self.feasibility.chance(self.gain)
         self.gain *= fits**_DARING
         self.gain *= runs
-        self._runs = np.ones(len(self.candidates)) * fits * runs
+        self.runs = np.ones(len(self.candidates)) * fits * runs
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def _against_forecast(self) -> np.ndarray | float:
@@ -334,7 +334,7 @@ class Model:
         rng = np.random.default_rng(len(self.rows))
         noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
         drawn = self.mean[order] + noise @ vectors.T
-        drawn[rng.random(drawn.shape) >= self._runs[order]] = np.inf
+        drawn[rng.random(drawn.shape) >= self.runs[order]] = np.inf
         better = self.least - drawn
         chance = float(np.mean(better.max(axis=1) > margin))
         return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
@@ -383,13 +383,13 @@ class Model:
         """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
         where it was measured; None for a failed one, and for one that was not among the candidates."""
         if row in self._believed:
-            return self._unbent(float(self.believed_costs()[self._believed.index(row)])), 0.0
+            return self.log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = np.flatnonzero(self.candidates == row)
         if row in self.failed or not len(at):
             return None
-        return self._unbent(float(self.mean[at[0]])), float(self.deviation[at[0]])
+        return self.log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
-    def _unbent(self, bent: float) -> float:
+    def log_cost(self, bent: float) -> float:
         """The log-cost; far above the best it is not known any more."""
         return float(self.logs.min() - _BEND * np.log1p(-min(bent, 0.95 * _BEND) / _BEND))
 

@@ -15,7 +15,7 @@ import numpy as np
 from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
-from autoscout.simulate.shadow.traced import Rank
+from autoscout.simulate.shadow.traced import Rank, Timed
 from autoscout.simulate.training.pipeline import idle
 from kb.records import Value
 
@@ -31,13 +31,17 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     bubble_s: float
 
 
-def priced(ranks: Sequence[Rank], knobs: Mapping[str, Value], hw: Hardware, dtype: str) -> Priced | None:
-    """None where a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any."""
+def priced(
+    ranks: Sequence[Rank], knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Sequence[Timed] = ()
+) -> Priced | None:
+    """None where a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`:
+    those of them that a device ran, whose seconds take the place of their kernels' prices."""
+    measured = {t.rank: t for t in timed if t.verdict == "starts"}
     plain = {r.rank: r for r in ranks if r.imbalance == 1.0}
     if not plain or any(r.verdict != "starts" for r in plain.values()):
         return None
     pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
-    each = {number: _micro_batch(rank, knobs, hw, dtype) for number, rank in plain.items()}
+    each = {number: _micro_batch(rank, knobs, hw, dtype, measured.get(number)) for number, rank in plain.items()}
     seconds = {number: sum(parts.values()) for number, parts in each.items()}
     ordered = [seconds[number] for number in sorted(seconds)]
     inner = ordered[1] if len(ordered) > 2 else float(np.mean(ordered))
@@ -46,7 +50,7 @@ def priced(ranks: Sequence[Rank], knobs: Mapping[str, Value], hw: Hardware, dtyp
     rank = plain[slowest]
     bubble = float(idle(np.array(seconds[slowest]), np.array(path), np.array(vpp)))
     parts = {name: value * rank.micro_batches for name, value in each[slowest].items()}
-    once = _once(rank, knobs, hw, dtype)
+    once = _once(rank, knobs, hw, dtype, measured.get(slowest))
     backward = sum(_kernels(rank, ("backward",), hw, dtype).values()) / max(rank.micro_batches_traced, 1)
     if knobs.get("overlap_grad"):
         once["dp"] = max(once.get("dp", 0.0) - backward * (pp == 1 or vpp > 1), 0.0)
@@ -54,18 +58,23 @@ def priced(ranks: Sequence[Rank], knobs: Mapping[str, Value], hw: Hardware, dtyp
     return Priced(step_s=sum(parts.values()) + bubble, parts=parts, bubble_s=bubble)
 
 
-def _micro_batch(rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str) -> dict[str, float]:
+def _micro_batch(
+    rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Timed | None
+) -> dict[str, float]:
     """Seconds of one micro batch, forward and backward."""
-    found = _kernels(rank, ("forward", "backward"), hw, dtype)
+    found = {} if timed else _kernels(rank, ("forward", "backward"), hw, dtype)
     for name, value in _sent(rank, knobs, hw).items():
         if name != "dp":
             found[name] = found.get(name, 0.0) + value
-    return {name: value / max(rank.micro_batches_traced, 1) for name, value in found.items()}
+    each = {name: value / max(rank.micro_batches_traced, 1) for name, value in found.items()}
+    return {"kernels": timed.micro_batch_s, **each} if timed else each
 
 
-def _once(rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str) -> dict[str, float]:
+def _once(rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Timed | None) -> dict[str, float]:
     """Seconds of what a step does once."""
-    found = {"optimizer": sum(_kernels(rank, ("step",), hw, dtype).values())}
+    found = {"optimizer": timed.optimizer_s if timed else sum(_kernels(rank, ("step",), hw, dtype).values())}
+    if timed:
+        found["once"] = timed.once_s
     if data := _sent(rank, knobs, hw).get("dp"):
         found["dp"] = data
     return found

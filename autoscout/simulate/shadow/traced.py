@@ -64,12 +64,36 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     torch: str = ""
 
 
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank run alone on one device, with real kernels and nobody to send to. Seconds of one more micro batch, of
+    what the passes do once a step, and of the optimizer's step; `spread`: a standard deviation between repeats, as a
+    share. Bytes: the highest of torch's allocator (0 on a CPU)."""
+
+    rank: int
+    verdict: Verdict
+    type: str = ""  # of a refusal, as Rank
+    message: str = ""
+    where: str = ""
+    phase: str = ""
+    traceback: str = ""
+    micro_batch_s: float = 0.0
+    once_s: float = 0.0
+    optimizer_s: float = 0.0
+    spread: float = 0.0
+    allocated: int = 0
+    reserved: int = 0
+    parameters: int = 0
+    device: str = ""
+    torch: str = ""
+
+
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """Of a configuration: the ranks that were traced, the one with the highest peak first. `allocated`, `reserved`:
     GiB; `low` to `high`: the 90 % interval of `allocated`; `beside`: what the driver and the communicators hold;
     `device_gib`: of the smallest device; `oom_probability` is of the whole. `imbalanced`: GiB at OUT_OF_BALANCE,
     where there are experts. `step_s`: seconds of a step, its traces priced kernel by kernel, by `parts`, where the
-    device is known."""
+    device is known. `timed`: its ranks run on one device; `step_s` then has their seconds in place of kernels'
+    prices."""
 
     job: str
     name: str
@@ -88,6 +112,7 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     oom_probability: float | None = None
     step_s: float | None = None
     parts: dict[str, float] = {}
+    timed: list[Timed] = []
     stood_in: list[str] = []
     versions: dict[str, str] = {}
     cached: int = 0  # of the ranks

@@ -139,6 +139,13 @@ class Megatron(Target):
             remember(kb, job, configuration, found)
         return found
 
+    def one_device(
+        self, job: Job, configuration: Configuration, name: str, kb: Path | None, limit_s: float
+    ) -> "Shadow":
+        from autoscout.targets.megatron.one_device import one_device
+
+        return one_device(job, configuration, name, kb, limit_s)
+
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.running import power

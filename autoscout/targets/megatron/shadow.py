@@ -217,8 +217,27 @@ def answers(
 def ask(
     asked: list[dict[str, Any]], python: list[str], limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> list[Rank]:
-    """One process for all of them; it and all that it started end with the limit. Errors: AutoscoutError when it ends
-    without an answer, or nothing can be written."""
+    """Errors: AutoscoutError, as said()."""
+    found = said(RANK, asked, python, limit_s, os.environ, stopping)
+    return [
+        msgspec.convert({**known, "rank": q["rank"], "imbalance": q.get("imbalance", 1.0)}, Rank)
+        if known
+        else Rank(rank=q["rank"], verdict="timeout")
+        for known, q in zip(found, asked, strict=True)
+    ]
+
+
+def said(
+    script: Path,
+    asked: list[dict[str, Any]],
+    python: list[str],
+    limit_s: float,
+    environment: Mapping[str, str],
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[dict[str, Any] | None]:
+    """What a script of the worker's answers to each question; None where its time was over. One process for all of
+    them; it and all that it started end with the limit. Errors: AutoscoutError when it ends without an answer, or
+    nothing can be written."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:
@@ -228,8 +247,8 @@ def ask(
         for number, question in enumerate(asked):
             (folder / f"question-{number}.json").write_text(json.dumps(question))
         ended = supervised.run(
-            [*python, str(RANK), place],
-            os.environ,
+            [*python, str(script), place],
+            environment,
             folder,
             folder,
             limit_s,
@@ -237,25 +256,24 @@ def ask(
             lambda said: None,
             lambda: "",
         )
-        found = [_answer(folder / f"answer-{number}.json", question) for number, question in enumerate(asked)]
+        found = [_answer(folder / f"answer-{number}.json") for number in range(len(asked))]
         if ended.stopped:
             raise AutoscoutError("interrupted", 130)
         if (
             not ended.timed_out
             and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None
         ):
-            said = (folder / "output.log").read_text(errors="replace").strip().splitlines()
-            why = ended.problem or (said[-1][:300] if said else f"exit code {ended.code}")
-            raise AutoscoutError(f"the shadow of rank {asked[lost]['rank']} ended without an answer: {why}")
-    return [rank or Rank(rank=q["rank"], verdict="timeout") for rank, q in zip(found, asked, strict=True)]
+            lines = (folder / "output.log").read_text(errors="replace").strip().splitlines()
+            why = ended.problem or (lines[-1][:300] if lines else f"exit code {ended.code}")
+            raise AutoscoutError(f"the run of rank {asked[lost]['rank']} ended without an answer: {why}")
+    return found
 
 
-def _answer(path: Path, question: Mapping[str, Any]) -> Rank | None:
+def _answer(path: Path) -> dict[str, Any] | None:
     try:
-        said = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return msgspec.convert({**said, "rank": question["rank"], "imbalance": question.get("imbalance", 1.0)}, Rank)
 
 
 def versions_of(python: list[str]) -> dict[str, str]:

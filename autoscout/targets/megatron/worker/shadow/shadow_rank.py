@@ -9,11 +9,9 @@ takes from the allocator), `deterministic_sm`. An answer is {"verdict": "starts"
 """
 
 import functools
-import json
 import os
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leash
+import questions
 
 UNTRACEABLE = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
 UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode", "UnsupportedMutationAliasingException")
@@ -65,18 +64,10 @@ def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
-    untraceable = next((e for e in chain if type(e).__name__ in UNTRACEABLE), None)
-    frames = traceback.extract_tb(error.__traceback__)
-    there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames
-    return {
-        "verdict": "untraceable" if untraceable else "refused",
-        "type": type(untraceable or error).__name__,
-        "message": str(untraceable or error)[:2000],
-        "where": f"{there[-1].filename.rpartition('site-packages/')[2]}:{there[-1].lineno} {there[-1].name}",
-        "traceback": "".join(traceback.format_exception(error))[-3000:],
-        "phase": phase,
-        "cpu_s": round(seconds, 3),
-    }
+    found = questions.refusal(error, phase)
+    if untraceable := next((e for e in chain if type(e).__name__ in UNTRACEABLE), None):
+        found |= {"verdict": "untraceable", "type": type(untraceable).__name__, "message": str(untraceable)[:2000]}
+    return {**found, "cpu_s": round(seconds, 3)}
 
 
 def _trained(question: dict[str, Any]) -> dict[str, Any]:
@@ -220,35 +211,11 @@ def _group_names() -> dict[str, str]:
 
 
 def main(folder: Path) -> int:
-    questions = sorted(folder.glob("question-*.json"), key=lambda p: int(p.stem.rpartition("-")[2]))
-    asked = [(path, json.loads(path.read_text())) for path in questions]
-    first = asked[0][1]
+    first = questions.of(folder)[0]
     os.environ.update(OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1", NVTE_ALLOW_NONDETERMINISTIC_ALGO="0")
     os.environ.update(CUDA_DEVICE_MAX_CONNECTIONS="1")
     load(first["stand_ins"], first.get("te_version", "2.3.0"))
-    parent = os.getpid()
-    for path, question in asked:
-        child = os.fork()  # Megatron's groups and settings are of a process
-        if child == 0:
-            code = 1
-            leash.die_with(parent)
-            try:
-                _write(path.with_name(path.name.replace("question", "answer")), answer(question))
-                code = 0
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        status = os.waitpid(child, 0)[1]
-        if status:
-            return 1
-    return 0
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content))
-    os.replace(part, path)
+    return questions.answer_all(folder, answer)
 
 
 if __name__ == "__main__":

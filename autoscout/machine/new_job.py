@@ -1,0 +1,154 @@
+"""A new job from a few answers: what a person is asked before the first session, and the job file that follows.
+
+Model, launch line and devices are read by the code of `autoscout init`; the answers then replace what it assumes.
+"""
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.job.presets import models
+from autoscout.machine.starting import described, of_shape, toml
+from autoscout.targets.target import target
+from kb.records import AutoscoutError
+
+_TRAINS = ("pretrain", "finetune")
+_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where another interpreter may lie, from where one is
+_SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that runs a model's shape. `python`: the interpreter that has it, "" ours. `missing`: "" or how to get
+    it."""
+
+    name: str
+    serves: bool
+    found: str
+    python: str = ""
+    missing: str = ""
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """`source`: a preset's name, a config.json or its folder, or whatever `init` reads. "" and 0: as `init` has it.
+    `length` and `batch`: of samples when it trains; tokens asked and users when it serves."""
+
+    source: str
+    engine: str = ""
+    python: str = ""
+    device: str = ""
+    count: int = 0
+    length: int = 0
+    batch: int = 0
+    profiles: int = 30
+    wall: str = "1h"
+
+
+class Drafted(msgspec.Struct, frozen=True, kw_only=True):
+    """The job file's `text`; `notes`: what a person should look at. `own`: it is a person's own launch line, of which
+    the engine and the traffic cannot be chosen."""
+
+    name: str
+    text: str
+    notes: list[str]
+    own: bool
+    job: dict[str, Any]
+
+
+def engines(folder: Path) -> list[Engine]:
+    """The engines that run a model by its shape, those that are here first. Nothing is imported or started."""
+    found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
+    return sorted(found, key=lambda e: bool(e.missing))
+
+
+def _engine(name: str, serves: bool, folder: Path) -> Engine:
+    kind = target(name)
+    installed = kind.installed()
+    if all(package in installed for package in kind.packages):
+        return Engine(name=name, serves=serves, found=", ".join(f"{p} {v}" for p, v in installed.items()))
+    package = kind.packages[-1].replace("-", "_")
+    places = [folder / place for place in _ENVIRONMENTS]
+    if program := shutil.which(name):
+        places.append(Path(program).resolve().parents[1])
+    for place in places:
+        if any(place.glob(f"lib/python*/site-packages/{package}*")) and (place / "bin/python").exists():
+            return Engine(name=name, serves=serves, found=f"in {place}", python=str(place / "bin/python"))
+    return Engine(name=name, serves=serves, found="not here", missing=kind.how)
+
+
+def drafted(answers: Answers, folder: Path) -> Drafted:
+    """Errors: AutoscoutError (exit 2) for a source that says nothing of a model or a launch."""
+    job, notes = _described(answers.source.strip(), folder)
+    own = "current" in job.get("launch", {})
+    if not own and answers.engine:
+        _with_engine(job, answers)
+    if answers.device or answers.count:
+        nodes = job["cluster"]["nodes"]
+        given = {"device": answers.device, "count": answers.count}
+        job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
+    _precise(job, notes, own)
+    job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
+    notes = [note for note in notes if own or not note.startswith("traffic:")]
+    return Drafted(name=job["name"], text=toml(job, notes), notes=notes, own=own, job=job)
+
+
+def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
+    """Single precision where there are CPU ranks, and only there."""
+    cpu = all(node["device"] == "cpu" for node in job["cluster"]["nodes"])
+    if not own and cpu and "dtype" not in job["model"]:
+        job["model"]["dtype"] = "fp32"
+    elif not own and not cpu:
+        job["model"].pop("dtype", None)
+        notes[:] = [note for note in notes if not note.startswith("dtype:")]
+
+
+def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    if source in models():
+        return of_shape({"preset": source}, source)
+    path = folder / Path(source).expanduser()
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if path.is_file():
+        return described([str(path)], folder)
+    if " " not in source:
+        raise AutoscoutError(f"{source}: no such file or folder, and no model that is known by name", 2)
+    try:
+        words = shlex.split(source)
+    except ValueError as error:
+        raise AutoscoutError(f"the launch line cannot be read: {error}", 2) from error
+    return described(words, folder)
+
+
+def _with_engine(job: dict[str, Any], answers: Answers) -> None:
+    serves = "serve" in target(answers.engine).tasks and "pretrain" not in target(answers.engine).tasks
+    job["target"] = answers.engine
+    if serves:
+        job["task"], job["objective"] = "serve", {"maximize": "output_tokens_per_s"}
+        job["traffic"] = {
+            **_SERVED,
+            "input_len": answers.length or _SERVED["input_len"],
+            "concurrency": answers.batch or _SERVED["concurrency"],
+        }
+    else:
+        job["task"] = job["task"] if job["task"] in _TRAINS else "pretrain"
+        job["traffic"] |= {"seq_len": answers.length} if answers.length else {}
+        job["traffic"] |= {"global_batch": answers.batch} if answers.batch else {}
+    if answers.python:
+        job.setdefault("launch", {})["python"] = answers.python
+
+
+def write(draft: Drafted, folder: Path) -> Path:
+    """NAME.toml in the folder, or NAME-2.toml where that is something else; the same text twice is one file.
+
+    Errors: OSError."""
+    number = 1
+    while True:
+        path = folder / (f"{draft.name}.toml" if number == 1 else f"{draft.name}-{number}.toml")
+        if not path.exists():
+            path.write_text(draft.text)
+            return path
+        if path.read_text(errors="replace") == draft.text:
+            return path
+        number += 1

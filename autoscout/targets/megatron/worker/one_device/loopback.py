@@ -1,0 +1,83 @@
+"""Collectives of a rank that has no others: torch's `fake` process group, which sends nothing, and beside each call the
+local write that its real kernel ends with, so that what is computed with stays finite and of a usual size.
+
+What a gather returns is this rank's own tensor, once for each rank (the fake group does that itself); a reduction's
+result is its own share; what would be received from a neighbour is drawn once for each shape.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+_drawn: dict[Any, torch.Tensor] = {}
+_STD = 0.02
+_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # where each goes first
+
+
+def _repeated(out: torch.Tensor, value: torch.Tensor, *args: Any) -> None:
+    """Fills `out` with `value`, again and again."""
+    into, of = out.detach().reshape(-1), value.detach().reshape(-1)
+    if of.numel() == 0:
+        into.zero_()
+        return
+    whole, rest = divmod(into.numel(), of.numel())
+    into[: whole * of.numel()].view(whole, of.numel()).copy_(of.expand(whole, of.numel()))
+    into[whole * of.numel() :].copy_(of[:rest])
+
+
+def _received(tensor: torch.Tensor, *args: Any) -> None:
+    key = (tuple(tensor.shape), tensor.dtype, tensor.device)
+    if key not in _drawn:
+        _drawn[key] = torch.empty_like(tensor).detach().normal_(0.0, _STD)
+    tensor.detach().copy_(_drawn[key])
+
+
+def _with(call: Callable[..., Any], write: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        done = call(*args, **kwargs)
+        write(*args, *(kwargs[name] for name in _TENSORS if name in kwargs))
+        return done
+
+    return both
+
+
+_WRITES = {
+    "reduce_scatter_tensor": _repeated,
+    "_reduce_scatter_base": _repeated,
+    "recv": _received,
+    "irecv": _received,
+}
+
+
+def install() -> None:
+    """Before Megatron-core is imported, which keeps some of these functions under names of its own."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
+
+    for name, write in _WRITES.items():
+        both = _with(getattr(c10d, name), write)
+        setattr(c10d, name, both)
+        setattr(dist, name, both)
+
+    def exchanged(
+        output: Any,
+        input: Any,
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Not the fake group's own, which refuses what a rank without any token of its own sends back."""
+        _repeated(output, input)
+        return dist.barrier(group=group, async_op=async_op)
+
+    c10d.all_to_all_single = dist.all_to_all_single = exchanged
+
+    def objects(out: list[Any], value: Any, group: Any = None) -> None:
+        out[:] = [value] * len(out)
+
+    c10d.all_gather_object = dist.all_gather_object = objects

@@ -1,0 +1,153 @@
+"""One rank of a Megatron job of any world size on one device: its real kernels, timed, without the other ranks.
+
+    python one_device_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+
+A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`, `few` and
+`many`: two numbers of micro batches, from whose times follow the seconds of one more and of what a step does once.
+Nothing is sent (loopback.py), so communication is in no time here. `repeats` of each number, after one to warm up.
+An answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
+"""
+
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# As train.py, whose modules it uses; this script runs under the target's interpreter, without our packages.
+sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import leash
+import questions
+
+_phase = "import"
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    try:
+        if question["device"] != "cpu":
+            _load(question["device"])
+        return {"verdict": "starts", **_timed(question)}
+    except Exception as error:
+        return questions.refusal(error, _phase)
+
+
+def _timed(question: dict[str, Any]) -> dict[str, Any]:
+    global _phase
+    import building
+    import configs
+    import torch
+    import train
+    from megatron.core import parallel_state, tensor_parallel
+
+    _phase = "groups"
+    config = configs.read(question)
+    rank, world = question["rank"], question["world"]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")
+    device = building.device_of(config)
+    torch.distributed.init_process_group("fake", rank=rank, world_size=world, store=torch.distributed.HashStore())
+    parallel_state.initialize_model_parallel(**configs.groups(config["given"]), create_gloo_process_groups=False)
+    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    _phase = "config"
+    config["global_batch"] = question["many"] * config["micro_batch"] * parallel_state.get_data_parallel_world_size()
+    shape = building.transformer_config(config)
+    _phase = "build"
+    chunks, optimizer = building.build(config, shape, device)
+    train._forget_peak_memory(device)
+    _phase = "train"
+    import batches
+
+    data = [_of_this_shard(batch, config["vocab"]) for batch in batches.micro_batches(config, 0, device)]
+    few, many = question["few"], question["many"]
+    seen: dict[int, list[tuple[float, float]]] = {few: [], many: []}
+    for number in (few, many, *[few, many] * question["repeats"]):  # in turns: clocks that fall are in both
+        seen[number].append(_step(config, data[:number], chunks, optimizer, device))
+    measured = {number: [there for there, _ in times[1:]] for number, times in seen.items()}
+    middle = {number: statistics.median(times) for number, times in measured.items()}
+    micro_batch = (middle[many] - middle[few]) / (many - few)
+    spread = max(statistics.stdev(times) / statistics.fmean(times) for times in measured.values())
+    return {
+        "micro_batch_s": micro_batch,
+        "once_s": max(0.0, middle[few] - few * micro_batch),
+        "optimizer_s": statistics.median([end for times in seen.values() for _, end in times[1:]]),
+        "spread": spread,
+        "parameters": sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        **_memory(device),
+    }
+
+
+def _of_this_shard(batch: Any, vocab: int) -> Any:
+    """With tokens of this rank's part of the vocabulary only: those of others, which nobody sends, would be zeros, and
+    a norm multiplies the gradient of zeros by hundreds."""
+    from megatron.core import parallel_state
+
+    ranks = parallel_state.get_tensor_model_parallel_world_size()
+    first = parallel_state.get_tensor_model_parallel_rank() * (vocab // ranks)
+    return batch._replace(tokens=first + batch.tokens % (vocab // ranks))
+
+
+def _step(
+    config: dict[str, Any], data: list[Any], chunks: list[Any], optimizer: Any, device: Any
+) -> tuple[float, float]:
+    """(seconds of the forward and backward passes, of the optimizer's step)."""
+    import train
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    rows, length = data[0].tokens.shape
+    train._finish(device)
+    start = time.perf_counter()
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+    iterators = [iter(data) for _ in chunks]
+    get_forward_backward_func()(
+        forward_step_func=train._forward,
+        data_iterator=iterators if len(chunks) > 1 else iterators[0],
+        model=chunks if len(chunks) > 1 else chunks[0],
+        num_microbatches=len(data),
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
+        forward_only=False,
+    )
+    train._finish(device)
+    between = time.perf_counter()
+    optimizer.step()
+    train._finish(device)
+    return between - start, time.perf_counter() - between
+
+
+def _memory(device: Any) -> dict[str, int]:
+    """Bytes; {} on a CPU, whose process holds more than the rank does."""
+    if device.type == "cpu":
+        return {}
+    import torch
+
+    return {
+        "allocated": torch.cuda.max_memory_allocated(device),
+        "reserved": torch.cuda.max_memory_reserved(device),
+    }
+
+
+def _load(device: str) -> None:
+    import loopback
+    import train
+
+    loopback.install()
+    train.load(device)
+
+
+def main(folder: Path) -> int:
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    if questions.of(folder)[0]["device"] == "cpu":  # else each fork imports by itself: imports may open the driver
+        _load("cpu")
+    return questions.answer_all(folder, _answer)
+
+
+if __name__ == "__main__":
+    leash.die_with(os.getppid())
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,164 @@
+"""Terminals and journals that nobody wishes for: tiny, resized without end, growing fast, damaged, in other scripts."""
+
+import threading
+import time
+
+import msgspec
+import pytest
+from pty_terminal import ROOT, PtyScreens
+from rich.cells import cell_len
+from test_app import recording, settle, text_of, until
+from tui_samples import JOB, configuration, ended, experiment, measured, running, started
+
+from kb import journal as j
+from kb import lock
+from kb.journal import AnyEvent
+from kb.records import Configuration
+from tui.hygiene import plain
+from tui.widgets.lazy_table import Rows
+
+WIDE = "漢字テスト模型"
+RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd\u202eevil\u202c"
+
+
+@pytest.mark.parametrize("size", [(20, 5), (1, 1), (3, 60)], ids=str)
+async def test_a_terminal_too_small_for_anything_shows_what_fits_on_every_screen(tmp_path, size):
+    app = recording(tmp_path, ended())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(ended()))
+        for key in "2345681?":
+            await pilot.press(key)
+            await pilot.pause()
+            lines = text_of(app).splitlines()
+            assert len(lines) <= size[1]
+            assert all(cell_len(line) <= size[0] for line in lines)
+        await pilot.press("escape")
+        await pilot.resize_terminal(120, 40)
+        await settle(pilot, app, len(ended()))
+        assert "best so far" in text_of(app)
+
+
+async def test_after_a_storm_of_sizes_it_looks_as_if_there_had_been_one(tmp_path):
+    fresh = recording(tmp_path, running())
+    async with fresh.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, fresh, len(running()))
+        expected = text_of(fresh)
+    app = recording(tmp_path, running())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app, len(running()))
+        for i in range(60):
+            await pilot.resize_terminal(20 + i * 37 % 180, 5 + i * 13 % 50)
+        await pilot.resize_terminal(120, 40)
+        await settle(pilot, app, len(running()))
+        assert text_of(app) == expected
+
+
+def test_a_storm_of_sizes_in_a_terminal_ends_with_the_whole_screen(tmp_path):
+    shown = PtyScreens("watch", str(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"))
+    shown.shows("experiments")
+    for i in range(50):
+        shown.resize(20 + i * 37 % 180, 5 + i * 13 % 50)
+        shown.read(0.01)
+    shown.settle()
+    before = len(shown.sent)
+    shown.resize(120, 40)
+    shown.settle()
+    after = bytes(shown.sent[before:])
+    assert b"best so far" in after
+    assert b"experiments " in after
+    assert shown.close() == 0
+
+
+def test_a_journal_that_grows_by_a_thousand_events_a_second_is_kept_up_with(tmp_path):
+    """What is sent meanwhile stays small, and the end is shown."""
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(msgspec.json.encode(started()) + b"\n")
+
+    def grow() -> None:
+        with open(journal, "ab") as file:
+            for second in range(3):
+                for i in range(1 + 500 * second, 501 + 500 * second):
+                    pair = experiment(i, measured(configuration(mbs=i), 1.0 + i / 1000), time.time())
+                    file.write(b"".join(msgspec.json.encode(e) + b"\n" for e in pair))
+                    file.flush()
+                time.sleep(0.5)
+
+    with lock.exclusive(tmp_path / "owner.lock"):
+        shown = PtyScreens("watch", str(journal))
+        shown.shows("experiments")
+        shown.settle()
+        before, began = len(shown.sent), time.monotonic()
+        writer = threading.Thread(target=grow)
+        writer.start()
+        while writer.is_alive():
+            shown.read(0.1)
+        shown.read(3.0)
+        assert len(shown.sent) - before < 4096 + 1024 * (time.monotonic() - began)
+        deadline = time.monotonic() + 120
+        while b"1500/20" not in shown.redrawn():
+            assert time.monotonic() < deadline
+    shown.close()
+
+
+async def test_bytes_that_are_no_utf8_are_named_and_what_is_before_them_is_shown(tmp_path):
+    app = recording(tmp_path, running())
+    with open(app.session.follower.path, "ab") as file:
+        file.write(b'{"type":"decided","why":"\xff\xfe"}\n')
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app, len(running()))
+        await until(pilot, lambda: "is not a journal event" in text_of(app))
+        assert "best 0.7200" in text_of(app)
+
+
+def test_a_log_that_is_no_utf8_is_shown_as_far_as_it_is(tmp_path):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "rank0.log").write_bytes(b"loss 9.8 \xff\xfe\x1b[2J\nnext\n")
+    follower = recording(tmp_path, []).session.follower
+    assert follower.tail("log") == ["loss 9.8 \ufffd\ufffd", "next"]
+
+
+def other_scripts() -> list[AnyEvent]:
+    job = msgspec.structs.replace(JOB, name=f"{WIDE}-{RIGHT_TO_LEFT}")
+    events: list[AnyEvent] = [msgspec.structs.replace(started(), job=job)]
+    for i in range(1, 6):
+        c = Configuration({"knob": f"{WIDE}{i}", "tp": i})
+        m = msgspec.structs.replace(measured(c, 1.0 / i), name=f"{WIDE}{i}_{RIGHT_TO_LEFT}_{'e' + chr(0x301)}" * 3)
+        events.append(
+            j.Decided(
+                step=i, arm="SPARSE", configurations=[c], names=[m.name], why=WIDE * 20, values={}, phase="search",
+                at=1_700_000_000.0 + 20 * i,
+            )
+        )  # fmt: skip
+        events += experiment(i, m, 1_700_000_000.0 + 20 * i)
+    return events
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_wide_and_right_to_left_names_move_no_border(tmp_path, size):
+    app = recording(tmp_path, other_scripts())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(other_scripts()))
+        for key in "123568":
+            await pilot.press(key)
+            await settle(pilot, app, len(other_scripts()))
+            for strip in app.screen._compositor.render_strips():
+                assert cell_len(strip.text) == strip.cell_length == size[0]
+        await pilot.press("5")
+        table = app.query_one(Rows)
+        assert {cell_len(table.render_line(y).text) for y in range(5)} == {table.size.width}
+
+
+def test_text_that_turns_text_around_is_taken_out():
+    assert plain(RIGHT_TO_LEFT) == "\u05e9\u05dc\u05d5\u05dd?evil?"
+
+
+def test_other_scripts_in_a_locale_of_ascii(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in other_scripts()))
+    shown = PtyScreens("watch", str(journal), LC_ALL="C")
+    shown.shows("experiments")
+    shown.press("5")
+    shown.settle()
+    assert shown.close() == 0
+    assert [c for c in shown.sent if c > 127] == []

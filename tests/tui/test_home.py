@@ -1,0 +1,207 @@
+"""Home and the new job, headless: what they list, what they draft, and that a session comes of it."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
+from tui_samples import ended, running
+
+from autoscout.machine.new_job import Answers, drafted, engines, write
+from autoscout.targets.jobs import load_job
+from kb import lock
+from kb.records import AutoscoutError
+from tui.home import HomeApp
+from tui.screens.wizard import NewJob
+from tui.session.house import Sessions, job_files
+
+ROOT = Path(__file__).parents[2]
+SIZES = [(80, 24), (120, 40), pytest.param((200, 50), marks=pytest.mark.thorough)]
+LLAMA = {
+    "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("AUTOSCOUT_KB", str(tmp_path / "kb.duckdb"))
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """A stranger's own."""
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+def session_folder(tmp_path: Path, name: str, events: list) -> Path:
+    folder = tmp_path / "sessions" / name
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in events))
+    return folder
+
+
+def text_of(app: HomeApp) -> str:
+    lines = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in lines)
+
+
+async def until(pilot: Pilot[Path], holds: Callable[[], bool], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, text_of(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.1)
+
+
+def test_sessions_that_run_come_first_and_each_says_how_it_stands(tmp_path):
+    session_folder(tmp_path, "over", ended())
+    live = session_folder(tmp_path, "live", running())
+    session_folder(tmp_path, "lost", running())
+    (live / "owner.lock").touch()
+    look = Sessions(tmp_path / "kb.duckdb")
+    with lock.exclusive(live / "owner.lock"):
+        first, *others = look.look()
+    assert (first.session, first.state, first.experiments) == ("live", "runs", "9/20")
+    by_name = {s.session: s for s in others}
+    assert by_name["over"].state == "ended: budget"
+    assert by_name["over"].best == "0.7300 s/iter"
+    assert "broke off" in by_name["lost"].state
+
+
+def test_a_long_journal_is_read_at_its_ends_alone(tmp_path):
+    events = ended()
+    padded = [*events[:-3], *running()[10:20] * 400, *events[-3:]]
+    session_folder(tmp_path, "long", padded)
+    (seen,) = Sessions(tmp_path / "kb.duckdb").look()
+    assert seen.best == "0.7300 s/iter"
+
+
+def test_a_damaged_journal_and_one_without_a_session_stop_nothing(tmp_path):
+    session_folder(tmp_path, "over", ended())
+    (session_folder(tmp_path, "noise", []) / "journal.jsonl").write_bytes(b"\xff\xfe\x00 no event\n")
+    session_folder(tmp_path, "empty", [])
+    assert "over" in {s.session for s in Sessions(tmp_path / "kb.duckdb").look()}
+
+
+def test_job_files_are_what_names_a_job(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'no-job'\n")
+    (tmp_path / "broken.toml").write_text("name = ")
+    (tmp_path / "mine.toml").write_text("name = 'mine'\ntask = 'serve'\ntarget = 'vllm'\n")
+    found = job_files(tmp_path)
+    assert [(j.given, j.ours) for j in found[:2]] == [("mine.toml", False), (found[1].given, True)]
+    assert "smallest-cpu" in {j.given for j in found}
+
+
+def test_a_draft_is_a_job_file_that_loads_and_is_never_written_over_another(model, tmp_path):
+    found = {e.name: e for e in engines(tmp_path)}
+    assert found["megatron"].found or found["megatron"].missing
+    draft = drafted(Answers(source=str(model), engine="megatron", device="h100", count=8, batch=32), tmp_path)
+    assert draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 8}]
+    assert draft.job["traffic"] == {"seq_len": 128, "global_batch": 32}
+    assert "dtype" not in draft.job["model"]
+    file = write(draft, tmp_path)
+    assert file == write(draft, tmp_path)
+    assert load_job(file).cluster.nodes[0].count == 8
+    other = drafted(Answers(source=str(model), engine="megatron", device="cpu"), tmp_path)
+    assert other.job["model"]["dtype"] == "fp32"
+    assert write(other, tmp_path).name == "my-llama-2.toml"
+    serving = drafted(Answers(source="llama-3.1-8b", engine="vllm", device="h100", length=300), tmp_path)
+    assert (serving.job["task"], serving.job["traffic"]["input_len"]) == ("serve", 300)
+    line = drafted(Answers(source="torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+                                  "--num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
+                                  "--micro-batch-size 1 --global-batch-size 8"), tmp_path)  # fmt: skip
+    assert line.own
+
+
+@pytest.mark.parametrize("source", ["nothing-of-that-name", "'unclosed quote", "/dev/null", "\u202eoops"])
+def test_a_source_that_is_none_is_said_in_a_sentence(source, tmp_path):
+    with pytest.raises(AutoscoutError) as raised:
+        drafted(Answers(source=source, engine="megatron"), tmp_path)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
+    session_folder(tmp_path, "gpt-1", ended())
+    (tmp_path / "mine.toml").write_text("name = 'mine'\ntask = 'pretrain'\ntarget = 'megatron'\n")
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: all(word in text_of(app) for word in ("gpt-1", "mine.toml", "n new job")))
+        shown = text_of(app)
+        for word in (
+            "sessions",
+            "jobs",
+            "recent winners",
+            "machines known",
+            "n new job",
+            "1.36×",
+            "the budget of experiments is",
+        ):
+            assert word in shown
+        await pilot.press("question_mark")
+        assert "a new job: from a config.json" in text_of(app)
+        await pilot.press("escape", "enter")
+    assert app.return_value == tmp_path / "sessions/gpt-1/journal.jsonl"
+
+
+async def test_a_letter_in_an_answer_is_a_letter_and_what_is_wrong_is_said(tmp_path):
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.jobs is not None)
+        await pilot.press("n")
+        await until(pilot, lambda: "models that are known by name" in text_of(app))
+        await until(pilot, lambda: "trains;" in text_of(app))
+        await pilot.press(*"nq?t")
+        assert app.screen.query_one("#source", Input).value == "nq?t"
+        await until(pilot, lambda: "no such file or folder" in text_of(app))
+        await pilot.press("enter")
+        assert "first a model or a command" in text_of(app)
+        await pilot.press("tab", "n", "q")  # on the engine: nothing of Home acts below
+        assert isinstance(app.screen, NewJob)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, NewJob)
+
+
+async def test_an_idle_home_draws_nothing(tmp_path):
+    session_folder(tmp_path, "gpt-1", ended())
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "gpt-1" in text_of(app))
+        box = app.query_one("#sessions", OptionList)
+        before = box.get_option_at_index(0)
+        await pilot.pause(5.0)  # two looks
+        assert box.get_option_at_index(0) is before
+
+
+async def test_a_job_is_checked_then_started_and_its_session_opens(tmp_path):
+    text = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text().replace("profiles = 8", "profiles = 2")
+    recorded = ROOT / "fixtures/recorded/smallest-cpu.jsonl"
+    (tmp_path / "job.toml").write_text(
+        text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{recorded}"')
+    )
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "job.toml" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "predicted" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.return_value is not None)
+    journal = app.return_value
+    assert journal is not None
+    assert journal.is_file()
+    for _ in range(600):
+        if b"session_ended" in journal.read_bytes():
+            break
+        time.sleep(0.1)
+    assert b"session_ended" in journal.read_bytes()
+    assert os.listdir(tmp_path / "sessions") == [journal.parent.name]

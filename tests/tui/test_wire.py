@@ -1,0 +1,190 @@
+"""What the terminal is sent: only what changed, and what it shows is what was drawn. And, as a process in a
+pseudo-terminal: how much that is, and that a terminal that does not keep up gets less of it."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pty_terminal import PtyScreens
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import LayoutUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+
+from tui import ascii
+from tui.wire import Canvas
+
+RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
+SIZE = (20, 4)
+_ORDER = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.)", re.DOTALL)
+STYLES = ["", "bold", "red on blue", "bold red on blue", "#102030 on #405060", "dim reverse"]
+CHARACTERS = "ab ─│●…×⣀漢字אب"
+
+
+class Shown:
+    """What a terminal makes of the few orders that are sent: one (character, look) a cell."""
+
+    def __init__(self) -> None:
+        self.cells = [[("", "")] * SIZE[0] for _ in range(SIZE[1])]
+        self.x = self.y = 0
+        self.look: dict[str, str] = {}
+
+    def take(self, sent: str) -> None:
+        for order in _ORDER.finditer(sent):
+            numbers, kind, character = order.groups()
+            if kind == "H":
+                self.y, self.x = (int(n) - 1 for n in numbers.split(";"))
+            elif kind == "C":
+                self.x += int(numbers or 1)
+            elif kind == "m":
+                self._paint(numbers.split(";"))
+            else:
+                assert character is not None, order.group()
+                shown = "".join(f"{k}{v}" for k, v in sorted(self.look.items()))
+                for i in range(cell_len(character)):
+                    self.cells[self.y][self.x + i] = (character if i == 0 else "", shown)
+                self.x += cell_len(character)
+
+    def _paint(self, codes: list[str]) -> None:
+        while codes:
+            code = codes.pop(0)
+            if code in ("38", "48"):
+                rest = 4 if codes[0] == "2" else 2
+                self.look[code] = ";".join([code, *codes[:rest]])
+                del codes[:rest]
+            elif code in ("0", ""):
+                self.look.clear()
+            elif code in ("39", "49"):
+                self.look.pop("38" if code == "39" else "48", None)
+            elif len(code) == 2:
+                self.look["38" if code[0] == "3" else "48"] = code
+            else:
+                self.look[code] = ""
+
+
+def frame(rows: list[list[tuple[str, str]]]) -> LayoutUpdate:
+    """Of as many rows as there are, each filled up with blanks."""
+    strips = [[Strip([Segment(t, Style.parse(s)) for t, s in row]).adjust_cell_length(SIZE[0])] for row in rows]
+    return LayoutUpdate(strips, Region(0, 0, *SIZE))  # type: ignore[arg-type]
+
+
+rows = st.lists(
+    st.lists(st.tuples(st.text(CHARACTERS, min_size=1, max_size=9), st.sampled_from(STYLES)), max_size=4),
+    min_size=SIZE[1],
+    max_size=SIZE[1],
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=5))
+def test_the_terminal_shows_what_was_drawn_last(frames):
+    canvas, terminal = Canvas("truecolor", False), Shown()
+    canvas.resize(*SIZE)
+    for each in frames:
+        canvas.put(frame(each))
+        terminal.take(canvas.difference())
+    whole, anew = Canvas("truecolor", False), Shown()
+    whole.resize(*SIZE)
+    whole.put(frame(frames[-1]))
+    anew.take(whole.difference())
+    assert terminal.cells == anew.cells
+    assert canvas.difference() == ""
+
+
+def test_one_cell_that_changed_is_sent_alone():
+    canvas = Canvas("truecolor", False)
+    canvas.resize(*SIZE)
+    canvas.put(frame([[("12:34:56", "bold")]] * SIZE[1]))
+    canvas.difference()
+    canvas.put(frame([[("12:34:57", "bold")], *[[("12:34:56", "bold")]] * (SIZE[1] - 1)]))
+    assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
+
+
+@given(rows)
+def test_where_there_is_only_ascii_nothing_else_is_sent_and_every_cell_stays_in_its_column(drawn):
+    canvas, terminal = Canvas("standard", True), Shown()
+    canvas.resize(*SIZE)
+    canvas.put(frame(drawn))
+    sent = canvas.difference()
+    assert sent.isascii()
+    terminal.take(sent)
+    assert all(len(character) == 1 for row in terminal.cells for character, _ in row)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"TERM": "xterm-256color", "LANG": "C.UTF-8"}, False),
+        ({"TERM": "screen-256color", "LANG": "en_US.utf8"}, False),
+        ({"TERM": "xterm", "LANG": "de_DE.UTF-8", "LC_ALL": "C"}, True),
+        ({"TERM": "xterm", "LANG": "de_DE.UTF-8", "LC_CTYPE": "POSIX"}, True),
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "linux", "LANG": "C.UTF-8"}, True),
+        ({"TERM": "screen", "LANG": "C.UTF-8"}, True),
+    ],
+)
+def test_who_gets_ascii(environment, expected):
+    assert ascii.needed(environment) is expected
+
+
+@pytest.fixture
+def screens():
+    opened: list[PtyScreens] = []
+
+    def opening(*arguments: str, size: tuple[int, int] = (120, 40), **environment: str) -> PtyScreens:
+        opened.append(PtyScreens(*arguments, size=size, **environment))
+        return opened[-1]
+
+    yield opening
+    for each in opened:
+        if each.process.poll() is None:
+            each.close()
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"TERM": "linux"}, {"TERM": "screen"}], ids=str)
+def test_no_byte_beyond_ascii_on_any_screen(screens, environment):
+    shown = screens("watch", str(RECORDED), **environment)
+    shown.shows("experiments")
+    for key in "1234568?":
+        shown.press(key)
+        shown.settle()
+    shown.escape()
+    shown.press("7")
+    shown.settle()
+    assert shown.close() == 0
+    assert [c for c in shown.sent if c > 127] == []
+
+
+def test_a_recorded_session_sends_little_for_keys_and_nothing_without(screens):
+    shown = screens("watch", str(RECORDED))
+    shown.shows("experiments")
+    shown.settle()
+    first = len(shown.sent)
+    sizes = {}
+    for key in "2345681":
+        shown.press(key)
+        sizes[key] = len(shown.settle())
+    shown.press("{")
+    step = len(shown.settle())
+    assert first < 24_576
+    assert max(sizes.values()) < 24_576
+    assert 0 < step < 4096
+    assert shown.read(3.0) == b""
+
+
+def test_a_terminal_that_takes_nothing_for_a_while_then_gets_the_newest_state_alone(screens):
+    shown = screens("watch", str(RECORDED))
+    shown.shows("experiments")
+    shown.settle()
+    shown.answers = False  # nothing is answered any more: as if all were still on its way
+    for key in "{}" * 15:
+        shown.press(key)
+        time.sleep(0.02)
+    kept_back = len(shown.read(1.0))
+    shown.press("\x1b[?2026;2$y")
+    assert kept_back < 4096  # one frame is on its way, the others wait
+    assert len(shown.settle()) < 4096

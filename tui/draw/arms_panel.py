@@ -1,0 +1,64 @@
+"""The arms beside each other: what each was given, what it brought, on one axis."""
+
+from rich.text import Text
+
+from tui.session.effort import Effort, Rate, rates
+from tui.session.state import State
+from tui.text import fit
+
+_PER = 1000.0  # device-seconds
+
+
+def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """A line an arm: experiments, wins (how often it found a new best), gain per 1,000 device-seconds in % of the best
+    before, with its interval of 90 %, on one axis. Below, where there is room, what the bandit goes by."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    names = [n for n in {**state.efforts, **state.arms} if n != "DEFAULT"]
+    if not names:
+        return Text("no arm was asked yet", style="dim")
+    found = rates(state.efforts)
+    top = max((r.high for n, r in found.items() if n != "DEFAULT"), default=0.0)
+    roomy = width >= 56
+    name_size, size = (10, 6) if roomy else (7, 4)
+    room = width - name_size - 2 * size - 3
+    axis = min(40, room - 22) if room >= 30 else 0
+    told = max(0, room - axis - (1 if axis else 0))
+    head = "exper.", "wins", "gain per 1,000 device s" if told >= 23 else "% per 1k device s"
+    if not roomy:
+        head = "n", "won", head[2]
+    end = f"{top * _PER:.1%}" if top else ""
+    scale = f" 0%{end:>{axis - 2}}" if axis else ""
+    text.append(f"  {'arm':<{name_size}}{head[0]:>{size}}{head[1]:>{size}} {head[2]:<{told}}{scale}\n", style="dim")
+    for name in names:
+        chosen = name == state.arm and state.phase == "search"
+        pointer = (">" if ascii_only else "▸") if chosen else " "
+        effort, rate = state.efforts.get(name, Effort()), found.get(name)
+        line = f"{pointer} {fit(name, name_size):<{name_size}}{effort.experiments:>{size}}{effort.wins:>{size}} "
+        text.append(f"{line}{_shown(rate):<{told}}", style="bold" if chosen else "")
+        text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
+    if height > len(names) + 2 and state.arms:
+        pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
+        index = ", ".join(f"{n} {a.ucb[-1]:.3f}" for n, a in state.arms.items() if a.ucb)
+        said = [f"pulls, discounted: {pulls}", f"index, decision {state.step}: {index}" if index else ""]
+        text.append("\n" + "\n".join(fit(line, width) for line in said) + "\n", style="dim")
+    text.right_crop(1)
+    return text
+
+
+def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
+    """An interval and its middle on an axis from 0 to `top`."""
+    if rate is None or not top:
+        return " " * width
+    low, at, high = (round(min(1.0, v / top) * (width - 1)) for v in (rate.low, rate.value, rate.high))
+    line, point = ("-", "*") if ascii_only else ("─", "●")
+    return "".join(point if i == at else line if low <= i <= high else " " for i in range(width))
+
+
+def _shown(rate: Rate | None) -> str:
+    if rate is None:
+        return "nothing spent"
+    if not rate.high:
+        return "no win of any arm"
+    each = [v * _PER * 100 for v in (rate.value, rate.low, rate.high)]
+    value, low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in each)
+    return f"{value}% [{low}, {high}]"

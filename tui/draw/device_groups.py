@@ -1,0 +1,94 @@
+"""Kinds of device side by side, the stages of a pipeline, the hosts: as the journal has them."""
+
+from rich.text import Text
+
+from tui.draw.plot import bar
+from tui.session.by_device import SHOWN, Group, by_host, by_kind, by_stage, newest
+from tui.session.state import State
+from tui.text import number
+
+_NAMES = {
+    "step_time_s": "s/iter",
+    "alone_s": "alone ms",
+    "cpu_s": "CPU s",
+    "peak_memory_gib": "peak GiB",
+    "power_w": "W",
+    "clock_mhz": "MHz",
+    "temperature_c": "°C",
+}
+_NOT = "not recorded"
+_COLUMN = 14
+
+
+def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """A column a kind: the median over its ranks in the newest run."""
+    run = newest(state)
+    groups = by_kind(run.measurement) if run is not None and run.measurement is not None else []
+    if run is None or not groups:
+        return Text(f"which device each rank had: {_NOT}", style="dim")
+    groups = groups[: max(1, (width - 10) // _COLUMN)]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{'':<10}" + "".join(f"{g.name or 'device':>{_COLUMN}.{_COLUMN - 1}}" for g in groups) + "\n", "bold")
+    text.append(f"{'ranks':<10}" + "".join(f"{len(g.ranks):>{_COLUMN}}" for g in groups) + "\n")
+    for metric in SHOWN:
+        if metric == "step_time_s" and len(groups) > 1:
+            continue  # they wait for each other: it says nothing of a kind
+        cells = [_cell(metric, g) for g in groups]
+        shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
+        text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
+    if len(groups) > 1 and (relation := _beside(groups)):
+        text.append(relation, style="dim")
+    return text
+
+
+def _beside(groups: list[Group]) -> str:
+    told = sorted((g.values["alone_s"], g.name) for g in groups if "alone_s" in g.values)
+    if len(told) < 2:
+        return ""
+    (fast, quick), (slow, late) = told[0], told[-1]
+    return f"{late} takes {slow / fast:.2f} times what {quick} takes for the same arithmetic"
+
+
+def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    """A line a stage; the slowest one is what the pipeline waits for."""
+    run = newest(state)
+    if run is None:
+        return Text(_NOT, style="dim")
+    groups = by_stage(run)
+    if not groups:
+        pipelined = run.configuration.knobs.get("pp", 1) != 1
+        return Text(f"its ranks: {_NOT}" if pipelined else "the newest run is no pipeline", style="dim")
+    slowest = max((g.values.get("alone_s", 0.0) for g in groups), default=0.0)
+    size = max(4, min(12, width - 44))
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{'':<9}{'ranks':<8}{'alone ms':>9} {'':<{size}} {'peak GiB':>9}  kind\n", style="dim")
+    for g in groups[: height - 1]:
+        alone = g.values.get("alone_s")
+        waits = alone is not None and alone == slowest and len(groups) > 1
+        text.append(f"{g.name:<9}{_ranks(g.ranks):<8}{_cell('alone_s', g):>9.9} ", style="bold" if waits else "")
+        text.append(f"{bar(alone / slowest if alone and slowest else 0.0, size, ascii_only)} ", style="dim")
+        text.append(f"{_cell('peak_memory_gib', g):>9.9}  {' '.join(g.kinds)}\n")
+    return text
+
+
+def hosts(state: State, width: int, height: int, ascii_only: bool) -> Text:
+    found = by_host(state)
+    if not found:
+        return Text(f"which hosts ran what: {_NOT}", style="dim")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{'host':<16}{'runs':>5}{'spoiled':>8}{'alone ms':>10}  devices\n", style="dim")
+    for h in found[: height - 1]:
+        alone = number(h.alone_s * 1000) if h.alone_s is not None else _NOT
+        text.append(f"{h.name:<16.15}{h.runs:>5}{h.incidents:>8}{alone:>10.10}  {', '.join(h.devices)}\n")
+    return text
+
+
+def _cell(metric: str, group: Group) -> str:
+    value = group.values.get(metric)
+    if value is None:
+        return _NOT
+    return number(value * 1000 if metric == "alone_s" else value)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"

@@ -1,0 +1,33 @@
+"""Help that groups verbs by what a person wants to do."""
+
+import re
+
+import click
+
+_WIDE = 62  # of what a verb does, so that it stays on a line of 80
+
+
+class Verbs(click.Group):
+    """`headings`: heading → the names of its verbs, in their order."""
+
+    headings: dict[str, list[str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in self.headings.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        wide = max(len(name) for name in self.list_commands(ctx))
+        for heading, names in self.headings.items():
+            rows = [(name.ljust(wide), brief(self.commands[name])) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def brief(command: click.Command) -> str:
+    """As much of the first sentence of its help as fits on a line, to the end of a clause."""
+    text = re.sub(r"\s+", " ", command.short_help or command.help or "").strip()
+    for clause in (r"[.:;](?= |$)| \(", r",(?= )"):
+        ends = [found.start() for found in re.finditer(clause, text) if found.start() <= _WIDE]
+        if ends:
+            return text[: ends[-1]]
+    return text[:_WIDE].rstrip()

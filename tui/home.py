@@ -1,0 +1,194 @@
+"""Home: what `autoscout` alone opens. Sessions and jobs to open, machines and winners that are known, a new job."""
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from rich.text import Text
+from textual import on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Footer, OptionList
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from tui import actions
+from tui.draw.at_home import job_line, known, session_line, winners
+from tui.modals import Help
+from tui.screens.asking import Verbs
+from tui.screens.wizard import NewJob
+from tui.session.house import JobFile, Seen, Sessions, job_files
+from tui.themes import add_themes, next_theme
+from tui.widgets.panel import Line, Panel
+
+_AGAIN_S = 2.0  # between two looks at the sessions
+_MACHINES = (
+    "SELECT host, cluster, sum(measurements) AS measurements, max(last_ended) AS last_ended FROM periods "
+    "GROUP BY ALL ORDER BY last_ended DESC LIMIT 20"
+)
+_WINNERS = (
+    "SELECT job, best, value, metric, gain, ended FROM sessions WHERE best IS NOT NULL ORDER BY ended DESC LIMIT 20"
+)
+
+
+class Looked(Message):
+    """The sessions and jobs as they are now."""
+
+    def __init__(self, sessions: list[Seen], jobs: list[JobFile]) -> None:
+        super().__init__()
+        self.sessions, self.jobs = sessions, jobs
+
+
+class Openable(OptionList):
+    """Lines of which each can be opened, which the footer says."""
+
+    BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
+
+
+class HomeApp(App[Path]):
+    """Ends with the journal that is to be opened."""
+
+    CSS_PATH = ["app.tcss", "home.tcss"]
+    TITLE = "AutoScout"
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (24, "-low"), (34, "-high")]
+    BINDINGS = [*actions.HOME_BINDINGS]
+
+    def __init__(self, kb: Path, folder: Path, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.kb, self.folder, self.ascii = kb, folder, ascii_only
+        self.verbs = Verbs()
+        self.sessions: list[Seen] = []
+        self.jobs: list[JobFile] | None = None
+        self._shown: dict[str, list[str]] = {}
+        self._machines: list[dict[str, object]] | str = "reading …"
+        self._winners: list[dict[str, object]] | str = "reading …"
+        self._over: set[str] = set()  # sessions whose results the knowledge base was asked for
+
+    def compose(self) -> ComposeResult:
+        yield Line(id="headline")
+        with Vertical(id="home"):
+            yield Openable(id="sessions")
+            yield Openable(id="jobs")
+            with Horizontal(id="known"):
+                yield Panel("recent winners", lambda w, h: winners(self._winners, w, h), "winners")
+                yield Panel("machines known", lambda w, h: known(self._machines, w, h), "machines")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        add_themes(self)
+        where = f" AutoScout   knowledge base {self.kb}" + ("" if self.kb.exists() else " (empty)")
+        self.query_one("#headline", Line).show(Text(where))
+        self.query_one("#sessions", OptionList).border_title = "sessions"
+        self.query_one("#jobs", OptionList).border_title = "jobs"
+        self.run_worker(self._look, thread=True)
+
+    def on_unmount(self) -> None:
+        self.verbs.end()
+
+    def _look(self) -> None:
+        """In a thread: the files may lie on a slow disk."""
+        worker, sessions, jobs = get_current_worker(), Sessions(self.kb), job_files(self.folder)
+        said: tuple[list[Seen], list[JobFile]] | None = None
+        while not worker.is_cancelled:
+            if said != (now := (sessions.look(), jobs)):
+                said = now
+                self.post_message(Looked(*now))
+            time.sleep(_AGAIN_S)
+            jobs = job_files(self.folder)
+
+    def on_looked(self, looked: Looked) -> None:
+        self.sessions, self.jobs = looked.sessions, looked.jobs
+        width = max(40, self.size.width - 6)
+        lines = [session_line(s, width, self.ascii) for s in self.sessions]
+        empty = "none yet; n makes a job of your own, or open one of the jobs below"
+        self._fill("sessions", lines, empty)
+        self._fill("jobs", [job_line(j, width) for j in self.jobs], "none")
+        if len(self.screen_stack) == 1 and not self.focused:
+            self.query_one("#sessions" if self.sessions else "#jobs").focus()
+        over = {s.session for s in self.sessions if not s.alive}
+        if self._machines == "reading …" or over != self._over:
+            self._over = over
+            self._ask()
+
+    def _fill(self, which: str, lines: list[Text], empty: str) -> None:
+        plain = [line.plain for line in lines]
+        if plain == self._shown.get(which):
+            return
+        self._shown[which] = plain
+        box = self.query_one(f"#{which}", OptionList)
+        at = box.highlighted
+        box.clear_options()
+        box.add_options(lines or [Option(Text(empty, style="dim"), disabled=True)])
+        if lines:
+            box.highlighted = min(at or 0, len(lines) - 1)
+
+    @work(exclusive=True, group="known")
+    async def _ask(self) -> None:
+        """What the knowledge base has, in processes of their own."""
+        nothing = "nothing measured yet"
+        self._machines, self._winners = nothing, nothing
+        if self.kb.exists():
+            for name, question in (("_winners", _WINNERS), ("_machines", _MACHINES)):
+                code, out, problem = await self.verbs.verb("sql", question, "--json", "--kb", str(self.kb))
+                setattr(self, name, (json.loads(out) or nothing) if code == 0 else problem.strip())
+        for panel in self.query(Panel):
+            panel.repaint()
+
+    # ---- actions -----------------------------------------------------------------------------------------
+
+    @on(OptionList.OptionSelected)
+    def _opened(self, selected: OptionList.OptionSelected) -> None:
+        if selected.option_list.id == "sessions":
+            self.exit(self.kb.parent / "sessions" / self.sessions[selected.option_index].session / "journal.jsonl")
+        elif self.jobs:
+            self._new(self.jobs[selected.option_index].given)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Ours act on Home alone, not under what lies over it."""
+        ours = action in ("new", "open", "move", "explain", "next_theme", "quit")
+        return not ours or len(self.screen_stack) == 1
+
+    def action_new(self) -> None:
+        self._new("")
+
+    def action_open(self) -> None:
+        if isinstance(self.focused, OptionList):
+            self.focused.action_select()
+
+    def _new(self, job_file: str) -> None:
+        self.push_screen(NewJob(self.kb, self.folder, self.ascii, job_file), self._started)
+
+    def _started(self, journal: Path | None) -> None:
+        if journal is not None:
+            self.exit(journal)
+
+    def action_move(self, by: int) -> None:
+        if isinstance(self.focused, OptionList):
+            (self.focused.action_cursor_down if by > 0 else self.focused.action_cursor_up)()
+
+    def action_explain(self) -> None:
+        about = "sessions run on without these screens; a job is checked before it is started"
+        self.push_screen(Help(about, [(actions.keys_of(a), a.says) for a in actions.HOME]))
+
+    def action_next_theme(self) -> None:
+        next_theme(self)
+
+
+def home(kb: Path, folder: Path, ascii_only: bool) -> None:
+    """Home, the session that was chosen there, and home again, until it is closed."""
+    from tui.app import watch
+    from tui.session.follow import Follower
+
+    os.environ.setdefault("TEXTUAL_FPS", "20")
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    opened = partial(HomeApp, kb, folder, ascii_only)
+    while (journal := opened().run()) is not None:
+        watch(Follower(journal), kb, ascii_only)

@@ -1,0 +1,173 @@
+"""A session as one HTML file that can be sent: everything in it, no script, nothing that is fetched.
+
+Whatever a journal holds is escaped: names and log lines come from others."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from rich.text import Text
+
+from autoscout.job.words import reference_of
+from kb.records import DESIGNED
+from tui.draw import beliefs, device_groups
+from tui.draw.comparing import front as front_of
+from tui.draw.panels import changes, gain
+from tui.hygiene import plain
+from tui.session.fronts import front
+from tui.session.standing import standing
+from tui.session.state import BESIDE, State, best_so_far
+from tui.session.winning_launch import command
+from tui.text import clock, metric, number
+
+_WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # of the curve; its margins
+_COLUMNS = 110  # of what is drawn as text
+_MOST = 2000  # experiments that are listed
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --paper: #fff; --box: #f6f8fa }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9da7b3; --line: #30363d; --paper: #0d1117;
+  --box: #161b22 } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem; border-bottom: 1px solid var(--line) }
+pre { background: var(--box); padding: .8rem; overflow-x: auto; font: 13px/1.35 ui-monospace, monospace }
+table { border-collapse: collapse; font-size: 13px; display: block; overflow-x: auto }
+td, th { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); white-space: nowrap }
+.number { text-align: right; font-variant-numeric: tabular-nums } .soft { color: var(--soft) }
+svg text { fill: var(--soft); font-size: 12px } svg .axis { stroke: var(--line) }
+svg .best { stroke: var(--ink); fill: none; stroke-width: 2 } svg .run { fill: #0072b2 } svg .failed { stroke: #d55e00 }
+svg .default { stroke: var(--soft); stroke-dasharray: 5 5 }
+"""
+
+
+def page(state: State) -> str:
+    """The whole document. `state`: of a session that has begun."""
+    assert state.job is not None
+    parts = [part for part in _parts(state) if part]
+    title = _safe(f"{state.job.name}: {state.session}")
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    return f"<!doctype html>\n<html lang=en><head>{head}<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(
+        [*parts, "</body></html>\n"]
+    )
+
+
+def _parts(state: State) -> Iterator[str]:
+    job = state.job
+    assert job is not None
+    how = standing(state, None)
+    yield f"<h1>{_safe(job.name)}</h1>"
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(state.began))
+    nodes = " + ".join(f"{n.count} × {n.device}" for n in job.cluster.nodes)
+    facts = (state.session, f"{job.task} with {job.target} on {nodes}", began, f"strategy {state.strategy}")
+    yield f"<p class=soft>{' · '.join(_safe(fact) for fact in facts)}</p>"
+    if DESIGNED in state.environment.values():
+        yield "<p><strong>Designed on models: nothing of this was measured.</strong></p>"
+    yield f"<p><strong>{_safe(_verdict(state))}</strong></p><p>{_safe(how.words)}</p>"
+    if how.advice:
+        yield f"<pre>{_safe(how.advice)}</pre>"
+    yield _section("Best so far", _curve(state))
+    yield _text("What it changes", changes(state, _COLUMNS, False))
+    yield _section("Run it", f"<pre>{_safe(line)}</pre>" if (line := command(state)) else "")
+    yield _text("Is anything better left", beliefs.left(state, _COLUMNS, 6, False))
+    yield _text("What is believed of each value", beliefs.belief(state, _COLUMNS, 200, False))
+    yield _text("What proposers promised, and what came of it", beliefs.promises(state, _COLUMNS, 20, False))
+    yield _text("Rungs of the ladder", beliefs.ladder(state, _COLUMNS, 10, False))
+    if job.objective.also:
+        yield _text("Front of the objectives", front_of(state, front(state), _COLUMNS, 30, False))
+    yield _text("Kinds of device, newest run", device_groups.kinds(state, _COLUMNS, 20, False))
+    yield _text("Hosts", device_groups.hosts(state, _COLUMNS, 200, False))
+    yield _section("Experiments", _experiments(state))
+    rows = [(name, value) for name, value in state.environment.items()]
+    yield _section("Measured with", _table(("", ""), rows))
+
+
+def _verdict(state: State) -> str:
+    if state.job is None or state.best_value is None:
+        return "nothing ran correctly"
+    best = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
+    c = state.confirmed
+    if c is not None and c.winner == state.default:
+        return f"keep {reference_of(state.job)}: {metric(state.job, state.best_value)}"
+    return f"{best}: {metric(state.job, state.best_value)}, {gain(state)}"
+
+
+def _curve(state: State) -> str:
+    """Every experiment as a point, the best so far as a staircase, the default as a dashed line."""
+    steps = best_so_far(state)
+    values = [p.value for p in state.curve if p.value is not None and p.kind != "predicted"]
+    if not steps or not values:
+        return "<p class=soft>no measurement</p>"
+    ordered = sorted(values)
+    low, high = min(steps[-1][1], ordered[0]), max(ordered[(len(ordered) - 1) * 9 // 10], steps[0][1])
+    last = max(2, len(state.curve))
+
+    def x(at: float) -> float:
+        return _LEFT + (at - 1) / (last - 1) * (_WIDE - _LEFT - 10)
+
+    def y(value: float) -> float:
+        share = (min(max(value, low), high) - low) / ((high - low) or 1.0)
+        return 10 + (1 - share) * (_HIGH - _BOTTOM - 20)
+
+    drawn = [
+        f'<line class=axis stroke="#d0d7de" x1="{_LEFT}" y1="{_HIGH - _BOTTOM}" x2="{_WIDE}" y2="{_HIGH - _BOTTOM}"/>'
+    ]
+    for value in (low, high):
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(number(value))}</text>')
+    if state.default_value is not None:
+        at = y(state.default_value)
+        drawn.append(
+            f'<line class=default stroke="#57606a" stroke-dasharray="5 5" '
+            f'x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDE}" y2="{at:.1f}"/>'
+        )
+        drawn.append(f'<text x="{_WIDE}" y="{at - 5:.1f}" text-anchor="end">default</text>')
+    for p in state.curve:
+        if p.value is None:
+            cross, edge = x(p.at), _HIGH - _BOTTOM - 5
+            drawn.append(
+                f'<path class=failed fill="none" stroke="#d55e00" d="M{cross - 3:.1f} {edge - 3}l6 6m0 -6l-6 6"/>'
+            )
+        elif p.kind != "predicted":
+            drawn.append(f'<circle class=run fill="#0072b2" cx="{x(p.at):.1f}" cy="{y(p.value):.1f}" r="3"/>')
+    path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
+    path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in steps[1:])
+    drawn.append(f'<path class=best fill="none" stroke="#57606a" stroke-width="2" d="{path}H{x(last):.1f}"/>')
+    drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1</text>')
+    drawn.append(f'<text x="{_WIDE}" y="{_HIGH - 8}" text-anchor="end">{last}</text>')
+    return f'<svg viewBox="0 0 {_WIDE} {_HIGH}" width="100%" role="img">{"".join(drawn)}</svg>'
+
+
+def _experiments(state: State) -> str:
+    rows = [
+        (
+            run.number or "–",
+            run.purpose if run.purpose in BESIDE else run.arm or run.purpose,
+            run.status,
+            "–" if run.value is None else number(run.value),
+            clock(run.ended - run.began) if run.ended and run.began else "–",
+            run.name,
+            run.note,
+        )
+        for run in state.runs[:_MOST]
+    ]
+    more = f"<p class=soft>{len(state.runs) - _MOST:,} more are in the journal</p>" if len(state.runs) > _MOST else ""
+    assert state.job is not None
+    heading = ("#", "for", "status", state.job.objective.metric, "took", "configuration", "note")
+    return _table(heading, rows) + more
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{_safe(cell)}</th>" for cell in heading)
+    body = "".join("<tr>" + "".join(f"<td>{_safe(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+    return f"<table><tr>{head}</tr>\n{body}</table>"
+
+
+def _text(title: str, text: Text) -> str:
+    return _section(title, f"<pre>{_safe(text.plain)}</pre>" if text.plain.strip() else "")
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h2>{escape(title)}</h2>\n{content}" if content else ""
+
+
+def _safe(value: object) -> str:
+    return escape(plain(str(value)))

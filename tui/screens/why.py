@@ -1,0 +1,46 @@
+"""Why: what the search believes of each value, what its proposers were worth, whether anything better is left."""
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from tui.draw import beliefs, comparing
+from tui.modals import Full
+from tui.screens.pane import Pane
+from tui.session.fronts import front
+from tui.widgets.panel import Panel
+
+_ALL = 10_000  # lines
+
+
+class WhyPane(Pane):
+    help = (
+        "cost is that of the best configuration with a value, in times the best measured, as the search believed it "
+        "when it last said so; runs: how many with it were measured. Promised and got are gains over the best believed "
+        "then. Nothing here is computed from anything but this journal"
+    )
+
+    def compose(self) -> ComposeResult:
+        a = self.ascii
+        yield Panel("what is believed of each value", lambda w, h: beliefs.belief(self.state, w, h, a), "belief")
+        with Horizontal(id="why-bottom"):
+            with Vertical(id="why-side"):
+                yield Panel("is anything better left", lambda w, h: beliefs.left(self.state, w, h, a), "left")
+                yield Panel("what proposers promised", lambda w, h: beliefs.promises(self.state, w, h, a), "promises")
+            with Vertical(id="why-rest"):
+                yield Panel("rungs of the ladder", lambda w, h: beliefs.ladder(self.state, w, h, a), "ladder")
+                yield Panel("front of the objectives", self._front, "why-front")
+
+    def repaint(self) -> None:
+        job = self.state.job
+        self.set_class(job is not None and bool(job.objective.also), "-several")
+        super().repaint()
+
+    def _front(self, width: int, height: int) -> Text:
+        return comparing.front(self.state, front(self.state), width, height, self.ascii)
+
+    def unfold(self) -> None:
+        """All knobs."""
+        width = max(40, self.app.size.width - 8)
+        text = beliefs.belief(self.state, width, _ALL, self.ascii)
+        self.app.push_screen(Full("what is believed of each value", text))

@@ -1,0 +1,279 @@
+"""A new job: a few answers, what they would cost while one types, a checked job file, and the session on it.
+
+The draft is checked by `autoscout check` and started by `autoscout tune`, each in a process of its own.
+"""
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import Screen
+from textual.suggester import Suggester
+from textual.timer import Timer
+from textual.widgets import Button, Footer, Input, Static
+from textual.worker import get_current_worker
+
+from autoscout.job.presets import devices, models
+from autoscout.machine.new_job import Answers, Drafted, Engine, drafted, engines, write
+from autoscout.machine.starting import here
+from kb.records import AutoscoutError
+from tui.actions import WIZARD_BINDINGS
+from tui.draw.findings import findings
+from tui.screens.asking import Verbs
+from tui.widgets.one_of import Choice
+from tui.widgets.panel import Line
+
+_PAUSE_S = 0.5  # without a key, before a draft is checked
+_NUMBERS = ("count", "length", "batch", "profiles")
+
+
+class Paths(Suggester):
+    """Completes files, folders and the names of presets; the right arrow takes it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self.folder = folder
+
+    async def get_suggestion(self, value: str) -> str | None:
+        if not value.strip() or " " in value:
+            return None
+        if known := next((name for name in models() if name.startswith(value) and name != value), None):
+            return known
+        typed = Path(value).expanduser()
+        parent, stem = (typed, "") if value.endswith("/") else (typed.parent, typed.name)
+        try:
+            names = sorted(p.name + "/" * p.is_dir() for p in (self.folder / parent).iterdir())
+        except OSError:
+            return None
+        shown = [n for n in names if n.startswith(stem) and (n.endswith(("/", ".json", ".sh", ".sbatch", ".toml")))]
+        shown = [n for n in shown if not n.startswith(".") or stem.startswith(".")]
+        return value + shown[0][len(stem) :] if shown and shown[0] != stem else None
+
+
+class NewJob(Screen[Path]):
+    """Dismissed with the journal of the session that was started."""
+
+    BINDINGS = [*WIZARD_BINDINGS]
+    help = "what the first session needs to know; everything else stands in the job file and can be changed there"
+
+    def __init__(self, kb: Path, folder: Path, ascii_only: bool, job_file: str = "") -> None:
+        """`job_file`: one that exists: only checked and started."""
+        super().__init__()
+        self.kb, self.folder, self.ascii, self.job_file = kb, folder, ascii_only, job_file
+        self.verbs, self._starts = Verbs(), Verbs()
+        self.draft: Drafted | None = None
+        self.engines: list[Engine] = []
+        self._drafts = tempfile.TemporaryDirectory(prefix="autoscout-draft-")
+        self._due: Timer | None = None
+        self._checked = ""  # the text that `_found` is about
+        self._found: list[dict[str, Any]] | None = None
+        self._starting = False
+        self._submitted = ""  # the draft of the last enter in an answer
+
+    def compose(self) -> ComposeResult:
+        yield Line(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
+        if not self.job_file:
+            with Vertical(id="questions"):
+                yield from self._questions()
+        with VerticalScroll(id="expected", can_focus=False) as box:
+            box.border_title = "before anything is spent"
+            yield Line(id="findings")
+        with Horizontal(id="go"):
+            yield Button("start", id="start", compact=True)
+            yield Line(id="said")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def _questions(self) -> ComposeResult:
+        def row(label: str, *widgets: Input | Choice | Static) -> Horizontal:
+            return Horizontal(Static(label, classes="label"), *widgets, classes="question")
+
+        def box(id: str, hint: str = "", value: str = "", kind: str = "integer") -> Input:
+            return Input(value, placeholder=hint, id=id, compact=True, type=kind, classes="short")  # type: ignore[arg-type]
+
+        hint = "config.json or its folder, a model's name, or the command that you run today"
+        yield row("model", Input(placeholder=hint, id="source", compact=True, suggester=Paths(self.folder)))
+        yield row("engine", Choice([], "engine", self.ascii), Static("", id="engine-found", classes="beside"))
+        yield row("devices", Choice([], "device", self.ascii), Static("each", classes="word"), box("count"))
+        yield row("tokens", box("length"), Static("batch", classes="word", id="batch-word"), box("batch"))
+        yield row("budget", box("profiles", value="30"), Static("runs,", classes="word"), box("wall", "", "1h", "text"))
+
+    def on_mount(self) -> None:
+        if self.job_file:
+            self.query_one("#start").focus()
+            self._check(self._given)
+        else:
+            self.query_one("#source").focus()
+            self._show_findings(Text(_known(), style="dim"))
+            self._look_here()
+
+    def on_unmount(self) -> None:
+        self.verbs.end()
+        self._drafts.cleanup()
+
+    @work(thread=True)
+    def _look_here(self) -> None:
+        """GPUs and engines: a driver may take its time."""
+        kind, count = here()
+        found = engines(self.folder)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._offer, kind, count, found)
+
+    def _offer(self, kind: str, count: int, found: list[Engine]) -> None:
+        self.engines = found
+        self.query_one("#engine", Choice).offer([e.name for e in found])
+        self.query_one("#device", Choice).offer([kind, *(k for k in ["cpu", *devices()] if k != kind)])
+        self.query_one("#count", Input).placeholder = str(count or 1)
+        self._say_engine()
+        self.answer()
+
+    # ---- answers -----------------------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    @on(Choice.Turned)
+    def answer(self) -> None:
+        """Drafts at once, and checks after a pause."""
+        self._say_engine()
+        if self._due is not None:
+            self._due.stop()
+        try:
+            answers = self._answers()
+            self.draft = drafted(answers, self.folder) if answers.source else None
+            said = "" if self.draft is None else "\n".join(self.draft.notes)
+        except AutoscoutError as error:
+            self.draft, said = None, str(error)
+        if self.draft is None:
+            typed = bool(self.query_one("#source", Input).value.strip())
+            self._show_findings(Text(said if typed else _known(), style="" if typed else "dim"))
+        elif self.draft.text != self._checked:
+            self._fill(self.draft)
+            self._show_findings(Text("checking …", style="dim"))
+            self._due = self.set_timer(_PAUSE_S, partial(self._check_draft, self.draft))
+
+    def _answers(self) -> Answers:
+        words = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "wall", *_NUMBERS)}
+        numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
+        engine = self.query_one("#engine", Choice).value
+        python = next((e.python for e in self.engines if e.name == engine), "")
+        numbers["profiles"] = numbers.get("profiles") or 30
+        device = self.query_one("#device", Choice)
+        return Answers(source=words["source"], engine=engine, python=python, device=device.value,
+                       wall=words["wall"], **numbers)  # fmt: skip
+
+    def _fill(self, draft: Drafted) -> None:
+        """What is taken where nothing was written."""
+        traffic = draft.job.get("traffic", {})
+        serves = draft.job.get("task") == "serve"
+        self.query_one("#length", Input).placeholder = str(traffic.get("input_len" if serves else "seq_len", ""))
+        self.query_one("#batch", Input).placeholder = str(traffic.get("concurrency" if serves else "global_batch", ""))
+        self.query_one("#batch-word", Static).update("users" if serves else "batch")
+        self.query_one("#wizard-title", Line).show(Text(f" a new job: {draft.name}.toml", style="bold"))
+
+    def _say_engine(self) -> None:
+        chosen = self.query_one("#engine", Choice).value
+        engine = next((e for e in self.engines if e.name == chosen), None)
+        if engine is not None:
+            what = "serves" if engine.serves else "trains"
+            self.query_one("#engine-found", Static).update(Text(f"{what}; {engine.missing or engine.found}"))
+
+    # ---- what is expected --------------------------------------------------------------------------------
+
+    def _check_draft(self, draft: Drafted) -> None:
+        file = Path(self._drafts.name) / f"{draft.name}.toml"
+        file.write_text(draft.text)
+        self._check(str(file), draft.text)
+
+    @work(exclusive=True, group="check")
+    async def _check(self, file: str, text: str = "") -> None:
+        self.verbs.end()
+        self._found = None
+        code, out, problem = await self.verbs.verb("check", file, "--json", "--kb", str(self.kb))
+        if code < 0:
+            return
+        if not out.strip():
+            self._starting = False
+            self._show_findings(Text(problem.strip()))
+            return
+        found: list[dict[str, Any]] = json.loads(out)
+        self._checked, self._found = text, found
+        self._show_findings(findings(found, self.ascii))
+        if self._starting:
+            self.action_start()
+
+    def _show_findings(self, text: Text) -> None:
+        self.query_one("#findings", Line).show(text)
+
+    def _say(self, text: str) -> None:
+        self.query_one("#said", Line).show(Text(text))
+
+    # ---- start -------------------------------------------------------------------------------------------
+
+    @on(Input.Submitted)
+    def _onwards(self) -> None:
+        """Once to "start"; again, maybe before the focus is there, starts."""
+        if self.draft is None:
+            self._say("first a model or a command that is known")
+        elif self._submitted == self.draft.text:
+            self.action_start()
+        else:
+            self._submitted = self.draft.text
+            self.query_one("#start").focus()
+
+    @on(Button.Pressed, "#start")
+    def action_start(self) -> None:
+        """As soon as the check of exactly this draft has nothing against it."""
+        text = "" if self.job_file else self.draft.text if self.draft else None
+        if text is None:
+            self._say("first a model or a command that is known")
+            self.query_one("#source").focus()
+            return
+        if self._found is None or text != self._checked:
+            self._starting = True
+            self._say("starts when the check is through …")
+            return
+        self._starting = False
+        if against := [f for f in self._found if f["needed"] and not f["ok"]]:
+            self._say(f"cannot start: {against[0]['subject']}, see above")
+            return
+        self._say("starting …")
+        self._start()
+
+    @work(exclusive=True, group="start")
+    async def _start(self) -> None:
+        try:
+            file = self._given or str(self._written())
+        except OSError as error:
+            self._say(f"the job file cannot be written: {error.strerror}")
+            return
+        code, out, problem = await self._starts.verb("tune", file, "--detach", "--json", "--kb", str(self.kb))
+        if code:
+            self._say(problem.strip())
+        else:
+            self.dismiss(Path(json.loads(out)["journal"]))
+
+    @property
+    def _given(self) -> str:
+        """The job file that there is, as a verb takes it from wherever it runs."""
+        return str(self.folder / self.job_file) if self.job_file.endswith(".toml") else self.job_file
+
+    def _written(self) -> Path:
+        """Where one is, else beside the knowledge base."""
+        assert self.draft is not None
+        try:
+            return write(self.draft, self.folder)
+        except PermissionError:
+            beside = self.kb.parent / "jobs"
+            beside.mkdir(parents=True, exist_ok=True)
+            return write(self.draft, beside)
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+
+def _known() -> str:
+    return "models that are known by name:\n" + "\n".join(f"  {name}" for name in models())

@@ -1,0 +1,54 @@
+"""Why the search did what it did, from its journal: what it believed, promised and got. Plain data, folded by event."""
+
+import msgspec
+
+from kb.journal import AnyEvent, Believed, Decided, Outlook, Rewarded
+
+_PENDING = 16  # promises that are looked through for the one that a reward is for
+
+
+class Promise(msgspec.Struct, kw_only=True):
+    """A proposal that was run: the gain that was expected of it over the best believed then, and what it gained, both
+    shares of the cost and at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
+
+    step: int
+    arm: str
+    promised: float
+    delivered: float | None = None
+    failed: bool = False
+
+
+class Reasons(msgspec.Struct, kw_only=True):
+    believed: Believed | None = None
+    outlooks: list[Outlook] = []
+    promises: list[Promise] = []
+    offered: dict[str, list[float]] = {}  # arm → what each of its proposals promised, also of those not run
+
+    def apply(self, event: AnyEvent) -> None:
+        match event:
+            case Believed():
+                self.believed = event
+            case Outlook():
+                self.outlooks.append(event)
+            case Decided(phase="search") if "predicted_gain" in event.values:
+                self.promises.append(
+                    Promise(step=event.step, arm=event.arm, promised=max(0.0, event.values["predicted_gain"]))
+                )
+                for name, gain in event.values.items():
+                    if name.startswith("gain_"):
+                        self.offered.setdefault(name.removeprefix("gain_"), []).append(gain)
+            case Rewarded():
+                self._deliver(event)
+            case _:
+                pass
+
+    def _deliver(self, event: Rewarded) -> None:
+        waiting = [p for p in self.promises[-_PENDING:] if p.delivered is None and not p.failed]
+        promise = next((p for p in waiting if p.step == event.step), waiting[0] if waiting else None)
+        if promise is None or len(event.costs) != 4:
+            return
+        base, got = event.costs[0], event.costs[3]
+        if got is None:
+            promise.failed = True
+        elif base:
+            promise.delivered = max(0.0, 1 - got / base)

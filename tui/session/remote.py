@@ -1,0 +1,197 @@
+"""A session on another host: its events come over ssh, a copy of its journal grows here, and the screens draw that.
+
+The other side runs `autoscout watch SESSION --events`, which writes journal lines as they are, and between them lines
+that begin with "#": what the journal does not say (whether the process runs, the end of the running experiment's log).
+"""
+
+import re
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from kb import door
+from kb.journal import AnyEvent
+from kb.orders import Order
+from kb.records import AutoscoutError
+from tui.hygiene import plain
+from tui.session.follow import Follower
+from tui.session.remembered import state_folder
+
+_PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
+_BEATS_S = 5.0  # between two lines that only say that the other side is there
+_LOOKS_S = 0.25
+_LINE = 1 << 26  # bytes
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """What goes with the events. `alive` as of Follower.alive; `over`: nothing follows."""
+
+    session: str
+    size: int  # bytes of the journal
+    alive: bool | None = None
+    tail: list[str] = []
+    words: str = ""
+    over: bool = False
+
+
+def place(text: str) -> tuple[str, str] | None:
+    """(user@host, session or "") of `user@host:SESSION`; None if the text is something else."""
+    found = _PLACE.fullmatch(text)
+    return (found["host"], found["session"] or "") if found and not Path(text).exists() else None
+
+
+def lines(follower: Follower, session: str) -> Iterator[bytes]:
+    """What the other side writes, until the session is over. Errors: AutoscoutError."""
+    said, said_at, sent, running = None, 0.0, 0, ""
+    while True:
+        alive = follower.alive()
+        with open(follower.path, "rb") as journal:
+            journal.seek(sent)
+            for line in journal:
+                if not line.endswith(b"\n"):
+                    break
+                sent += len(line)
+                running = _running(line, running)
+                yield line
+        over = not alive and follower.path.stat().st_size <= sent
+        tail = follower.tail(running) if running else []
+        now = Beside(session, follower.path.stat().st_size, alive, tail, follower.last_words() if over else "", over)
+        if now != said or time.monotonic() - said_at > _BEATS_S:
+            said, said_at = now, time.monotonic()
+            yield b"#" + msgspec.json.encode(now) + b"\n"
+        if over:
+            return
+        time.sleep(_LOOKS_S)
+
+
+class Remote:
+    """As tui.session.follow.Follower, of a session on another host."""
+
+    def __init__(self, host: str, session: str, there: str) -> None:
+        """`there`: how autoscout is called on that host. Returns when the first line came.
+
+        Errors: AutoscoutError with what ssh or the other side said."""
+        self.host, self._there = host, there
+        words = f"{there} watch --events {shlex.quote(session) if session else ''}".strip()
+        self._ssh = subprocess.Popen(
+            ["ssh", *_OPTIONS, host, words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self._ssh.stdout is not None
+        first = b""
+        while first := self._ssh.stdout.readline(_LINE):  # journal lines wait in a file once the session has a name
+            if first.startswith(b"#") or first.startswith(b"{"):
+                break
+        if not first:
+            raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
+        self.session = session
+        self._beside = Beside(session, 0, None)
+        self._last_at = time.time()
+        self.gone = ""  # why nothing comes any more, of a session that was not over
+        self.folder = state_folder() / "remote" / host / (door.name(session, "session") if session else "newest")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / "journal.jsonl"
+        self._copy = Follower(self.path)
+        self.path.write_bytes(b"")
+        self._take(first)
+        threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
+
+    def more(self) -> list[AnyEvent]:
+        """Errors: AutoscoutError, also when the host is gone and all that arrived was given."""
+        found = self._copy.more()
+        if not found and self.gone:
+            raise AutoscoutError(self.gone)
+        return found
+
+    def over(self) -> bool:
+        return bool(self.gone) or self._beside.over
+
+    def share(self) -> float:
+        return min(1.0, self._copy.offset / self._beside.size) if self._beside.size else 1.0
+
+    def alive(self) -> bool | None:
+        return None if self.gone else self._beside.alive
+
+    def tail(self, folder: str, lines: int = 30) -> list[str]:
+        return [plain(line) for line in self._beside.tail[-lines:]] if folder else []
+
+    def last_words(self) -> str:
+        return plain(self._beside.words)
+
+    def everything(self) -> list[AnyEvent]:
+        """All that will ever come."""
+        found: list[AnyEvent] = []
+        while True:
+            more = self.more()
+            found += more
+            if not more and self._beside.over:
+                return found
+            time.sleep(0.0 if more else 0.05)
+
+    def give(self, order: Order) -> None:
+        """By the verb on that host. Errors: AutoscoutError."""
+        values = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in order.values.items()]
+        words = shlex.join(["steer", self._beside.session, order.what, *values])
+        try:
+            done = subprocess.run(
+                ["ssh", *_OPTIONS, self.host, f"{self._there} {words}"], stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=20,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise AutoscoutError(f"{self.host} does not answer: {order.what} may not have reached it") from error
+        if done.returncode:
+            raise AutoscoutError(f"{self.host}: {_sentence(done.stderr)}")
+
+    def close(self) -> None:
+        self._ssh.terminate()
+        self._ssh.wait()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        while line := stream.readline(_LINE):
+            self._take(line)
+        if not self._beside.over:
+            at = time.strftime("%H:%M:%S", time.localtime(self._last_at))
+            self.gone = (
+                f"{self.host} is gone since {at} ({self._complaint()}); the session there may go on. "
+                f"What arrived is kept: autoscout watch {self.path}"
+            )
+
+    def _take(self, line: bytes) -> None:
+        self._last_at = time.time()
+        if line.startswith(b"{"):
+            with open(self.path, "ab") as copy:
+                copy.write(line)
+        elif line.startswith(b"#"):
+            try:
+                self._beside = msgspec.json.decode(line[1:], type=Beside)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return  # events alone count
+
+    def _complaint(self) -> str:
+        assert self._ssh.stderr is not None
+        said = self._ssh.stderr.read()
+        self._ssh.wait()
+        return _sentence(said) or f"ssh ended with exit code {self._ssh.returncode}"
+
+
+def _running(line: bytes, before: str) -> str:
+    """The folder of the experiment that runs after this line of a journal."""
+    if line.startswith(b'{"type":"experiment_ended"'):
+        return ""
+    if not line.startswith(b'{"type":"experiment_started"'):
+        return before
+    try:
+        return str(msgspec.json.decode(line).get("folder", ""))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return before
+
+
+def _sentence(said: bytes) -> str:
+    lines = plain(said.decode(errors="replace")).strip().splitlines()
+    return lines[-1].removeprefix("autoscout: ") if lines else ""

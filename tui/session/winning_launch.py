@@ -1,0 +1,18 @@
+"""The launch of a session's winner, as text."""
+
+from autoscout.deploy.export import launch, written
+from kb.records import AutoscoutError
+from tui.draw.panels import gain
+from tui.session.state import State
+
+
+def command(state: State) -> str:
+    """The winner so far as a command of its target; "" where there is none yet."""
+    winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
+    if state.job is None or winner is None:
+        return ""
+    name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
+    try:
+        return written(state.job, launch(state.job, winner, name, gain(state)), "command")
+    except AutoscoutError as error:
+        return str(error)

@@ -1,0 +1,266 @@
+"""What goes over the line to the terminal: the cells that changed, and no more than it takes.
+
+A frame is laid over what the terminal shows already, and only the difference is sent. Where a terminal answers
+questions, each frame ends with one, and the next frame waits for the answer: a bad line lowers the rate, and what is
+sent is always the newest state. Frames that nobody asked for are rationed to `IDLE_BYTES_S`.
+"""
+
+import select
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+from rich.cells import cell_len
+from rich.color import Color, ColorSystem
+from rich.style import Style
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.strip import Strip
+
+from tui.ascii import plain_cell
+
+IDLE_BYTES_S = 700.0  # of frames that no key asked for
+ANSWER_S = 5.0  # a terminal that has not answered by then never will
+ASK = "\x1b[?2026$p"  # whether frames can be shown at once: what is asked at the start, and can be asked again
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # shown at once
+_AT_ONCE = 400  # bytes: shorter frames do not flicker
+_NEAR = 4  # equal cells that are sent again rather than jumped over
+
+Look = tuple[str, str, str]  # codes of the foreground, the background and the attributes
+_NO_LOOK: Look = ("39", "49", "")
+Row = tuple[list[str], list[Look]]
+_Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
+_ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
+
+
+class Canvas:
+    """Two layers of cells: what is drawn, and what the terminal shows."""
+
+    def __init__(self, colours: str | None, ascii_only: bool) -> None:
+        """`colours`: "standard", "256" or "truecolor", as rich.console.Console.color_system; None: none."""
+        systems = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+        self._colours = systems.get(colours or "")
+        self._ascii = ascii_only
+        self._looks: dict[Style | None, Look] = {None: _NO_LOOK}
+        self._widths: dict[str, int] = {}
+        self.size = (0, 0)
+        self._drawn: list[Row] = []
+        self._shown: list[Row] = []
+        self._touched: set[int] = set()
+
+    def resize(self, width: int, height: int) -> None:
+        """Nothing that the terminal shows can be relied upon any more."""
+        self.size = (width, height)
+        self._drawn = [([" "] * width, [_NO_LOOK] * width) for _ in range(height)]
+        self.forget()
+
+    def forget(self) -> None:
+        """The next frame is sent as a whole."""
+        height = self.size[1]
+        self._shown = [([], []) for _ in range(height)]
+        self._touched = set(range(height))
+
+    def put(self, update: CompositorUpdate) -> None:
+        """Draws what a frame of Textual holds."""
+        for y, x, strip in _pieces(update):
+            if 0 <= y < self.size[1]:
+                self._put(y, x, strip)
+
+    def difference(self) -> str:
+        """What brings the terminal from what it shows to what is drawn; "" where that is the same."""
+        runs: list[_Run] = []
+        for y in sorted(self._touched):
+            drawn, shown = self._drawn[y], self._shown[y]
+            if drawn != shown:
+                runs += _runs(y, drawn, shown)
+                self._shown[y] = (drawn[0].copy(), drawn[1].copy())
+        self._touched.clear()
+        order = {look: i for i, look in enumerate(dict.fromkeys(run[0] for run in runs))}
+        return min(_written(runs), _written(sorted(runs, key=lambda run: order[run[0]])), key=len)
+
+    def _put(self, y: int, x: int, strip: Strip) -> None:
+        texts, looks = self._drawn[y]
+        width = self.size[0]
+        self._touched.add(y)
+        for text, style, control in strip:
+            if control:
+                continue
+            look = self._looks.get(style)
+            if look is None:
+                look = self._looks[style] = _look(style, self._colours)
+            cells = list(text) if text.isascii() else self._cells(text)
+            if len(cells) > width - x:
+                cells = cells[: max(0, width - x)]
+            texts[x : x + len(cells)] = cells
+            looks[x : x + len(cells)] = [look] * len(cells)
+            x += len(cells)
+
+    def _cells(self, text: str) -> list[str]:
+        """One string a cell: "" after a wide character, a combining one with what it belongs to."""
+        cells: list[str] = []
+        for character in text:
+            wide = self._widths.get(character)
+            if wide is None:
+                wide = self._widths[character] = cell_len(character)
+            shown = plain_cell(character) if self._ascii else character
+            if wide:
+                cells.append(shown)
+                if wide == 2:
+                    cells.append("?" if self._ascii else "")
+            elif cells and not self._ascii and unicodedata.category(character) != "Cf":  # these turn text around
+                cells[-1] += character
+        return cells
+
+
+def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
+    """What changed in a row, in runs of one look; a few equal cells within one are cheaper than jumping over them."""
+    (texts, looks), (old_texts, old_looks) = drawn, shown
+    known, width = len(old_texts), len(texts)
+
+    def same(x: int) -> bool:
+        return x < known and texts[x] == old_texts[x] and looks[x] == old_looks[x]
+
+    x = 0
+    while x < width:
+        if same(x):
+            x += 1
+            continue
+        start = x
+        while start and texts[start] == "":  # the right half of a wide character
+            start -= 1
+        end = probe = x + 1
+        while probe < width and looks[probe] == looks[x] and probe - end <= _NEAR:
+            probe += 1
+            if not same(probe - 1):
+                end = probe
+        while end < width and texts[end] == "":
+            end += 1
+        yield looks[x], y, start, texts[start:end]
+        x = end
+
+
+def _written(runs: Iterable[_Run]) -> str:
+    """Runs in this order. After a character that some terminals take to be of another width, the place is said anew."""
+    out: list[str] = []
+    pen = _Pen(out)
+    for look, y, x, cells in runs:
+        pen.to(x, y)
+        for at, cell in enumerate(cells, start=x):
+            if cell:
+                pen.to(at, y)
+                pen.write(cell, look)
+                pen.x = at + 1 if _sure(cell) else -1
+    if pen.look != _NO_LOOK:
+        out.append("\x1b[0m")
+    return "".join(out)
+
+
+def _sure(cell: str) -> bool:
+    """Whether every terminal takes this to be one column wide, as we do."""
+    return cell.isascii() or (len(cell) == 1 and (cell < "\u0300" or "\u2000" <= cell < "\u2e00"))
+
+
+class _Pen:
+    """Where the terminal's cursor stands, and how it writes."""
+
+    def __init__(self, out: list[str]) -> None:
+        self.out = out
+        self.x, self.y = -1, -1  # -1: nobody knows
+        self.look = _NO_LOOK
+
+    def to(self, x: int, y: int) -> None:
+        if (x, y) == (self.x, self.y):
+            return
+        if y == self.y and 0 <= self.x < x:
+            self.out.append(f"\x1b[{x - self.x}C" if x - self.x > 1 else "\x1b[C")
+        else:
+            self.out.append(f"\x1b[{y + 1};{x + 1}H")
+        self.x, self.y = x, y
+
+    def write(self, text: str, look: Look) -> None:
+        if look != self.look:
+            self.out.append(_change(self.look, look))
+            self.look = look
+        self.out.append(text)
+
+
+class Pace:
+    """When the next frame may be sent."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.answers = False  # this terminal answers questions
+        self._asked_at = 0.0  # 0: no answer is outstanding
+        self._quiet_until = 0.0  # for frames that nobody asked for
+        self._wanted_at = 0.0  # when a person did something
+
+    def ready(self) -> bool:
+        """Whether the terminal took the last frame."""
+        if self._asked_at and time.monotonic() - self._asked_at < ANSWER_S:
+            return False
+        try:
+            return bool(select.select([], [self._fd], [], 0)[1])
+        except (OSError, ValueError):  # closed meanwhile: the write will say so
+            return True
+
+    def wanted(self) -> None:
+        """A key, the mouse, another size: what follows is asked for."""
+        self._wanted_at = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether a frame that nobody asked for may be drawn."""
+        return time.monotonic() >= self._quiet_until
+
+    def sent(self, count: int) -> None:
+        now = time.monotonic()
+        if now - self._wanted_at > 1.0:
+            self._quiet_until = max(now, self._quiet_until) + count / IDLE_BYTES_S
+        if self.answers:
+            self._asked_at = now
+
+    def answered(self) -> None:
+        self.answers, self._asked_at = True, 0.0
+
+
+def framed(changes: str, cursor: tuple[int, int], at_once: bool, ask: bool) -> str:
+    """One frame, ready to be written. `cursor`: column and row where a person types."""
+    text = f"{changes}\x1b[{cursor[1] + 1};{cursor[0] + 1}H"
+    if at_once and len(text) > _AT_ONCE:
+        text = f"{_BEGIN}{text}{_END}"
+    return text + ASK if ask else text
+
+
+def _pieces(update: CompositorUpdate) -> Iterator[tuple[int, int, Strip]]:
+    """(row, column, strip) of a frame."""
+    if isinstance(update, LayoutUpdate):
+        for y, strips in enumerate(update.strips, update.region.y):
+            x = update.region.x
+            for strip in strips:
+                yield y, x, strip
+                x += strip.cell_length
+    elif isinstance(update, ChopsUpdate):
+        for y in dict.fromkeys(y for y, _, _ in update.spans):
+            yield from ((y, x, strip) for x, strip in update.chops[y].items() if strip is not None)
+
+
+def _look(style: Style | None, colours: ColorSystem | None) -> Look:
+    if style is None:
+        return _NO_LOOK
+    attributes = ";".join(code for name, code in _ATTRIBUTES.items() if getattr(style, name))
+    return _codes(style.color, colours, True), _codes(style.bgcolor, colours, False), attributes
+
+
+def _codes(colour: Color | None, colours: ColorSystem | None, foreground: bool) -> str:
+    if colour is None or colours is None:
+        return "39" if foreground else "49"
+    return ";".join(colour.downgrade(colours).get_ansi_codes(foreground))
+
+
+def _change(before: Look, after: Look) -> str:
+    """A short order that makes one look into another."""
+    if not before[2]:
+        codes: Iterable[str] = (after[2], *(b for a, b in zip(before[:2], after[:2], strict=True) if a != b))
+    elif before[2] == after[2]:
+        codes = (b for a, b in zip(before[:2], after[:2], strict=True) if a != b)
+    else:
+        codes = ("0", after[2], *(code for code in after[:2] if code not in ("39", "49")))
+    return f"\x1b[{';'.join(code for code in codes if code)}m"
