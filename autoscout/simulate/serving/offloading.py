@@ -16,7 +16,7 @@ import numpy as np
 
 GB = 2**30
 TERA = 1e12
-SHARES = ("wg", "wc", "wd", "cg", "cc", "cd", "hg", "hc", "hd")  # on GPU, CPU, disk
+SHARES: tuple[str, ...] = ("wg", "wc", "wd", "cg", "cc", "cd", "hg", "hc", "hd")  # on GPU, CPU, disk
 ERROR = 0.5  # of log(predicted): it was fitted to one machine, and is held against no other here
 _USED = 0.8  # of each memory, as it leaves a fifth for what the model does not count
 
@@ -133,7 +133,7 @@ def solve(g: Generation, m: Machine, batch: int, batches: int, weight: float = 1
     def at(share: Mapping[str, float]) -> Forms:
         return forms(g, m, batch, batches, share, weight)
 
-    zero = dict.fromkeys(SHARES, 0.0)
+    zero: dict[str, float] = dict.fromkeys(SHARES, 0.0)
     base, units = at(zero), [at({**zero, name: 1.0}) for name in SHARES]
 
     def row(get, seconds: tuple[float, float], limit: float, scale: float) -> tuple[list[float], float]:

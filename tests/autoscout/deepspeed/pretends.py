@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--deepspeed", nargs="?", const="", default="")
@@ -23,7 +24,9 @@ if os.environ.get("RANK", "0") != "0":
     sys.exit(0)
 given = args.deepspeed_config or args.deepspeed
 text = Path(given).read_text() if os.path.exists(given) else base64.urlsafe_b64decode(given).decode()
-config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1} if args.ignores else json.loads(text)
+config: dict[str, Any] = (
+    {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1} if args.ignores else json.loads(text)
+)
 zero = config.get("zero_optimization", {})
 stage, micro = zero.get("stage", 0), config.get("train_micro_batch_size_per_gpu", 1)
 print("[2026-11-23 02:06:17,581] [INFO] [config.py:664:print_user_config]   json = " + json.dumps(config, indent=4))

@@ -28,7 +28,7 @@ from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, mappe
 from autoscout.targets.deepspeed.zero_memory import largest_micro_batch, needed_bytes, stages_that_fit
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from kb import store
-from kb.records import Configuration, Measurement, Objective
+from kb.records import Configuration, Measurement, Objective, Value
 
 
 def configuration(job, *words: str) -> Configuration:
@@ -193,7 +193,9 @@ def test_19_stages_and_micro_batches_that_cannot_fit_are_not_in_the_space(place)
 
 
 def small_table(cost_of) -> Space:
-    rows = [{"stage": s, "mbs": m, "bucket": b} for s in range(4) for m in (1, 2, 4, 8) for b in (1, 2)]
+    rows: list[dict[str, Value]] = [
+        {"stage": s, "mbs": m, "bucket": b} for s in range(4) for m in (1, 2, 4, 8) for b in (1, 2)
+    ]
     return Space.from_table(rows, ["stage"], ["mbs", "bucket"], Objective(minimize="step_time_s"))
 
 
