@@ -56,7 +56,7 @@ def test_what_is_believed_of_each_value_is_told_and_mostly_right():
     """Beside the least that any configuration with that value takes: nine in ten intervals hold it, and every belief
     about a value that was measured says how often."""
     chosen = strategy("autoscout", SPACE, 1, expert_default(SPACE), budget=40)
-    believed, best = None, float("inf")
+    believed, best, at_that_time = None, float("inf"), float("inf")
     for i in range(31):
         (asked,) = chosen.ask()
         told = [event for event in chosen.drain() if isinstance(event, Believed)]

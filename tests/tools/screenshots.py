@@ -13,6 +13,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from textual.app import App
@@ -20,12 +21,14 @@ from textual.pilot import Pilot
 
 import autoscout
 from autoscout.machine.starting import toml
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.predict import predict
 from kb import store
 from kb.records import AutoscoutError
 from tui.app import SessionApp
 from tui.home import HomeApp
 from tui.session.follow import Follower
+from tui.widgets.panel import Line
 
 RECORDED = Path("fixtures/recorded/tiny-gpt-session.jsonl")
 BELIEVING = Path("fixtures/recorded/tiny-llama-session.jsonl")  # of a search that told what it believed
@@ -36,7 +39,7 @@ SIMULATED = "two-kinds-simulated"
 FLOP = 2.0 * 4096**3  # of the arithmetic that a rank does alone
 
 
-def save(app: App[object], name: str) -> None:
+def save(app: App[Any], name: str) -> None:
     (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title=f"autoscout: {name}"))
 
 
@@ -60,7 +63,7 @@ async def home(kb: Path, folder: Path) -> None:
     app = HomeApp(kb, folder)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause(8.0)
-        app.query_one("#headline").update(" AutoScout   knowledge base kb.duckdb")
+        app.query_one("#headline", Line).update(" AutoScout   knowledge base kb.duckdb")
         await pilot.pause(0.2)
         save(app, "home")
         await pilot.press("n")
@@ -86,11 +89,12 @@ def simulated(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     kb = folder / "kb.duckdb"
     environment = {"device": "8 A100 and 4 A40, simulated"}
+    space = JobSpace.of_job(load_job(file))
     with autoscout.Study(file, kb=kb, environment=environment, warm_start="off") as study:
         while study.wants_more():
             (asked,) = study.ask()
             try:
-                told = predict(study.space, asked.knobs, None)
+                told = predict(space, asked.knobs, None)
                 peak = {"peak_memory_gib": told.memory.gib} if told.memory else {}
                 metrics = {"step_time_s": told.value * math.exp(rng.normal(0, 0.01)), **peak}
                 study.tell(asked, metrics, cost_s=20 * told.value)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ def told() -> list[j.AnyEvent]:
     outcomes = ([1.0, None, None, 0.9], [0.9, None, None, 0.95], [0.9, None, None, None])
     for step, (arm, costs) in enumerate(zip(("MODEL", "MODEL", "DENSE"), outcomes, strict=True), start=1):
         c = configuration(mbs=step)
-        gains = {"predicted_gain": 0.05, "gain_MODEL": 0.05, "gain_SPARSE": 0.01, "gain_DENSE": 0.02}
+        gains: dict[str, Any] = {"predicted_gain": 0.05, "gain_MODEL": 0.05, "gain_SPARSE": 0.01, "gain_DENSE": 0.02}
         events.append(decided(step, arm, c, START, **gains))
         events += experiment(step, measured(c, costs[3] or 0.0, "ok" if costs[3] else "oom"), START)
         events.append(j.Rewarded(step=step, costs=costs, delta_sparse=0, delta_dense=0, interaction=None, arms={}))

@@ -39,9 +39,9 @@ def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
         search = runs_and_pays(sizes)
         size = next(search)
         while True:
-            costs[size] = yield by_size[size]
+            cost = costs[size] = yield by_size[size]
             try:
-                size = search.send(None if costs[size] is None else 1 / costs[size])
+                size = search.send(None if cost is None else 1 / cost)
             except StopIteration as found:
                 most = found.value[1]
                 break

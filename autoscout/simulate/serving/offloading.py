@@ -134,7 +134,7 @@ def solve(g: Generation, m: Machine, batch: int, batches: int, weight: float = 1
         return forms(g, m, batch, batches, share, weight)
 
     zero: dict[str, float] = dict.fromkeys(SHARES, 0.0)
-    base, units = at(zero), [at({**zero, name: 1.0}) for name in SHARES]
+    base, units = at(zero), [at({**zero, str(name): 1.0}) for name in SHARES]
 
     def row(get, seconds: tuple[float, float], limit: float, scale: float) -> tuple[list[float], float]:
         constant = float(get(base))

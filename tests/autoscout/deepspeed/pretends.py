@@ -27,14 +27,14 @@ text = Path(given).read_text() if os.path.exists(given) else base64.urlsafe_b64d
 config: dict[str, Any] = (
     {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1} if args.ignores else json.loads(text)
 )
-zero = config.get("zero_optimization", {})
+zero: dict[str, Any] = config.get("zero_optimization", {})
 stage, micro = zero.get("stage", 0), config.get("train_micro_batch_size_per_gpu", 1)
 print("[2026-11-23 02:06:17,581] [INFO] [config.py:664:print_user_config]   json = " + json.dumps(config, indent=4))
 if stage == args.fails_at_stage:
     sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
 print("0 errors so far, error_if_nonfinite=False", file=sys.stderr)
 batch = config.get("train_batch_size", 16)
-info = config.get("autotuning", {})
+info: dict[str, Any] = config.get("autotuning", {})
 if info.get("model_info", {}).get("profile"):
     found = {"num_params": 1000, "trainable_num_params": 1000, "activation_mem_per_gpu": 64, "rank": 0}
     Path(info["model_info_path"]).write_text(json.dumps(found))
