@@ -145,7 +145,7 @@ async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
             "machines known",
             "n new job",
             "1.36×",
-            "the budget of experiments is",
+            "ended: budget",
         ):
             assert word in shown
         await pilot.press("question_mark")
