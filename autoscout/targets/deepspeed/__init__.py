@@ -57,8 +57,9 @@ class DeepSpeed(Target):
         return known if config_space.config_of(job) is None else config_space.catalog(job, known)
 
     def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
         from autoscout.targets.command.preset import metrics_of
-        from autoscout.targets.deepspeed import config_space, ds_config
+        from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
         if config_space.config_of(job) is None:
             return []
@@ -68,6 +69,10 @@ class DeepSpeed(Target):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
         if not config_space.batch_of(job, config):
             notes.append("the ds_config says no train_batch_size: configurations train different batches")
+        asked = autotuning.settings(config, job.name)
+        if asked.tuner_type and asked.tuner_early_stopping != EARLY_STOPPING:
+            notes.append(f"DeepSpeed's tuners end after {EARLY_STOPPING} trials without a gain here, whatever "
+                         f"tuner_early_stopping = {asked.tuner_early_stopping} says")  # fmt: skip
         return notes
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:

@@ -84,6 +84,17 @@ def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
     assert "the ds_config's 'my_own_settings' is none of DeepSpeed's" in target_of(job).notes_on_job(job)
 
 
+def test_an_early_stopping_that_is_not_followed_is_said(place):
+    from autoscout.targets.target import target_of
+
+    asked = {"enabled": True, "tuner_type": "random", "tuner_early_stopping": 9}
+    job = place.job({**CONFIG, "autotuning": asked})
+    notes = target_of(job).notes_on_job
+    assert any("whatever tuner_early_stopping = 9 says" in said for said in notes(job))
+    usual = place.job({**CONFIG, "autotuning": {**asked, "tuner_early_stopping": 5}})
+    assert not any("early" in said for said in notes(usual))
+
+
 def test_offloading_without_an_optimizer(place):
     bare = {k: v for k, v in CONFIG.items() if k != "optimizer"}
     fixed = {**bare, "zero_optimization": {"stage": [1, 3], "offload_optimizer": {"device": "cpu"}}}
