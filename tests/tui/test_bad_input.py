@@ -38,6 +38,7 @@ async def test_a_terminal_too_small_for_anything_shows_what_fits_on_every_screen
         assert "best so far" in text_of(app)
 
 
+@pytest.mark.thorough
 async def test_after_a_storm_of_sizes_it_looks_as_if_there_had_been_one(tmp_path):
     fresh = recording(tmp_path, running())
     async with fresh.run_test(size=(120, 40)) as pilot:
@@ -69,6 +70,7 @@ def test_a_storm_of_sizes_in_a_terminal_ends_with_the_whole_screen(tmp_path):
     assert shown.close() == 0
 
 
+@pytest.mark.thorough
 def test_a_journal_that_grows_by_a_thousand_events_a_second_is_kept_up_with(tmp_path):
     """What is sent meanwhile stays small, and the end is shown."""
     journal = tmp_path / "journal.jsonl"
@@ -134,7 +136,7 @@ def other_scripts() -> list[AnyEvent]:
     return events
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.thorough)], ids=str)
 async def test_wide_and_right_to_left_names_move_no_border(tmp_path, size):
     app = recording(tmp_path, other_scripts())
     async with app.run_test(size=size) as pilot:

@@ -145,7 +145,10 @@ def screens():
             each.close()
 
 
-@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"TERM": "linux"}, {"TERM": "screen"}], ids=str)
+_THOROUGH = [pytest.param({"TERM": term}, marks=pytest.mark.thorough) for term in ("linux", "screen")]
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, *_THOROUGH], ids=str)
 def test_no_byte_beyond_ascii_on_any_screen(screens, environment):
     shown = screens("watch", str(RECORDED), **environment)
     shown.shows("experiments")
