@@ -33,8 +33,11 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
-def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
-    """Say whether a configuration is valid, by which rule it is not, and the nearest one that is."""
+def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> int:
+    """Say whether a configuration is valid, by which rule it is not, and the nearest one that is.
+
+    Exit code 3: it is not valid.
+    """
     from autoscout.space import explain as explaining
     from autoscout.targets.jobs import JobSpace, expert_default
     from tui.printing import report
@@ -42,3 +45,4 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     space = JobSpace.of_job(load_job(job_file))
     explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
     report.explanation(space, explanation, as_json)
+    return 3 if explanation.nearest is not None or explanation.violations else 0
