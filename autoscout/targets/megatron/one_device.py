@@ -13,15 +13,13 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
-from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter
-from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import Shadow, Timed
 from autoscout.simulate.shadow.verdict import stages
 from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER
-from autoscout.targets.megatron.shadow import said, shadow
+from autoscout.targets.megatron.shadow import said, shadow, with_price
 from kb.records import AutoscoutError, Configuration, Job
 
 RANK = WORKER / "one_device" / "one_device_rank.py"
@@ -56,14 +54,7 @@ def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Ti
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
         what = f"its time of --timeout was over after rank {failed.rank} began" if failed.verdict == "timeout" else why
         raise AutoscoutError(f"rank {failed.rank} does not run on one device: {what}")
-    kinds = {node.device for node in used_nodes(job, configuration)}
-    known = hardware(kinds.pop()) if len(kinds) == 1 else None
-    price = known and priced(found.ranks, configuration.knobs, known, job.model.dtype, timed)
-    if not price:
-        return msgspec.structs.replace(found, timed=timed, step_s=None, parts={})
-    return msgspec.structs.replace(
-        found, timed=timed, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s}
-    )
+    return with_price(job, configuration, msgspec.structs.replace(found, timed=timed))
 
 
 def run(

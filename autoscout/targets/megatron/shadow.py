@@ -99,12 +99,17 @@ def told(
     gib, beside = _device(job, configuration)
     error = _error(job, configuration) + more_error
     judgement = judged(base, found, error, beside, gib, IMBALANCE)
+    return with_price(job, configuration, judgement) if priced_too else judgement
+
+
+def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
+    """Its step, where the device is known: kernels by its price, or by what one device said (`timed`)."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
-    price = known and priced_too and priced(judgement.ranks, configuration.knobs, known, job.model.dtype)
+    price = known and priced(found.ranks, configuration.knobs, known, job.model.dtype, found.timed)
     if not price:
-        return judgement
-    return msgspec.structs.replace(judgement, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
+        return msgspec.structs.replace(found, step_s=None, parts={})
+    return msgspec.structs.replace(found, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, found: Shadow) -> None:

@@ -143,26 +143,12 @@ def _iteration(
     import experts
     import samples
     import torch
-    from megatron.core.pipeline_parallel import get_forward_backward_func
 
     data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
-    rows, length = data[0].tokens.shape
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
-    for chunk in chunks:
-        chunk.zero_grad_buffer()
-    optimizer.zero_grad()
-    iterators = [iter(data) for _ in chunks]
-    losses = get_forward_backward_func()(
-        forward_step_func=_forward,
-        data_iterator=iterators if len(chunks) > 1 else iterators[0],
-        model=chunks if len(chunks) > 1 else chunks[0],
-        num_microbatches=len(data),
-        seq_length=length * (config["given"].get("context_parallel_size") or 1),
-        micro_batch_size=rows,
-        forward_only=False,
-    )
+    losses = passes(config, chunks, optimizer, data)
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
         of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
@@ -171,6 +157,27 @@ def _iteration(
     seconds = torch.tensor([own], device=device, dtype=torch.float64)
     torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
     return seconds.item(), own, losses, grad_norm
+
+
+def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list[Any]) -> list[Any]:
+    """The forward and backward passes of these micro batches by Megatron's own schedule, from gradients of zero; what
+    each says of its losses."""
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    rows, length = data[0].tokens.shape
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+    iterators = [iter(data) for _ in chunks]
+    return get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=iterators if len(chunks) > 1 else iterators[0],
+        model=chunks if len(chunks) > 1 else chunks[0],
+        num_microbatches=len(data),
+        seq_length=length * (config["given"].get("context_parallel_size") or 1),
+        micro_batch_size=rows,
+        forward_only=False,
+    )
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:

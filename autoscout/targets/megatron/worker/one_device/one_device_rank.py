@@ -97,24 +97,10 @@ def _step(
 ) -> tuple[float, float]:
     """(seconds of the forward and backward passes, of the optimizer's step)."""
     import train
-    from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    rows, length = data[0].tokens.shape
     train._finish(device)
     start = time.perf_counter()
-    for chunk in chunks:
-        chunk.zero_grad_buffer()
-    optimizer.zero_grad()
-    iterators = [iter(data) for _ in chunks]
-    get_forward_backward_func()(
-        forward_step_func=train._forward,
-        data_iterator=iterators if len(chunks) > 1 else iterators[0],
-        model=chunks if len(chunks) > 1 else chunks[0],
-        num_microbatches=len(data),
-        seq_length=length * (config["given"].get("context_parallel_size") or 1),
-        micro_batch_size=rows,
-        forward_only=False,
-    )
+    train.passes(config, chunks, optimizer, data)
     train._finish(device)
     between = time.perf_counter()
     optimizer.step()
