@@ -153,6 +153,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     yield from _negative("cluster", job.cluster, ("together",))
+    yield from _negative("cluster.network", job.cluster.network, ("between_nodes_gbps", "between_kinds_gbps"))
     if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
         yield "cluster.include and cluster.exclude are of cluster.hosts; name a host file, 'slurm' or 'ray' there"
     for i, node in enumerate(job.cluster.nodes):

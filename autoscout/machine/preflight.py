@@ -97,7 +97,8 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
-    return [_memory(job, told.memory), finding]
+    network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
+    return [_memory(job, told.memory), finding, *network]
 
 
 def _figure(value: float) -> str:

@@ -16,6 +16,7 @@ from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
 from autoscout.simulate.shadow.traced import Shadow
+from autoscout.simulate.training.crossing import network_matters
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
@@ -39,7 +40,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
     where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
     configuration's own measurements, where there are some. `unpriced`: knobs that are set to something else than usual
-    and of which the analytic simulators do not know what they do."""
+    and of which the analytic simulators do not know what they do. `network`: whether the speed between nodes
+    decides, in a sentence."""
 
     job: str
     name: str
@@ -61,6 +63,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
     memory: Memory | None
     unpriced: list[str] = []
+    network: str = ""
     shadow: Shadow | None = None  # where the configuration was traced before
 
 
@@ -102,6 +105,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         parts=parts,
         memory=_memory(job, space, rows, columns),
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
+        network=network_matters(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
 

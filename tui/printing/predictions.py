@@ -52,6 +52,8 @@ def predicted(job: Job, found: Predicted) -> None:
         unit = "ms" if found.parts_of.startswith(ServingSimulator.name) else "s"
         click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
         click.echo(stacked(found.parts, unit))
+    if found.network:
+        click.echo(found.network)
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))

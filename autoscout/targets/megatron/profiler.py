@@ -143,6 +143,8 @@ class MegatronProfiler:
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if isinstance(self._launcher, OverHosts) and len({node.device for node in self._job.cluster.nodes}) > 1:
+            self._launcher.only(devices.used_nodes(self._job, configuration))
         self._launcher.start(lambda: self._stopping)
         if self._launcher.unfit:
             self._launcher.close()
