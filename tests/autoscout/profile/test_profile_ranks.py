@@ -20,9 +20,10 @@ pytestmark = pytest.mark.engine
 
 @contextlib.contextmanager
 def slowed(folder: Path, rank: int) -> Iterator[None]:
-    """Stops that rank's process nine tenths of the time, once it runs, as a processor that others use would. It runs for
-    other and shorter times than it works alone (3 ms): what follows a wait for the others begins where a stop ends, and
-    would else end before the next, in every iteration."""
+    """Stops that rank's process nine tenths of the time, once it runs, as a processor that others use would.
+
+    Between two stops it runs for less than it works alone (3 ms): that work begins where a stop ends, since the others
+    were waited for, and would else be over before the next stop, in every iteration."""
     over, lengths = threading.Event(), random.Random(0)
 
     def slow() -> None:
