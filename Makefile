@@ -33,12 +33,12 @@ run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
 	@echo "── tuning fixtures/deepspeed/train.py by its ds_config"
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops $(BIN)/autoscout tune fixtures/deepspeed/job.toml --no-tui --profiles 10
 
-# Tests that time real engines run by themselves, so that nothing disturbs them.
+# Real engines run apart from the rest: what is timed is disturbed less.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine and not thorough and not hosts"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not engine and not thorough and not hosts"
 	@echo "── pytest, real engines"
-	$(BIN)/python -m pytest -m "engine and not thorough"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "engine and not thorough"
 
 # The same, with the tests that take long or need hosts (root, ssh, Slurm), and with more, random examples of each property.
 test-all: export HYPOTHESIS_PROFILE = thorough

@@ -113,7 +113,7 @@ class TestRealKernels:
     @pytest.mark.parametrize(
         ("experts", "knobs"),
         [
-            (0, ("tp=2", "pp=4", "mbs=1")),
+            pytest.param(0, ("tp=2", "pp=4", "mbs=1"), marks=pytest.mark.thorough),
             pytest.param(8, ("pp=2", "ep=4", "mbs=1"), marks=pytest.mark.thorough),
             pytest.param(0, ("tp=2", "cp=2", "pp=2", "vpp=2", "mbs=1"), marks=pytest.mark.thorough),
         ],

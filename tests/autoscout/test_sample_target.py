@@ -19,7 +19,7 @@ JOB = """
 name = "sorting"
 target = "sort"
 objective = { minimize = "sort_time_s" }
-budget = { profiles = 8 }
+budget = { profiles = 4 }
 """
 ENTRY_POINTS = """
 [autoscout.targets]

@@ -63,6 +63,7 @@ def test_a_session_killed_with_9_leaves_nothing_running_and_goes_on(tmp_path):
     assert len(store.measurements(kb)) == len(ended(kb))
 
 
+@pytest.mark.thorough
 def test_profile_is_held_against_the_reference_that_the_knowledge_base_knows(tmp_path):
     kb = tmp_path / "kb.duckdb"
 

@@ -127,6 +127,7 @@ def test_sql_is_told_and_told_again(tmp_path):
 class TestAgainstWholeTraces:
     pytestmark = engine
 
+    @pytest.mark.thorough
     def test_a_deep_stage_from_shallow_ones(self, tmp_path, monkeypatch):
         """Every rank within 0.5 %, and what is known takes no process."""
         kb = tmp_path / "kb.duckdb"

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from cases import few
 from landscape import job_of, step_time
 from test_session import replay_job
 
@@ -236,7 +237,7 @@ def test_what_has_no_launch_is_not_exported_and_that_is_said(tmp_path, assignmen
     assert error.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", [name for name in names() if not kind_of(name).missing])
+@pytest.mark.parametrize("name", few([name for name in names() if not kind_of(name).missing], 5))
 def test_every_strategy_can_be_given(tmp_path, name):
     study = over_a_table(tmp_path, strategy=name, profiles=4)
     asked = drive(study)

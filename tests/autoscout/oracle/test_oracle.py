@@ -27,6 +27,7 @@ def check(title: str, verdicts: list[Verdict], listed: dict[str, str]) -> None:
 class TestMegatron:
     pytestmark = needs_megatron
 
+    @pytest.mark.thorough
     def test_its_groups_and_configuration_classes(self):
         check("early", megatron_oracle.verdicts(EARLY, DEEP)[0], megatron_oracle.EARLY)
 

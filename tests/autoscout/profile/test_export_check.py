@@ -10,6 +10,7 @@ from kb.records import AutoscoutError
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.thorough
 def test_an_exported_layout_is_started_and_one_that_fails_says_why():
     job = tiny_job()
     found = launch(job, configuration(tp=2, dp=2), "tp2_dp2", "measured")

@@ -26,6 +26,7 @@ def test_imports_are_told_what_a_child_saw_and_do_not_open_the_driver(monkeypatc
     assert not torch.cuda.is_initialized()
 
 
+@pytest.mark.thorough
 @pytest.mark.engine
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which a forked rank can use")
 def test_where_a_forked_rank_could_not_use_the_gpu_ranks_are_started_afresh(tmp_path: Path) -> None:

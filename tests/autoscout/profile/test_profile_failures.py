@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cases import few
 from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.running.torchrun import Torchrun
@@ -143,7 +144,7 @@ def test_a_killed_warm_process_is_replaced(bench: Bench) -> None:
     assert answers[0].status == "killed"
 
 
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher", few(["warm", "torchrun"], 1))
 def test_interrupt_ends_the_experiment_and_only_that(bench: Bench, launcher: str) -> None:
     job = tiny_job(launcher=launcher, **ENDLESS)
     for _ in range(2):
@@ -154,7 +155,7 @@ def test_interrupt_ends_the_experiment_and_only_that(bench: Bench, launcher: str
         assert "stopped by AutoScout" in answers[0].evidence
 
 
-@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize("launcher", few(["warm", "torchrun"], 1))
 def test_an_interrupt_before_the_experiment_ends_it_at_once(bench: Bench, launcher: str) -> None:
     endless, short = tiny_job(launcher=launcher, timeout_s=60.0, **ENDLESS), tiny_job(launcher=launcher)
     bench.profiler(endless).interrupt()

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pytest
+from cases import few
 from profile_bench import Bench, tiny_job
 
 from autoscout.running import equivalence
@@ -41,7 +42,7 @@ def alone(bench: Bench, name: str, known: dict[str, Measurement] = {}) -> Measur
     return known[name]
 
 
-@pytest.mark.parametrize(("name", "layout"), LAYOUTS)
+@pytest.mark.parametrize(("name", "layout"), few(LAYOUTS, 4))
 def test_layouts_of_fine_tuning_agree(bench: Bench, name: str, layout: dict[str, Any]) -> None:
     measured = bench.run(JOBS[name], **layout)
     assert measured.status == "ok", measured.evidence

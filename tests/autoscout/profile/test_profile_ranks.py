@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import threading
 import time
@@ -19,19 +20,19 @@ pytestmark = pytest.mark.engine
 
 @contextlib.contextmanager
 def slowed(folder: Path, rank: int) -> Iterator[None]:
-    """Stops that rank's process for 30 of every 40 ms, once it runs, as a processor that others use would."""
-    over = threading.Event()
+    """Stops that rank's process nine tenths of the time, once it runs, as a processor that others use would.
+
+    Between two stops it runs for less than it works alone (3 ms): that work begins where a stop ends, since the others
+    were waited for, and would else be over before the next stop, in every iteration."""
+    over, lengths = threading.Event(), random.Random(0)
 
     def slow() -> None:
-        while not over.wait(0.05):
-            for pid in writers(folder, f"rank-{rank}.log"):
-                with contextlib.suppress(ProcessLookupError):
-                    while not over.is_set():
-                        os.kill(pid, signal.SIGSTOP)
-                        time.sleep(0.03)
-                        os.kill(pid, signal.SIGCONT)
-                        time.sleep(0.01)
-                    os.kill(pid, signal.SIGCONT)
+        pids: list[int] = []
+        while not over.wait(lengths.uniform(0.0005, 0.003)):
+            tell(pids, signal.SIGSTOP)
+            pids = writers(folder, f"rank-{rank}.log")
+            time.sleep(lengths.uniform(0.01, 0.03))
+            tell(pids, signal.SIGCONT)
 
     thread = threading.Thread(target=slow, daemon=True)
     thread.start()
@@ -40,6 +41,12 @@ def slowed(folder: Path, rank: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def tell(pids: list[int], what: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
 
 
 def writers(folder: Path, name: str) -> list[int]:
@@ -55,7 +62,7 @@ def writers(folder: Path, name: str) -> list[int]:
 
 def test_every_rank_says_what_it_did_and_the_one_that_is_slowed_is_named(bench: Bench) -> None:
     with slowed(bench.root, 1):
-        measured = bench.run(tiny_job(iterations=12, timeout_s=300), dp=4)
+        measured = bench.run(tiny_job(iterations=30, timeout_s=300), dp=4)
     assert measured.status == "ok", measured.evidence
     assert {len(values) for values in measured.per_rank.values()} == {4}
     assert {"step_time_s", "alone_s", "cpu_s", "peak_memory_gib"} <= set(measured.per_rank)

@@ -81,6 +81,7 @@ def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:
     assert len(bench.run(tiny_job(iterations=50, measure_s=0.0)).iterations_s) == 2
 
 
+@pytest.mark.thorough
 def test_a_slow_warm_up_does_not_cost_iterations(bench: Bench, tmp_path: Path) -> None:
     """As compilation and the start of communication would make it."""
     slow = """
