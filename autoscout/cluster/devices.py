@@ -19,7 +19,7 @@ SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 def device_kind(job: Job) -> str:
     """ "cpu" or "cuda". Errors: AutoscoutError when the cluster mixes CPUs and GPUs."""
-    kinds = {"cpu" if node.device == "cpu" else "cuda" for node in job.cluster.nodes}
+    kinds = {"cpu" if presets.is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
     if len(kinds) != 1:
         raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
     return kinds.pop()

@@ -12,7 +12,7 @@ import msgspec
 from autoscout.job import finetune
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
-from autoscout.job.presets import device_memory_gib, devices, models
+from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
@@ -173,7 +173,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if not node.memory_gib and device_memory_gib(node.device) is None:
             known = nearest_name(node.device, devices())
             yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
-    if len({node.device == "cpu" for node in job.cluster.nodes}) == 2:
+    if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from autoscout.job import finetune
-from autoscout.job.presets import device_memory_gib
+from autoscout.job.presets import device_memory_gib, is_cpu
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -64,7 +64,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "topk": m.topk,
         "bias": m.bias,
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
-        "cuda": "cpu" not in counts,
+        "cuda": not any(map(is_cpu, counts)),
         "params": parameters(m),
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,

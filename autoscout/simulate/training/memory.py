@@ -272,11 +272,11 @@ def _cut(x: Inputs) -> Array:
     return ~np.isnan(x.stage_operators)
 
 
-def of_stage(x: Inputs, index: Array, layers: Array | None = None) -> dict[str, Array]:
-    """Bytes by component on a rank of that pipeline stage, of so many layers (None: as many as all others)."""
+def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
+    """Bytes by component on a rank of that pipeline stage, of so many layers where the kinds of device say it."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first, cut = index == 0, _cut(x)
-    layers = np.ceil(x.layers / x.pp) if layers is None else layers
+    layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
     if np.any(cut):
         told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
         layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])

@@ -85,7 +85,7 @@ def balanced(space: Space) -> list[Configuration]:
         return []
     rows, which = np.repeat(usable, len(told[0])), np.tile(np.arange(len(told[0])), len(usable))
     depths = {kind: each[which] for kind, each in zip(given, told, strict=True)}
-    stages = {kind: count * tried.columns["pp"][rows] / gpus for kind, count in devices.items()}
+    stages = {kind: int(count) * tried.columns["pp"][rows] / gpus for kind, count in devices.items()}
     left = space.attributes["layers"] - sum(stages[kind] * depth for kind, depth in depths.items())
     sharing = sum(number for kind, number in stages.items() if kind not in given)
     whole = np.all([number % 1 == 0 for number in stages.values()], axis=0)

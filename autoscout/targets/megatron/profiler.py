@@ -209,6 +209,7 @@ def worker_config(
         flags |= persons.stand_ins(job, flags)
     return {
         "device": devices.device_kind(job),
+        "kinds": _cpu_kinds(job, configuration),
         "environment": variables,
         "arguments": flags,
         "checkout": launch.path,
@@ -218,6 +219,13 @@ def worker_config(
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
+    """Of each rank, where the job has several kinds of CPU, which no rank can tell of itself."""
+    if devices.device_kind(job) != "cpu" or len({node.device for node in job.cluster.nodes}) == 1:
+        return []
+    return [node.device for node in devices.used_nodes(job, configuration) for _ in range(node.count)]
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
