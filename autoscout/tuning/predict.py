@@ -26,7 +26,8 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the smallest device of the job."""
+    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, where it
+    uses one kind alone."""
 
     gib: float
     low: float
@@ -166,7 +167,7 @@ def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[st
         gib=gib,
         low=gib * math.exp(-SPAN * error),
         high=gib * math.exp(SPAN * error),
-        device_gib=min(sizes, default=None),
+        device_gib=min(sizes, default=None) if len({node.device for node in used}) == 1 else None,
         oom_probability=float(model.oom_probability(columns)[0]),
         parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
     )

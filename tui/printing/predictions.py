@@ -119,7 +119,9 @@ def _support(found: Predicted) -> str:
 def _memory(memory: Memory) -> str:
     text = f"{number(memory.gib)} GiB ({number(memory.low)} to {number(memory.high)})"
     if memory.device_gib is not None:
-        text += f" of {number(memory.device_gib)}; runs out of memory with {memory.oom_probability:.0%}"
+        text += f" of {number(memory.device_gib)}"
+    if not math.isnan(memory.oom_probability):
+        text += f"; runs out of memory with {memory.oom_probability:.0%}"
     return text
 
 
