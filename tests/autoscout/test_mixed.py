@@ -1,12 +1,15 @@
 """Clusters that mix kinds of device: which kinds a configuration uses, how deep its stages are, what that costs."""
 
+import contextlib
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,15 +28,18 @@ from autoscout.targets.megatron.expert import balanced
 from autoscout.tuning.lanes import hosts_of
 from autoscout.tuning.predict import predict
 from kb.cluster_links import Links
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
+from kb.journal import ExperimentEnded, Journal, SessionStarted
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node, SpaceLimits
+from tui.cli import cli
 
 PAPER = [Node("a100", 8), Node("a40", 4)]
+ASSUMED = Links()
 PAPER_JOBS = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b")
 
 
-def paper(name: str = "llama-3.2-3b", nodes: Sequence[Node] = PAPER, **cluster) -> Job:
+def paper(name: str = "llama-3.2-3b", nodes: Sequence[Node] = PAPER, network: Links = ASSUMED, hosts: str = "") -> Job:
     job = load_job(f"fixtures/jobs/{name}.toml")
-    return msgspec.structs.replace(job, cluster=Cluster(nodes=list(nodes), **cluster))
+    return msgspec.structs.replace(job, cluster=Cluster(nodes=list(nodes), network=network, hosts=hosts))
 
 
 def space_of(job: Job, **fix) -> JobSpace:
@@ -219,8 +225,7 @@ def test_a_faster_network_is_never_slower_and_what_is_assumed_is_said():
 
 
 def test_between_kinds_it_may_be_slower_than_between_nodes():
-    cluster = {"network": Links(between_nodes_gbps=200, between_kinds_gbps=10)}
-    space = space_of(paper(**cluster))
+    space = space_of(paper(network=Links(between_nodes_gbps=200, between_kinds_gbps=10)))
     mixed = configuration(space, "a100=8", "a40=4", "tp=1", "pp=1", "mbs=1")
     plain = space_of(paper(network=Links(between_nodes_gbps=200)))
     assert seconds(space, mixed) > 2 * seconds(plain, mixed)
@@ -270,17 +275,17 @@ def test_nodes_are_used_whole_one_kind_after_the_other():
 def test_an_experiment_runs_on_the_hosts_of_its_kinds(tmp_path):
     job = on_hosts(tmp_path, "fast slots=8\nslow slots=4\nother slots=8\n")
     roster = Roster(chooser(job))
-    for knobs, hosts in (
-        ({"a100": 0, "a40": 4}, ["slow"]),
-        ({"a100": 8, "a40": 4}, ["fast", "slow"]),
-        ({"a100": 16, "a40": 0}, ["fast", "other"]),
-        ({"a100": 16, "a40": 4}, ["fast", "other", "slow"]),
+    for a100, a40, hosts in (
+        (0, 4, ["slow"]),
+        (8, 4, ["fast", "slow"]),
+        (16, 0, ["fast", "other"]),
+        (16, 4, ["fast", "other", "slow"]),
     ):
-        nodes = used_nodes(job, Configuration(knobs))
+        nodes = used_nodes(job, Configuration({"a100": a100, "a40": a40}))
         roster.nodes = nodes
         placed = roster.chosen(sum(node.count for node in nodes))
         assert [host.name for host in placed.hosts] == hosts
-        assert placed.ranks == sum(knobs.values())
+        assert placed.ranks == a100 + a40
     assert [host.devices[0].kind for host in hosts_of(job)] == ["a100", "a40", "a100"]
 
 
@@ -296,3 +301,72 @@ def test_hosts_in_another_order_than_the_jobs_nodes_are_seen_by_their_devices():
     assert misplaced(job, ["NVIDIA A100-SXM4-80GB"] * 8 + ["NVIDIA A40"] * 4) == ""
     said = misplaced(job, ["NVIDIA A40"] * 4 + ["NVIDIA A100-SXM4-80GB"] * 8)
     assert "where the job has a100 is NVIDIA A40" in said
+
+
+# ---- one user, every verb -----------------------------------------------------------------------------------------
+
+
+def simulated_devices(tmp_path: Path, text: str) -> Path:
+    """A job whose launcher answers with what is predicted, as a journal of devices that nobody here has."""
+    job_file, recorded = tmp_path / "mixed.toml", tmp_path / "recorded.jsonl"
+    job_file.write_text(text)
+    space = JobSpace.load(job_file)
+    with contextlib.closing(Journal(recorded)) as journal:
+        journal.append(
+            SessionStarted(
+                session="recorded",
+                job=space.job,
+                context="",
+                strategy="autoscout",
+                seed=0,
+                fidelity="profile",
+                warm_start="off",
+                hyper={},
+                environment={"device": "simulated"},
+                kb_mark=0,
+                default=space.reference,
+                orderings=[],
+            )
+        )
+        for number, found in enumerate(space.configurations()):
+            step = seconds(space, found)
+            measurement = Measurement(
+                configuration=found, name=space.name(found), context="", status="ok", cost_s=1.0,
+                metrics={"step_time_s": step, "peak_memory_gib": 40.0}, iterations_s=[step] * 5,
+                losses=[11.0] * 5, grad_norms=[1.0] * 3,
+            )  # fmt: skip
+            journal.append(ExperimentEnded(number=number, purpose="search", measurement=measurement), sync=False)
+    job_file.write_text(text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{recorded}"'))
+    return job_file
+
+
+def test_a_mixed_job_goes_from_check_to_a_launch_of_what_won(tmp_path):
+    limits = """
+[space]
+fix = { tp = 1, cp = 1, mbs = 1, distopt = true, overlap_grad = true, overlap_param = true, ar = "none" }
+limit = { pp = [1, 3], a100 = [8], a40_layers = [0, 2, 4, 6], ddp_bucket = [128] }
+"""
+    text = Path("fixtures/jobs/llama-3.1-nemotron-nano-8b.toml").read_text().replace("profiles = 60", "profiles = 20")
+    job_file = str(simulated_devices(tmp_path, text + limits))
+    store = ["--kb", str(tmp_path / "kb.duckdb")]
+
+    def said(*words: str) -> str:
+        found = CliRunner().invoke(cli, [*words, *store])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    assert "a40_layers" in said("space", job_file)
+    assert "memory" in CliRunner().invoke(cli, ["check", job_file, *store]).output
+    said("tune", job_file, "--no-tui", "--seed", "0")
+    assert "a40_layers2" in said("predict", job_file, "a40=4", "pp=3", "a40_layers=2")
+    best = json.loads(said("best", job_file, "--json"))
+    assert best["best"]["configuration"]["a40_layers"] == 2, "the shortest of those that were recorded"
+    (session,) = [path.name for path in (tmp_path / "sessions").iterdir()]
+    script = said("export", session, "--format", "slurm")
+    asked = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert [line for line in asked if "gpus-per-node" in line or "hetjob" in line] == [
+        "#SBATCH --gpus-per-node=8", "#SBATCH hetjob", "#SBATCH --gpus-per-node=4",
+    ]  # fmt: skip
+    layout = f"E{'t' * 15}|{'t' * 15}|ttL"
+    for form in ("command", "slurm", "hostfile", "jobset", "ray"):
+        assert layout in said("export", session, "--format", form)
