@@ -11,7 +11,7 @@ from autoscout.simulate.learned.linear import TABLE_2, Linear, table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
-from autoscout.simulate.training.memory import estimate_gib
+from autoscout.simulate.training.memory import Memory, estimate_gib
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import expert_default
 
