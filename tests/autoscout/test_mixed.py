@@ -117,6 +117,14 @@ def test_megatron_reads_the_layouts_back():
         )
 
 
+def test_unequal_stages_are_not_recomputed_in_groups():
+    space = space_of(paper())
+    told = ("a100=8", "a40=4", "pp=3", "tp=1", "mbs=1", "a40_layers=4", "ar=full", "ar_method=uniform")
+    assert configuration(space, *told, "ar_layers=1").knobs["a40_layers"] == 4
+    with pytest.raises(AutoscoutError, match="does not divide stages of different depth"):
+        configuration(space, *told, "ar_layers=4")
+
+
 def test_configurations_that_differ_in_depth_never_export_alike():
     space = space_of(paper())
     told = ("a100=8", "a40=4", "pp=3", "tp=1", "dp=4", "mbs=1")

@@ -102,6 +102,13 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
             source=f"ours; {_SOURCE}: every stage has a layer",
             checked="ours",
         ),
+        RuleEntry(
+            id="H5",
+            holds="not unequal or ar != 'full' or ar_method != 'uniform' or ar_layers == 1",
+            reason="uniform recomputation in groups of {ar_layers} layers does not divide stages of different depth",
+            source="as R5: core/transformer/transformer_block.py:444",
+            checked="nobody",
+        ),
     ]
 
 
