@@ -18,7 +18,7 @@ from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
-from kb.journal import FidelitySwitched, Steered
+from kb.journal import Steered
 from kb.orders import parsed
 from kb.records import AutoscoutError
 from tui import actions
@@ -70,6 +70,7 @@ class SessionApp(App[None]):
         self._canvas = Canvas(self.console.color_system, ascii_only)
         self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
         self._late = False  # a frame waits until the terminal takes it
+        self._catching = False  # the past is being folded, in slices
 
     @property
     def base(self) -> Screen[object]:
@@ -191,7 +192,7 @@ class SessionApp(App[None]):
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
         if session.past is not None:  # in the same lines: nothing below them moves
-            at = Text(f" replay: event {session.cursor:,} of {len(session.events):,} ", style="reverse")
+            at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
@@ -361,28 +362,43 @@ class SessionApp(App[None]):
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 
-    def action_step(self, by: int) -> None:
-        self.session.step(by)
+    def _go(self, at: int) -> None:
+        """To the moment after so many events; of a long journal the screen shows how far the fold is."""
+        try:
+            self.session.go(at)
+            self._catch_up()
+        except AutoscoutError as error:
+            self.session.go_live()
+            self.notify(str(error), severity="error", markup=False)
+
+    def _catch_up(self) -> None:
+        if not self.session.catch_up() and not self._catching:
+            self._catching = True
+            self.set_timer(0.02, self._go_on)
         self.repaint()
+
+    def _go_on(self) -> None:
+        self._catching = False
+        self._go(self.session.cursor)
+
+    def action_step(self, by: int) -> None:
+        session = self.session
+        self._go((session.cursor if session.past is not None else session.count) + by)
 
     def action_play(self) -> None:
         if self.session.past is None:
-            self.session.go(0)
-            self.repaint()
+            self._go(0)
         self.session.playing = not self.session.playing
 
     def action_switch(self) -> None:
         """To the moment when evaluation went over to profiling."""
-        at = next((i for i, e in enumerate(self.session.events) if isinstance(e, FidelitySwitched)), None)
-        if at is None:
+        if self.session.switched_at is None:
             self.notify("the fidelity never switched")
         else:
-            self.session.go(at + 1)
-            self.repaint()
+            self._go(self.session.switched_at)
 
     def action_rewind(self) -> None:
-        self.session.go(1)
-        self.repaint()
+        self._go(1)
 
     def action_live(self) -> None:
         self.session.go_live()
