@@ -126,6 +126,7 @@ HOME = (
     Action("k", "move(-1)", "up"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
+    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
     Action("q", "quit", "close; sessions go on", footer="close"),
 )  # fmt: skip
 WIZARD = (

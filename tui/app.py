@@ -2,19 +2,14 @@
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rich.console import RenderableType
 from rich.text import Text
-from textual import events
-from textual._compositor import CompositorUpdate
-from textual.app import App, ComposeResult, SystemCommand
-from textual.messages import TerminalSupportsSynchronizedOutput
+from textual.app import ComposeResult, SystemCommand
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
@@ -39,9 +34,9 @@ from tui.screens.why import WhyPane
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
-from tui.themes import add_themes, next_theme
+from tui.themes import next_theme
 from tui.widgets.panel import Line
-from tui.wire import Canvas, Pace, framed
+from tui.wired import Wired
 
 _PANES: dict[str, type[Pane]] = {
     "tune": TunePane,
@@ -56,7 +51,7 @@ _PANES: dict[str, type[Pane]] = {
 }
 
 
-class SessionApp(App[None]):
+class SessionApp(Wired[None]):
     CSS_PATH = "app.tcss"
     TITLE = "AutoScout"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
@@ -64,12 +59,9 @@ class SessionApp(App[None]):
     BINDINGS = [*actions.BINDINGS]
 
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
-        super().__init__()
+        super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
         self._dirty = True
-        self._canvas = Canvas(self.console.color_system, ascii_only)
-        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
-        self._late = False  # a frame waits until the terminal takes it
         self._catching = False  # the past is being folded, in slices
 
     @property
@@ -86,9 +78,6 @@ class SessionApp(App[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.animation_level = "none"
-        add_themes(self)
-        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         for box in self.query("Input, TextArea"):
             box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
         self.run_worker(partial(follow, self.session, self.post_message), thread=True)
@@ -134,53 +123,6 @@ class SessionApp(App[None]):
             self._dirty = True
 
     # ---- drawing -----------------------------------------------------------------------------------------
-
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.InputEvent | events.Resize):
-            self._pace.wanted()
-        await super().on_event(event)
-
-    def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
-        """The terminal answers what each frame asks at its end: it took that frame."""
-        self._pace.answered()
-        self._send()
-
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Instead of Textual's own, which sends whole widgets: only cells that changed go to the terminal."""
-        if self.is_headless or not isinstance(renderable, CompositorUpdate):
-            super()._display(screen, renderable)
-            return
-        if self._batch_count:
-            return
-        if self._canvas.size != self.size:
-            self._canvas.resize(*self.size)
-        self._canvas.put(renderable)
-        self._send()
-        self.post_display_hook()
-
-    def _send(self) -> None:
-        if self._driver is None or not self._running or self._closed:
-            return
-        if not self._pace.ready():
-            if not self._late:
-                self._late = True
-                self.set_timer(0.05, self._send_late)
-            return
-        if changes := self._canvas.difference():
-            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
-            frame = framed(changes, cursor, self._sync_available, ask=self._pace.answers)
-            self._driver.write(frame)
-            self._driver.flush()
-            self._pace.sent(len(frame.encode(errors="replace")))
-
-    def action_redraw(self) -> None:
-        """Whatever else wrote on this terminal."""
-        self._canvas.forget()
-        self.screen.refresh()
-
-    def _send_late(self) -> None:
-        self._late = False
-        self._send()
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
