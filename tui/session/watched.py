@@ -94,7 +94,8 @@ class Watched:
         if self.past is None or self.folded >= self.cursor:
             return True
         until = time.perf_counter() + _SLICE_S
-        for event, self._offset in journals.read(self.follower.path, self._offset, plain=True):
+        for event, after in journals.read(self.follower.path, self._offset, plain=True):
+            self._offset = after
             self.past.apply(event)
             self.folded += 1
             if self.folded == self.cursor:
