@@ -106,7 +106,7 @@ class SessionApp(Wired[None]):
     def _tick(self) -> None:
         """Draws what came since the last tick; once a second also what only the clock changes."""
         session = self.session
-        if session.playing and session.past is not None:
+        if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
@@ -133,7 +133,7 @@ class SessionApp(Wired[None]):
             session.live.now = max(session.live.last, time.time())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
-        if session.past is not None:  # in the same lines: nothing below them moves
+        if session.replaying:  # in the same lines: nothing below them moves
             at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
@@ -325,10 +325,10 @@ class SessionApp(Wired[None]):
 
     def action_step(self, by: int) -> None:
         session = self.session
-        self._go((session.cursor if session.past is not None else session.count) + by)
+        self._go((session.cursor if session.replaying else session.count) + by)
 
     def action_play(self) -> None:
-        if self.session.past is None:
+        if not self.session.replaying:
             self._go(0)
         self.session.playing = not self.session.playing
 

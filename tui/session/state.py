@@ -295,6 +295,7 @@ class State(msgspec.Struct, kw_only=True):
             run = self._run(event.number, event.purpose, m.configuration, m.name)
             run.began = event.at - m.cost_s
         run.ended = event.at
+        run.configuration, run.name = m.configuration, m.name  # once in memory, not twice
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
             self.searched += 1

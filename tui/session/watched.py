@@ -31,7 +31,8 @@ class Watched:
         self.switched_at: int | None = None  # of these, the first switch of the fidelity
         self.live = State()
         self.past: State | None = None  # what is shown instead of `live` while a time cursor is set
-        self.cursor = 0  # events that `past` is to take in
+        self._folding: State | None = None  # what `past` will be, once it has taken in all that it is to
+        self.cursor = 0  # events that it is to take in
         self.folded = 0  # events that it has taken in
         self._offset = 0  # of the journal, after these
         self.playing = False
@@ -56,6 +57,11 @@ class Watched:
     def standing(self) -> Standing:
         alive = self.alive if self.past is None else None
         return standing(self.state, alive, self.share, self.words, self._kb_hint)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether an earlier moment is shown, or will be."""
+        return self._folding is not None
 
     def take(self, events: Sequence[AnyEvent]) -> list[Steered]:
         """Takes in what is new in the journal; gives the orders that the engine followed meanwhile."""
@@ -85,25 +91,27 @@ class Watched:
         if at == self.count and (self.alive or self.playing):
             self.go_live()
             return
-        if self.past is None or at < self.folded:
-            self.past, self.folded, self._offset = State(), 0, 0
+        if self._folding is None or at < self.folded:
+            self._folding, self.folded, self._offset = State(), 0, 0
         self.cursor = at
 
     def catch_up(self) -> bool:
         """Folds the past on towards the cursor, for a moment; whether it is there. Errors: AutoscoutError."""
-        if self.past is None or self.folded >= self.cursor:
+        if self._folding is None:
             return True
         until = time.perf_counter() + _SLICE_S
         for event, after in journals.read(self.follower.path, self._offset, plain=True):
+            if self.folded >= self.cursor or time.perf_counter() > until:
+                break
+            self._folding.apply(event)
             self._offset = after
-            self.past.apply(event)
             self.folded += 1
-            if self.folded == self.cursor:
-                return True
-            if time.perf_counter() > until:
-                return False
-        self.cursor = self.folded  # somebody took the end of the file away
+        else:
+            self.cursor = min(self.cursor, self.folded)  # somebody took the end of the file away
+        if self.folded < self.cursor:
+            return False
+        self.past = self._folding
         return True
 
     def go_live(self) -> None:
-        self.past, self.playing = None, False
+        self.past, self._folding, self.playing = None, None, False
