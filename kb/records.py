@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from kb.cluster_links import Links
+from kb.refusal import AutoscoutError as AutoscoutError
 
 # Version of what journals, stored jobs and lake files hold, and say of themselves, so that a reader can tell what is
 # newer than itself from what is damaged. It grows with every field and word that older readers do not know.
@@ -29,15 +30,6 @@ Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
 DESIGNED = "designed on models"  # what is said of a target none of whose numbers can be measured: it is not built yet
 FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
 Task = Literal["pretrain", "finetune", "serve"]
-
-
-class AutoscoutError(Exception):
-    """Something a person can act on: one sentence that says what, where and what to do. `exit_code` is the command
-    line's: 1 it ran and failed, 2 bad input, 3 nothing feasible."""
-
-    def __init__(self, sentence: str, exit_code: int = 1) -> None:
-        super().__init__(sentence)
-        self.exit_code = exit_code
 
 
 def content_hash(value: Any) -> str:

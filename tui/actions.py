@@ -37,9 +37,9 @@ ACTIONS = (
         Action(str(i), f"show('{key}')", f"screen {name}", footer=name, verb="autoscout watch SESSION")
         for i, (key, name) in enumerate(SCREENS.items(), start=1)
     ),
-    Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("escape", "leave", "end the query that runs; leave the box, so that letters are keys", "esc", footer="keys"),
     Action("q", "quit", "close; the session goes on", footer="close"),
+    Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="…"),
     Action("slash", "filter", "filter the experiments", "/"),
     Action("j", "move(1)", "down"),
     Action("k", "move(-1)", "up"),
@@ -126,6 +126,7 @@ HOME = (
     Action("k", "move(-1)", "up"),
     Action("question_mark", "explain", "what this screen shows, and its keys", "?", footer="help"),
     Action("t", "next_theme", "dark, light, colour-blind safe"),
+    Action("ctrl+l", "redraw", "draw everything anew, if something else wrote on the terminal"),
     Action("q", "quit", "close; sessions go on", footer="close"),
 )  # fmt: skip
 WIZARD = (

@@ -2,23 +2,18 @@
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rich.console import RenderableType
 from rich.text import Text
-from textual import events
-from textual._compositor import CompositorUpdate
-from textual.app import App, ComposeResult, SystemCommand
-from textual.messages import TerminalSupportsSynchronizedOutput
+from textual.app import ComposeResult, SystemCommand
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, TextArea
 
-from kb.journal import FidelitySwitched, Steered
+from kb.journal import Steered
 from kb.orders import parsed
 from kb.records import AutoscoutError
 from tui import actions
@@ -39,9 +34,9 @@ from tui.screens.why import WhyPane
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
-from tui.themes import add_themes, next_theme
+from tui.themes import next_theme
 from tui.widgets.panel import Line
-from tui.wire import Canvas, Pace, framed
+from tui.wired import Wired
 
 _PANES: dict[str, type[Pane]] = {
     "tune": TunePane,
@@ -56,7 +51,7 @@ _PANES: dict[str, type[Pane]] = {
 }
 
 
-class SessionApp(App[None]):
+class SessionApp(Wired[None]):
     CSS_PATH = "app.tcss"
     TITLE = "AutoScout"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (80, "-narrow"), (100, "-wide"), (160, "-widest")]
@@ -64,12 +59,10 @@ class SessionApp(App[None]):
     BINDINGS = [*actions.BINDINGS]
 
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
-        super().__init__()
+        super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
         self._dirty = True
-        self._canvas = Canvas(self.console.color_system, ascii_only)
-        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
-        self._late = False  # a frame waits until the terminal takes it
+        self._catching = False  # the past is being folded, in slices
 
     @property
     def base(self) -> Screen[object]:
@@ -85,9 +78,6 @@ class SessionApp(App[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.animation_level = "none"
-        add_themes(self)
-        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         for box in self.query("Input, TextArea"):
             box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
         self.run_worker(partial(follow, self.session, self.post_message), thread=True)
@@ -116,7 +106,7 @@ class SessionApp(App[None]):
     def _tick(self) -> None:
         """Draws what came since the last tick; once a second also what only the clock changes."""
         session = self.session
-        if session.playing and session.past is not None:
+        if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
@@ -134,53 +124,6 @@ class SessionApp(App[None]):
 
     # ---- drawing -----------------------------------------------------------------------------------------
 
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.InputEvent | events.Resize):
-            self._pace.wanted()
-        await super().on_event(event)
-
-    def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
-        """The terminal answers what each frame asks at its end: it took that frame."""
-        self._pace.answered()
-        self._send()
-
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Instead of Textual's own, which sends whole widgets: only cells that changed go to the terminal."""
-        if self.is_headless or not isinstance(renderable, CompositorUpdate):
-            super()._display(screen, renderable)
-            return
-        if self._batch_count:
-            return
-        if self._canvas.size != self.size:
-            self._canvas.resize(*self.size)
-        self._canvas.put(renderable)
-        self._send()
-        self.post_display_hook()
-
-    def _send(self) -> None:
-        if self._driver is None or not self._running or self._closed:
-            return
-        if not self._pace.ready():
-            if not self._late:
-                self._late = True
-                self.set_timer(0.05, self._send_late)
-            return
-        if changes := self._canvas.difference():
-            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
-            frame = framed(changes, cursor, self._sync_available, ask=self._pace.answers)
-            self._driver.write(frame)
-            self._driver.flush()
-            self._pace.sent(len(frame.encode(errors="replace")))
-
-    def action_redraw(self) -> None:
-        """Whatever else wrote on this terminal."""
-        self._canvas.forget()
-        self.screen.refresh()
-
-    def _send_late(self) -> None:
-        self._late = False
-        self._send()
-
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
         if not self.screen_stack or not self.base.query("#headline"):
@@ -190,8 +133,8 @@ class SessionApp(App[None]):
             session.live.now = max(session.live.last, time.time())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
-        if session.past is not None:  # in the same lines: nothing below them moves
-            at = Text(f" replay: event {session.cursor:,} of {len(session.events):,} ", style="reverse")
+        if session.replaying:  # in the same lines: nothing below them moves
+            at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
@@ -361,28 +304,43 @@ class SessionApp(App[None]):
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 
-    def action_step(self, by: int) -> None:
-        self.session.step(by)
+    def _go(self, at: int) -> None:
+        """To the moment after so many events; of a long journal the screen shows how far the fold is."""
+        try:
+            self.session.go(at)
+            self._catch_up()
+        except AutoscoutError as error:
+            self.session.go_live()
+            self.notify(str(error), severity="error", markup=False)
+
+    def _catch_up(self) -> None:
+        if not self.session.catch_up() and not self._catching:
+            self._catching = True
+            self.set_timer(0.02, self._go_on)
         self.repaint()
 
+    def _go_on(self) -> None:
+        self._catching = False
+        self._go(self.session.cursor)
+
+    def action_step(self, by: int) -> None:
+        session = self.session
+        self._go((session.cursor if session.replaying else session.count) + by)
+
     def action_play(self) -> None:
-        if self.session.past is None:
-            self.session.go(0)
-            self.repaint()
+        if not self.session.replaying:
+            self._go(0)
         self.session.playing = not self.session.playing
 
     def action_switch(self) -> None:
         """To the moment when evaluation went over to profiling."""
-        at = next((i for i, e in enumerate(self.session.events) if isinstance(e, FidelitySwitched)), None)
-        if at is None:
+        if self.session.switched_at is None:
             self.notify("the fidelity never switched")
         else:
-            self.session.go(at + 1)
-            self.repaint()
+            self._go(self.session.switched_at)
 
     def action_rewind(self) -> None:
-        self.session.go(1)
-        self.repaint()
+        self._go(1)
 
     def action_live(self) -> None:
         self.session.go_live()

@@ -64,7 +64,7 @@ cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEA
 
 def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
-    from kb.records import AutoscoutError
+    from kb.refusal import AutoscoutError
 
     os.umask(os.umask(0o077) | 0o077)  # what we write is the person's own: journals, logs, the knowledge base
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]

@@ -14,6 +14,7 @@ from tui.session.neighbours import Neighbours, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
+_AHEAD = 6000  # events that were read and not drawn: more would pile up in memory
 
 
 class Read(Message):
@@ -39,9 +40,13 @@ class Measured(Message):
 
 def follow(session: Watched, post: Callable[[Message], object]) -> None:
     """Reads the journal, and says what changed."""
-    worker, said = get_current_worker(), None
+    worker, said, given = get_current_worker(), None, 0
     while not worker.is_cancelled:
+        if given - session.count > _AHEAD:
+            time.sleep(0.01)
+            continue
         read = _read(session)
+        given += len(read.events)
         if read.events or (read.alive, read.tail, read.problem) != said:
             said = read.alive, read.tail, read.problem
             post(read)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 from textual import on, work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
@@ -22,8 +22,9 @@ from tui.modals import Help
 from tui.screens.asking import Verbs
 from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
-from tui.themes import add_themes, next_theme
+from tui.themes import next_theme
 from tui.widgets.panel import Line, Panel
+from tui.wired import Wired
 
 _AGAIN_S = 2.0  # between two looks at the sessions
 _MACHINES = (
@@ -49,7 +50,7 @@ class Openable(OptionList):
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
 
 
-class HomeApp(App[Path]):
+class HomeApp(Wired[Path]):
     """Ends with the journal that is to be opened."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
@@ -60,7 +61,7 @@ class HomeApp(App[Path]):
     BINDINGS = [*actions.HOME_BINDINGS]
 
     def __init__(self, kb: Path, folder: Path, ascii_only: bool = False) -> None:
-        super().__init__()
+        super().__init__(ascii_only)
         self.kb, self.folder, self.ascii = kb, folder, ascii_only
         self.verbs = Verbs()
         self.sessions: list[Seen] = []
@@ -81,8 +82,6 @@ class HomeApp(App[Path]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.animation_level = "none"
-        add_themes(self)
         where = f" AutoScout   knowledge base {self.kb}" + ("" if self.kb.exists() else " (empty)")
         self.query_one("#headline", Line).show(Text(where))
         self.query_one("#sessions", OptionList).border_title = "sessions"

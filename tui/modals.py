@@ -7,7 +7,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
-from kb.orders import MEANING
+from kb.order_words import MEANING
 
 
 class Help(ModalScreen[None]):

@@ -33,6 +33,15 @@ def existing_kb(given: Path | None) -> Path:
     return path
 
 
+def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Those that complete what is typed, the newest first; [] without a knowledge base."""
+    from kb.store import sessions_folder
+
+    folder = sessions_folder(kb_path(context.params.get("kb")))
+    found = {journal.parent.name: journal.stat().st_mtime for journal in folder.glob("*/journal.jsonl")}
+    return [name for name in sorted(found, key=found.__getitem__, reverse=True) if name.startswith(begun)]
+
+
 def note(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it any more
         click.echo(f"autoscout: {text}", err=True)

@@ -23,6 +23,7 @@ ANSWER_S = 5.0  # a terminal that has not answered by then never will
 ASK = "\x1b[?2026$p"  # whether frames can be shown at once: what is asked at the start, and can be asked again
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # shown at once
 _AT_ONCE = 400  # bytes: shorter frames do not flicker
+_ERASED, _ERASED_LAST = 12, 6  # blanks that are shorter to erase, and at the end of what is written
 _NEAR = 4  # equal cells that are sent again rather than jumped over
 
 Look = tuple[str, str, str]  # codes of the foreground, the background and the attributes
@@ -65,8 +66,9 @@ class Canvas:
             if 0 <= y < self.size[1]:
                 self._put(y, x, strip)
 
-    def difference(self) -> str:
-        """What brings the terminal from what it shows to what is drawn; "" where that is the same."""
+    def difference(self, erases: bool = False) -> str:
+        """What brings the terminal from what it shows to what is drawn; "" where that is the same. `erases`: it erases
+        in the colour that is set, as terminals of today do, so that many blanks take a few bytes."""
         runs: list[_Run] = []
         for y in sorted(self._touched):
             drawn, shown = self._drawn[y], self._shown[y]
@@ -75,7 +77,8 @@ class Canvas:
                 self._shown[y] = (drawn[0].copy(), drawn[1].copy())
         self._touched.clear()
         order = {look: i for i, look in enumerate(dict.fromkeys(run[0] for run in runs))}
-        return min(_written(runs), _written(sorted(runs, key=lambda run: order[run[0]])), key=len)
+        by_look = sorted(runs, key=lambda run: order[run[0]])
+        return min(_written(runs, erases), _written(by_look, erases), key=len)
 
     def _put(self, y: int, x: int, strip: Strip) -> None:
         texts, looks = self._drawn[y]
@@ -138,13 +141,25 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
         x = end
 
 
-def _written(runs: Iterable[_Run]) -> str:
+def _written(runs: Iterable[_Run], erases: bool) -> str:
     """Runs in this order. After a character that some terminals take to be of another width, the place is said anew."""
     out: list[str] = []
     pen = _Pen(out)
     for look, y, x, cells in runs:
         pen.to(x, y)
+        blank = 0
         for at, cell in enumerate(cells, start=x):
+            if blank:
+                blank -= 1
+                continue
+            if erases and cell == " " and not look[2]:
+                blank = _blanks(cells, at - x)
+                if blank >= (_ERASED if at - x + blank < len(cells) else _ERASED_LAST):
+                    pen.to(at, y)
+                    pen.write(f"\x1b[{blank}X", look)  # the cursor stays
+                    blank -= 1
+                    continue
+                blank = 0
             if cell:
                 pen.to(at, y)
                 pen.write(cell, look)
@@ -152,6 +167,11 @@ def _written(runs: Iterable[_Run]) -> str:
     if pen.look != _NO_LOOK:
         out.append("\x1b[0m")
     return "".join(out)
+
+
+def _blanks(cells: list[str], start: int) -> int:
+    """How many from there on."""
+    return next((i for i, cell in enumerate(cells[start:]) if cell != " "), len(cells) - start)
 
 
 def _sure(cell: str) -> bool:

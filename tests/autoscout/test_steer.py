@@ -27,7 +27,8 @@ from kb.journal import (
     Steered,
     Waiting,
 )
-from kb.orders import MEANING, give, parsed
+from kb.order_words import MEANING
+from kb.orders import give, parsed
 from kb.records import AutoscoutError
 
 OPTIONS = session.Options(fidelity="profile")

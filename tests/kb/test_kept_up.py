@@ -108,7 +108,8 @@ def test_it_is_what_all_rows_say(tmp_path: Path):
 
 
 @pytest.mark.thorough
-@settings(max_examples=max(settings().max_examples // 6, 2))
+@pytest.mark.timeout(1800)
+@settings(max_examples=max(settings().max_examples // 10, 2))
 @given(events=EVENTS)
 def test_it_is_what_all_rows_say_in_any_order(tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]]):
     play(tmp_path_factory.mktemp("kept"), events)

@@ -79,7 +79,7 @@ def idle(screens: PtyScreens, seconds: float) -> float:
 
 def key(screens: PtyScreens, keys: str) -> int:
     screens.press(keys)
-    return len(screens.settle())
+    return len(screens.settle(some=True))
 
 
 def recording() -> dict[str, int]:
@@ -120,6 +120,29 @@ def recording() -> dict[str, int]:
     return found
 
 
+def home() -> dict[str, float]:
+    """Of Home and a new job on an empty knowledge base: the most of each kind, and idle."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        screens = PtyScreens(AUTOSCOUT_KB=f"{folder}/kb.duckdb", XDG_STATE_HOME=f"{folder}/state")
+        try:
+            screens.shows("gpt3-175b-stack")
+            screens.settle()
+            found["screen Home"] = len(screens.sent)
+            for what, keys in (("one job down", "j"), ("the other list", "\t")):
+                found[f"Home: {what}"] = key(screens, keys)
+            found["help of Home"] = key(screens, "?")
+            screens.escape()
+            found["idle, Home"] = idle(screens, IDLE_S)
+            found["screen of a new job"] = key(screens, "n")
+            for what, keys in (("a letter", "m"), ("the next answer", "\t")):
+                found[f"a new job: {what}"] = key(screens, keys)
+            found["idle, a new job"] = idle(screens, IDLE_S)
+        finally:
+            screens.close()
+    return found
+
+
 def live(per_second: float) -> dict[str, float]:
     """Of a session that runs, bytes a second by screen, nobody pressing a key."""
     found = {}
@@ -140,10 +163,11 @@ def live(per_second: float) -> dict[str, float]:
 
 def main() -> None:
     over = False
-    for what, count in recording().items():
-        goal = GOALS["screen" if "screen" in what or what.startswith("help") else "key"]
-        over |= count > goal
-        print(f"{what:<34}{count:>8,} bytes (goal {goal:,}){'  OVER' if count > goal else ''}")
+    for what, count in {**recording(), **home()}.items():
+        kind = "idle" if what.startswith("idle") else "screen" if "screen" in what or what.startswith("help") else "key"
+        over |= count > GOALS[kind]
+        unit = "bytes/s" if kind == "idle" else "bytes"
+        print(f"{what:<34}{count:>8,.0f} {unit} (goal {GOALS[kind]:,}){'  OVER' if count > GOALS[kind] else ''}")
     for rate in (1.0, 20.0):
         for what, count in live(rate).items():
             over |= count > GOALS["idle"]

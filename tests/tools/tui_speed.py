@@ -60,7 +60,7 @@ async def opened(journal: Path, count: int) -> tuple[float, float]:
     app = SessionApp(Follower(journal), journal.parent / "kb.duckdb")
     cpu, wall = time.process_time(), time.perf_counter()
     async with app.run_test(size=(120, 40)) as pilot:
-        while len(app.session.events) < count:
+        while app.session.count < count:
             await asyncio.sleep(0.01)
         await pilot.pause()
         return time.process_time() - cpu, time.perf_counter() - wall
@@ -73,7 +73,7 @@ async def updates(folder: Path) -> tuple[float, float]:
     more = [msgspec.json.encode(e) + b"\n" for e in long_session(LIVE_ROWS + 200)[len(events) :]]
     app = SessionApp(Follower(journal), folder / "kb.duckdb")
     async with app.run_test(size=(120, 40)) as pilot:
-        while len(app.session.events) < len(events):
+        while app.session.count < len(events):
             await asyncio.sleep(0.01)
         await pilot.press("5")
         await pilot.pause(0.5)

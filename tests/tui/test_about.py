@@ -75,3 +75,16 @@ def test_what_is_completed():
     complete = BashComplete(cli, {}, "autoscout", "_AUTOSCOUT_COMPLETE")
     assert [item.value for item in complete.get_completions([], "ex")] == ["export", "explain"]
     assert "--report" in [item.value for item in complete.get_completions(["best"], "--")]
+
+
+def test_sessions_are_completed_the_newest_first(tmp_path, monkeypatch):
+    for i, name in enumerate(("llama-1", "llama-2", "other")):
+        journal = tmp_path / "sessions" / name / "journal.jsonl"
+        journal.parent.mkdir(parents=True)
+        journal.touch()
+        os.utime(journal, (i, i))
+    monkeypatch.setenv("AUTOSCOUT_KB", str(tmp_path / "kb.duckdb"))
+    complete = BashComplete(cli, {}, "autoscout", "_AUTOSCOUT_COMPLETE")
+    for verb in ("watch", "stop", "steer", "export", "best", "why"):
+        assert [item.value for item in complete.get_completions([verb], "lla")] == ["llama-2", "llama-1"]
+    assert [item.value for item in complete.get_completions(["tune", "--resume"], "o")] == ["other"]

@@ -85,7 +85,7 @@ def recording(folder: Path, events: list[AnyEvent]) -> SessionApp:
 async def settle(pilot: Pilot[None], app: SessionApp, count: int) -> None:
     """Waits until the journal is taken in and drawn: what is drawn again looks the same."""
     for _ in range(100):
-        if len(app.session.events) == count and app.size.width:
+        if app.session.count == count and app.size.width:
             break
         await pilot.pause(0.05)
     await pilot.pause()

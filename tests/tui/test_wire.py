@@ -41,14 +41,21 @@ class Shown:
                 self.y, self.x = (int(n) - 1 for n in numbers.split(";"))
             elif kind == "C":
                 self.x += int(numbers or 1)
+            elif kind == "X":
+                for x in range(self.x, self.x + int(numbers)):
+                    self.cells[self.y][x] = (" ", self._painted)
             elif kind == "m":
                 self._paint(numbers.split(";"))
             else:
                 assert character is not None, order.group()
-                shown = "".join(f"{k}{v}" for k, v in sorted(self.look.items()))
+                shown = self._painted
                 for i in range(cell_len(character)):
                     self.cells[self.y][self.x + i] = (character if i == 0 else "", shown)
                 self.x += cell_len(character)
+
+    @property
+    def _painted(self) -> str:
+        return "".join(f"{k}{v}" for k, v in sorted(self.look.items()))
 
     def _paint(self, codes: list[str]) -> None:
         while codes:
@@ -80,13 +87,13 @@ rows = st.lists(
 )
 
 
-@given(st.lists(rows, min_size=1, max_size=5))
-def test_the_terminal_shows_what_was_drawn_last(frames):
+@given(st.lists(rows, min_size=1, max_size=5), st.booleans())
+def test_the_terminal_shows_what_was_drawn_last(frames, erases):
     canvas, terminal = Canvas("truecolor", False), Shown()
     canvas.resize(*SIZE)
     for each in frames:
         canvas.put(frame(each))
-        terminal.take(canvas.difference())
+        terminal.take(canvas.difference(erases))
     whole, anew = Canvas("truecolor", False), Shown()
     whole.resize(*SIZE)
     whole.put(frame(frames[-1]))

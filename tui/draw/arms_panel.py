@@ -7,6 +7,7 @@ from tui.session.state import State
 from tui.text import fit
 
 _PER = 1000.0  # device-seconds
+_VALUE = 7  # columns of a value without its interval
 
 
 def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
@@ -21,20 +22,20 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     roomy = width >= 56
     name_size, size = (10, 6) if roomy else (7, 4)
     room = width - name_size - 2 * size - 3
-    axis = min(40, room - 22) if room >= 30 else 0
+    axis = min(40, room - 22) if room >= 30 else max(0, room - _VALUE - 1) if top else 0
     told = max(0, room - axis - (1 if axis else 0))
     head = "exper.", "wins", "gain per 1,000 device s" if told >= 23 else "% per 1k device s"
     if not roomy:
         head = "n", "won", head[2]
     end = f"{top * _PER:.1%}" if top else ""
-    scale = f" 0%{end:>{axis - 2}}" if axis else ""
+    scale = f" 0%{end:>{axis - 2}}" if axis and told > _VALUE else ""
     text.append(f"  {'arm':<{name_size}}{head[0]:>{size}}{head[1]:>{size}} {head[2]:<{told}}{scale}\n", style="dim")
     for name in names:
         chosen = name == state.arm and state.phase == "search"
         pointer = (">" if ascii_only else "▸") if chosen else " "
         effort, rate = state.efforts.get(name, Effort()), found.get(name)
         line = f"{pointer} {fit(name, name_size):<{name_size}}{effort.experiments:>{size}}{effort.wins:>{size}} "
-        text.append(f"{line}{_shown(rate):<{told}}", style="bold" if chosen else "")
+        text.append(f"{line}{_shown(rate, told):<{told}}", style="bold" if chosen else "")
         text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
     if height > len(names) + 2 and state.arms:
         pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
@@ -54,11 +55,13 @@ def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
     return "".join(point if i == at else line if low <= i <= high else " " for i in range(width))
 
 
-def _shown(rate: Rate | None) -> str:
+def _shown(rate: Rate | None, width: int) -> str:
+    """With its interval where there is room; the axis has it anyway."""
+    narrow = width <= _VALUE
     if rate is None:
-        return "nothing spent"
+        return "–" if narrow else "nothing spent"
     if not rate.high:
         return "no win of any arm"
     each = [v * _PER * 100 for v in (rate.value, rate.low, rate.high)]
     value, low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in each)
-    return f"{value}% [{low}, {high}]"
+    return f"{value}%" if narrow else f"{value}% [{low}, {high}]"

@@ -13,7 +13,7 @@ from tui.text import number
 def session_line(seen: Seen, width: int, ascii_only: bool) -> Text:
     mark = glyph("running", ascii_only) if seen.alive else ("#" if ascii_only else "■")
     text = Text(no_wrap=True, overflow="ellipsis")
-    wide = max(16, min(40, width - 46))
+    wide = max(16, min(40, width - 44))
     name = seen.session if len(seen.session) <= wide else f"{seen.session[: wide - 5]}…{seen.session[-4:]}"
     text.append(f"{mark} {name:<{wide}} ", style="bold" if seen.alive else "")
     text.append(f"{seen.experiments:>7} ")

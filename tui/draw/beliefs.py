@@ -5,7 +5,6 @@ import statistics
 
 from rich.text import Text
 
-from autoscout.tuning.evidence import half_width
 from kb.within_events import ValueBelief
 from tui.draw.look import fidelity_mark
 from tui.draw.plot import bar, sparkline
@@ -100,6 +99,8 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """What each proposer promised of what was run, and what came of it."""
+    from autoscout.tuning.evidence import half_width  # with scipy, which no first frame waits for
+
     made = state.reasons.promises
     if not made:
         return Text(_why_not(state), style="dim")

@@ -36,7 +36,7 @@ def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
         error = "failed" if check.measured is None else f"{(check.predicted - check.measured) / check.measured:+.1%}"
         measured = "–" if check.measured is None else number(check.measured)
         text.append(f"{check.step:>5} {number(check.predicted):>10} {measured:>10} {error:>7} {check.mape:>6.1%}")
-        text.append(f"  {check.name}\n")
+        text.append(f"  {fit(check.name, width - 45)}\n")
     return text
 
 

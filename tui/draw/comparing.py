@@ -7,7 +7,6 @@ from typing import Any
 from rich.text import Text
 
 from autoscout.job.objective import cost
-from autoscout.tuning.evidence import half_width
 from tui.draw.plot import bar, cloud
 from tui.session.fronts import Front
 from tui.session.state import Run, State
@@ -59,6 +58,8 @@ def interval(values: list[float]) -> str:
     mean = statistics.mean(values)
     if len(values) == 1 or not mean:
         return number(mean)
+    from autoscout.tuning.evidence import half_width  # with scipy, which no first frame waits for
+
     half = half_width(values) / abs(mean)
     return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
 

@@ -1,5 +1,6 @@
 """The panels of the screens: pure functions from a state and a size to text."""
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from autoscout.job.words import reference_of
@@ -36,7 +37,16 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     text.append(f"  {gain(state)}")
     if len(text.plain.splitlines()[-1]) + len(name) + 2 <= width:
         text.append(f"  {name}", style="dim")
-    return text
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(_at_a_word(line, width) for line in text.split("\n"))
+
+
+def _at_a_word(line: Text, width: int) -> Text:
+    """The line, or as much as fits of it up to the end of a word."""
+    if cell_len(line.plain) > width:
+        kept = fit(line.plain, width)
+        line.right_crop(len(line) - len(kept) + 1)
+        line.append("…")
+    return line
 
 
 def gain(state: State) -> str:

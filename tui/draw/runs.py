@@ -2,7 +2,6 @@
 
 from rich.text import Text
 
-from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
@@ -103,6 +102,8 @@ def _knobs(text: Text, state: State, run: Run) -> None:
 def _command(state: State, run: Run) -> str:
     if state.job is None:
         return ""
+    from autoscout.deploy.export import launch, written
+
     try:
         return written(state.job, launch(state.job, run.configuration, run.name, run.status), "command")
     except AutoscoutError as error:

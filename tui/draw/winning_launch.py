@@ -1,6 +1,5 @@
 """The launch of a session's winner, as text."""
 
-from autoscout.deploy.export import launch, written
 from kb.records import AutoscoutError
 from tui.draw.panels import gain
 from tui.session.state import State
@@ -11,6 +10,8 @@ def command(state: State) -> str:
     winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else None
     if state.job is None or winner is None:
         return ""
+    from autoscout.deploy.export import launch, written
+
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     try:
         return written(state.job, launch(state.job, winner, name, gain(state)), "command")

@@ -1,5 +1,7 @@
 """Arms and trees: the bandit's arms, the tournament of orderings, the tree of what was tried."""
 
+from functools import partial
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -12,7 +14,10 @@ from tui.draw.two_by_two import coordinates
 from tui.screens.pane import Pane
 from tui.session.tree import Node, grow
 from tui.text import number
+from tui.widgets.beside import Beside
 from tui.widgets.panel import Panel
+
+_MOST = 200  # branches of a branch that are shown
 
 
 class ArmsPane(Pane):
@@ -28,18 +33,26 @@ class ArmsPane(Pane):
         yield Tree[Node]("tree", id="tree")
 
     def on_mount(self) -> None:
-        self._grown = -1
+        self._grown: tuple[int, int] = (0, -1)
+        self._beside: Beside[Node] = Beside(self, self._plant)
 
     def repaint(self) -> None:
         super().repaint()
-        if len(self.state.curve) != self._grown:
-            self._grown = len(self.state.curve)
-            self._plant()
+        now = (id(self.state), len(self.state.curve))
+        if now != self._grown:
+            self._grown = now
+            if self.long:
+                self._beside.ask(partial(grow, self.state))
+            else:
+                self._plant(grow(self.state))
 
-    def _plant(self) -> None:
+    def on_tree_node_expanded(self, opened: Tree.NodeExpanded[Node]) -> None:
+        if opened.node.data is not None and not opened.node.children:
+            _add(opened.node, opened.node.data, set(), self.ascii)
+
+    def _plant(self, root: Node) -> None:
         tree: Tree[Node] = self.query_one(Tree)
         opened = {n.data.path for n in _all(tree.root) if n.data and n.is_expanded}
-        root = grow(self.state)
         tree.clear()
         tree.root.data = root
         tree.root.set_label(_label(root, self.ascii))
@@ -48,12 +61,16 @@ class ArmsPane(Pane):
 
 
 def _add(parent: TreeNode[Node], node: Node, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
-    for child in node.children:
+    """Branches that are closed get theirs when they are opened."""
+    for child in node.children[:_MOST]:
         if child.children:
             branch = parent.add(_label(child, ascii_only), data=child, expand=child.path in opened)
-            _add(branch, child, opened, ascii_only)
+            if child.path in opened:
+                _add(branch, child, opened, ascii_only)
         else:
             parent.add_leaf(_label(child, ascii_only), data=child)
+    if len(node.children) > _MOST:
+        parent.add_leaf(Text(f"{len(node.children) - _MOST:,} more, with fewer visits", style="dim"))
 
 
 def _all(node: TreeNode[Node]) -> list[TreeNode[Node]]:

@@ -42,10 +42,13 @@ class ComparePane(Pane):
         self._verbs.end()
 
     def repaint(self) -> None:
-        of = (id(self.state), sum(run.measurement is not None for run in self.state.runs))
+        of = (id(self.state), len(self.state.runs) - len(self.state.running))
         if of != self._why_of and self.state.job is not None and (self.state.ended or of[1] >= 2 * self._why_of[1]):
             self._why_of = of
             self._explain()
+        panel = self.query_one("#side-by-side", Panel)
+        panel.border_title = "   ".join(f"[{v}]" if v == self.view else v for v in _VIEWS).replace("[", r"\[")
+        panel.border_subtitle = "c next"
         super().repaint()
 
     def cycle(self) -> None:
@@ -56,9 +59,6 @@ class ComparePane(Pane):
         self.repaint()
 
     def _top(self, width: int, height: int) -> Text:
-        panel = self.query_one("#side-by-side", Panel)
-        panel.border_title = "   ".join(f"[{v}]" if v == self.view else v for v in _VIEWS).replace("[", r"\[")
-        panel.border_subtitle = "c next"
         if self.view == "front":
             return comparing.front(self.state, front(self.state), width, height, self.ascii)
         if self.view == "configurations":

@@ -4,6 +4,7 @@ from textual.containers import Vertical
 
 from tui.session.state import State
 from tui.session.watched import Watched
+from tui.widgets.beside import MANY
 from tui.widgets.panel import Panel
 
 
@@ -21,6 +22,15 @@ class Pane(Vertical):
     @property
     def ascii(self) -> bool:
         return self.session.ascii_only
+
+    @property
+    def long(self) -> bool:
+        """Whether there are so many experiments that adding them up would keep a key waiting."""
+        return len(self.state.runs) > MANY
+
+    def on_mount(self) -> None:
+        for panel in self.query(Panel):
+            panel.takes_long = lambda: self.long
 
     def repaint(self) -> None:
         for panel in self.query(Panel):

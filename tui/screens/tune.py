@@ -34,17 +34,25 @@ class TunePane(Pane):
             yield Panel("running", self._running_now, "running")
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
 
-    def _running_now(self, width: int, height: int) -> Text:
-        over = self.state.confirmed is not None and not self.state.running
+    def repaint(self) -> None:
+        """While nothing is feasible, why; the curve would be empty."""
+        state = self.state
+        self.set_class(self._nothing_runs, "-nothing")
+        title = "best so far"
+        if self._nothing_runs:
+            title = "nothing feasible" + ("" if state.ended else " yet")
+        self.query_one("#curve", Panel).border_title = title
+        over = state.confirmed is not None and not state.running
         self.query_one("#running", Panel).border_title = "result" if over else "running"
+        super().repaint()
+
+    @property
+    def _nothing_runs(self) -> bool:
+        return self.state.best is None and bool(self.state.failures)
+
+    def _running_now(self, width: int, height: int) -> Text:
         return running(self.state, width, height, self.session.tail, self.ascii)
 
     def _curve(self, width: int, height: int) -> Text:
-        """While nothing is feasible, why; the curve would be empty."""
-        nothing_runs = self.state.best is None and bool(self.state.failures)
-        self.set_class(nothing_runs, "-nothing")
-        if nothing_runs:
-            self.query_one("#curve", Panel).border_title = "nothing feasible" + ("" if self.state.ended else " yet")
-            return nothing(self.state, width, height, self.ascii)
-        self.query_one("#curve", Panel).border_title = "best so far"
-        return panels.curve(self.state, width, height, self.ascii)
+        draw = nothing if self._nothing_runs else panels.curve
+        return draw(self.state, width, height, self.ascii)

@@ -96,7 +96,7 @@ class NewJob(Screen[Path]):
         def box(id: str, hint: str = "", value: str = "", kind: str = "integer") -> Input:
             return Input(value, placeholder=hint, id=id, compact=True, type=kind, classes="short")  # type: ignore[arg-type]
 
-        hint = "config.json or its folder, a model's name, or the command that you run today"
+        hint = "config.json or its folder, a model's name, or your command of today"
         yield row("model", Input(placeholder=hint, id="source", compact=True, suggester=Paths(self.folder)))
         yield row("engine", Choice([], "engine", self.ascii), Static("", id="engine-found", classes="beside"))
         yield row("devices", Choice([], "device", self.ascii), Static("each", classes="word"), box("count"))

@@ -7,7 +7,7 @@ import statistics
 import msgspec
 
 from autoscout.job.load import seconds
-from tui.session.state import SEARCH_PURPOSES, Run, State
+from tui.session.state import Run, State
 
 _RECENT = 20  # experiments: later ones resemble each other more than the first
 _FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
@@ -48,7 +48,7 @@ def remaining(state: State) -> Left | None:
     search = max(0.0, searches * cycle - (0.0 if confirming else begun))
     if state.job.budget.wall and not confirming:
         search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
-    done = sum(r.purpose == "confirm" and r.ended > 0 for r in state.runs) if confirming else 0
+    done = len(state.confirms) if confirming else 0
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done
     if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of one that may follow
@@ -89,17 +89,15 @@ def _gap(state: State) -> float:
 
 def _to_confirm(state: State) -> int:
     """Configurations that would be re-measured if the search ended now; of those that are, as many as were seen."""
-    again = [r.configuration.id for r in state.runs if r.purpose == "confirm" and r.ended > 0]
+    again = state.confirms
     seen = len(set(again))
     if len(again) > seen + 1:  # the first round is over, in which the reference alone ran twice
         return seen
     best = state.best.value if state.best else None
     minimized = state.job is None or bool(state.job.objective.minimize)
     near = {
-        r.configuration.id
-        for r in state.runs
-        if best and r.value and r.purpose in (*SEARCH_PURPOSES, "answered")
-        and (r.value / best if minimized else best / r.value) <= _WITHIN
+        key for key, value in state.leaders.items()
+        if best and (value / best if minimized else best / value) <= _WITHIN
     }  # fmt: skip
     default = state.default.id if state.default else ""
     return max(seen, min(_FINALISTS, len(near - {default})) + (state.default_value is not None))

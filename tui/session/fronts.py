@@ -52,23 +52,28 @@ def front(state: State) -> Front | None:
         if xs and ys:
             rows.append((key, name, statistics.median(xs), statistics.median(ys)))
     costs = [(x if least else -x, y if low else -y) for _, _, x, y in rows]
-    best = [i for i, a in enumerate(costs) if not any(_beats(b, a) for b in costs)]
-    best.sort(key=lambda i: costs[i])
+    best = _unbeaten(costs)
     knee = _knee([costs[i] for i in best])
     points = [
         Point(id=key, name=name, x=x, y=y, kind="knee" if at == knee else "front")
         for at, (key, name, x, y) in enumerate(rows[i] for i in best)
     ]
+    unbeaten = set(best)
     points += [
         Point(id=key, name=name, x=x, y=y, kind="beaten")
         for i, (key, name, x, y) in enumerate(rows)
-        if i not in set(best)
+        if i not in unbeaten
     ]
     return Front(x_name=first, y_name=second, wanted=bool(objective.also), points=points) if len(rows) > 1 else None
 
 
-def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    return a != b and a[0] <= b[0] and a[1] <= b[1]
+def _unbeaten(costs: list[tuple[float, float]]) -> list[int]:
+    """Those that no other is at most as high as in both, along the front; equal ones do not beat each other."""
+    best: list[int] = []
+    for i in sorted(range(len(costs)), key=costs.__getitem__):
+        if not best or costs[i] == costs[best[-1]] or costs[i][1] < costs[best[-1]][1]:
+            best.append(i)
+    return best
 
 
 def _knee(line: list[tuple[float, float]]) -> int | None:

@@ -38,6 +38,7 @@ from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
+LEADERS = 8  # configurations that are near the best one: as many are looked at for the finalists
 BESIDE = ("confirm", "profile", "anchor", "repeat")  # the search: no points of its curve
 
 
@@ -119,6 +120,8 @@ class State(msgspec.Struct, kw_only=True):
     device_s: float = 0.0
     default_value: float | None = None
     best: BestFound | None = None
+    leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value of the best configurations
+    confirms: list[str] = msgspec.field(default_factory=list)  # ids, of each experiment that re-measured a finalist
     milestone: BestFound | None = None  # the last one that was better by 1 %: the search gives up `patience` after it
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
@@ -292,10 +295,13 @@ class State(msgspec.Struct, kw_only=True):
             run = self._run(event.number, event.purpose, m.configuration, m.name)
             run.began = event.at - m.cost_s
         run.ended = event.at
+        run.configuration, run.name = m.configuration, m.name  # once in memory, not twice
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
             self.searched += 1
             self.unscored += 1
+        if event.purpose == "confirm":
+            self.confirms.append(m.configuration.id)
         self._measured(run, m, "measured")
 
     def _run(self, number: int | None, purpose: str, configuration: Configuration, name: str) -> Run:
@@ -328,9 +334,19 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
+        if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):
+            self._lead(run.configuration.id, run.value, bool(objective.minimize))
         if run.purpose not in BESIDE:
             self._credit(run, c, m.device_s if kind == "measured" else None)
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
+
+    def _lead(self, key: str, value: float, minimized: bool) -> None:
+        """Keeps the few best configurations."""
+        better = min if minimized else max
+        self.leaders[key] = better(value, self.leaders.get(key, value))
+        if len(self.leaders) > LEADERS:
+            worst = (max if minimized else min)(self.leaders, key=self.leaders.__getitem__)
+            del self.leaders[worst]
 
     def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
         """What an experiment gained on the best before it, and what it took, to its arm."""

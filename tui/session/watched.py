@@ -1,21 +1,25 @@
 """What the screens look at: one session as it stands or as it stood, and what is known of it beside its journal.
 
-Plain data that the app feeds and the screens draw. No Textual.
+Plain data that the app feeds and the screens draw. No Textual. Events are folded and not kept: how it stood at an
+earlier moment is folded anew from the journal.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from autoscout.machine.telemetry import Reading
-from kb.journal import AnyEvent, Steered
+from kb import journal as journals
+from kb.journal import AnyEvent, FidelitySwitched, Steered
 from kb.store import default_path
 from tui.session.follow import Follower
 from tui.session.neighbours import Neighbours
 from tui.session.remote import Remote
 from tui.session.standing import Standing, standing
-from tui.session.state import State, fold
+from tui.session.state import State
 
 _KEPT_READINGS = 600
+_SLICE_S = 0.03  # that a key may wait for the past; the rest of a long journal is folded between keys
 
 
 class Watched:
@@ -23,10 +27,14 @@ class Watched:
         self.follower = follower
         self.kb = kb
         self.ascii_only = ascii_only
-        self.events: list[AnyEvent] = []
+        self.count = 0  # events so far
+        self.switched_at: int | None = None  # of these, the first switch of the fidelity
         self.live = State()
         self.past: State | None = None  # what is shown instead of `live` while a time cursor is set
-        self.cursor = 0  # events that `past` has taken in
+        self._folding: State | None = None  # what `past` will be, once it has taken in all that it is to
+        self.cursor = 0  # events that it is to take in
+        self.folded = 0  # events that it has taken in
+        self._offset = 0  # of the journal, after these
         self.playing = False
         self.alive: bool | None = None  # whether the session's process runs; None for a recording
         self.share = 1.0  # of the journal that was read
@@ -50,12 +58,19 @@ class Watched:
         alive = self.alive if self.past is None else None
         return standing(self.state, alive, self.share, self.words, self._kb_hint)
 
+    @property
+    def replaying(self) -> bool:
+        """Whether an earlier moment is shown, or will be."""
+        return self._folding is not None
+
     def take(self, events: Sequence[AnyEvent]) -> list[Steered]:
         """Takes in what is new in the journal; gives the orders that the engine followed meanwhile."""
-        at_start = not self.events or self.share < 1.0
-        self.events += events
+        at_start = not self.count or self.share < 1.0
         for event in events:
             self.live.apply(event)
+            self.count += 1
+            if self.switched_at is None and isinstance(event, FidelitySwitched):
+                self.switched_at = self.count
         return [] if at_start else [event for event in events if isinstance(event, Steered)]
 
     def measured(self, readings: dict[str, Reading]) -> None:
@@ -70,21 +85,33 @@ class Watched:
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 
-    def step(self, by: int) -> None:
-        self.go((self.cursor if self.past is not None else len(self.events)) + by)
-
     def go(self, at: int) -> None:
         """To the moment after so many events; the end of a session that runs, or is being played, is now."""
-        at = max(0, min(len(self.events), at))
-        if at == len(self.events) and (self.alive or self.playing):
+        at = max(0, min(self.count, at))
+        if at == self.count and (self.alive or self.playing):
             self.go_live()
             return
-        if self.past is None or at < self.cursor:
-            self.past = fold(self.events[:at])
-        else:
-            for event in self.events[self.cursor : at]:
-                self.past.apply(event)
+        if self._folding is None or at < self.folded:
+            self._folding, self.folded, self._offset = State(), 0, 0
         self.cursor = at
 
+    def catch_up(self) -> bool:
+        """Folds the past on towards the cursor, for a moment; whether it is there. Errors: AutoscoutError."""
+        if self._folding is None:
+            return True
+        until = time.perf_counter() + _SLICE_S
+        for event, after in journals.read(self.follower.path, self._offset, plain=True):
+            if self.folded >= self.cursor or time.perf_counter() > until:
+                break
+            self._folding.apply(event)
+            self._offset = after
+            self.folded += 1
+        else:
+            self.cursor = min(self.cursor, self.folded)  # somebody took the end of the file away
+        if self.folded < self.cursor:
+            return False
+        self.past = self._folding
+        return True
+
     def go_live(self) -> None:
-        self.past, self.playing = None, False
+        self.past, self._folding, self.playing = None, None, False

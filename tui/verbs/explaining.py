@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, kb_path
+from tui.options import common, kb_path, session_names
 
 
 @click.command()
-@click.argument("session", metavar="SESSION|JOURNAL.jsonl")
+@click.argument("session", metavar="SESSION|JOURNAL.jsonl", shell_complete=session_names)
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
     """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and

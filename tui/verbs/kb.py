@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from kb.records import AutoscoutError
-from tui.options import common, existing_kb, kb_path, load_job, note
+from kb.refusal import AutoscoutError
+from tui.options import common, existing_kb, kb_path, load_job, note, session_names
 
 
 @click.command()
@@ -249,7 +249,7 @@ def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
-@click.argument("sessions", metavar="[SESSION]...", nargs=-1)
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @click.option("--host", help="Every session that ran on this host.")
 @click.option("--import", "imported", metavar="ID", help="An import; `autoscout sql 'FROM imports'` lists them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -273,7 +273,7 @@ def forget(
 
 
 @kb_.command()
-@click.argument("sessions", metavar="[SESSION]...", nargs=-1)
+@click.argument("sessions", metavar="[SESSION]...", nargs=-1, shell_complete=session_names)
 @common
 def undelete(sessions: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """Take forgotten sessions and imports out of the trash again; without a name, list what is in it."""

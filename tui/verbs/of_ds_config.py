@@ -1,21 +1,18 @@
 """`tune ds_config.json --script "train.py …"`: as `deepspeed --autotuning tune|run` is called, and what it leaves."""
 
-import hashlib
 import json
 import shlex
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
-import msgspec
 
 from tui.options import note
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Asked(NamedTuple):
     """What goes with a ds_config in place of a job file."""
 
     script: str = ""
@@ -67,6 +64,8 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
 
 
 def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
+    import hashlib
+
     from autoscout.machine.starting import toml
 
     text = toml(made, [f"made of {config}"])
@@ -103,6 +102,8 @@ def strategy(config: Path) -> str:
 
 def leave(kb: Path, session: str, began: float, train: bool) -> None:
     """exps/ and results/ as DeepSpeed leaves them, in the folder where the person stands; `train`: and its launch."""
+    import subprocess
+
     from autoscout.deploy.recommendation import best_of_session
     from autoscout.targets.deepspeed import artefacts
     from autoscout.tuning.session import session_folder

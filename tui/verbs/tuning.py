@@ -1,6 +1,5 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
-import hashlib
 import json
 import os
 import shlex
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb, kb_path, load_job, note, stop_on_signals
+from tui.options import common, existing_kb, kb_path, load_job, note, session_names, stop_on_signals
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -52,7 +51,9 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 )
 @click.option("--no-tui", is_flag=True, help="Plain progress lines, also on a terminal.")
 @click.option("--detach", is_flag=True, help="Start it in the background and say its name; `watch` shows it.")
-@click.option("--resume", metavar="SESSION", help="Go on with a session that was interrupted.")
+@click.option(
+    "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
 @click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
@@ -152,7 +153,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 
 
 @click.command()
-@click.argument("what", metavar="JOB.toml|SESSION")
+@click.argument("what", metavar="JOB.toml|SESSION", shell_complete=session_names)
 @click.option(
     "--report",
     metavar="FILE.html",
@@ -219,6 +220,8 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _piped(kb: Path) -> Path:
     """The job file that comes on standard input, kept beside the knowledge base: a session may go on with it later."""
+    import hashlib
+
     text = sys.stdin.read()
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")

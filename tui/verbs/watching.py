@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kb.orders import MEANING, Order, give, parsed
-from kb.records import AutoscoutError
-from tui.options import common, existing_kb, note
+from kb.order_words import MEANING
+from kb.refusal import AutoscoutError
+from tui.options import common, existing_kb, note, session_names
 
 if TYPE_CHECKING:
     from tui.session.follow import Follower
@@ -23,7 +22,7 @@ _START_S = 60.0
 
 
 @click.command()
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=session_names)
 @click.option("--plain", is_flag=True, help="Lines instead of screens.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
 @click.option("--events", is_flag=True, help="Events as they are, for the screens of another host.")
@@ -84,12 +83,14 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_j
 
 
 @click.command(epilog="\b\n" + "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
-@click.argument("session")
+@click.argument("session", shell_complete=session_names)
 @click.argument("what", type=click.Choice(list(MEANING)))
 @click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
 @common
 def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
     """Give an order to a running session; it takes effect before its next experiment."""
+    from kb.orders import give, parsed
+
     order = parsed(what, list(values), f"verb, pid {os.getpid()}")
     folder = _running(existing_kb(kb), session)
     give(folder, order)
@@ -97,12 +98,13 @@ def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=session_names)
 @click.option("--now", is_flag=True, help="End the running experiment too, without a result; it can be resumed.")
 @common
 def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     """Ask a running session to end: no further search, the finalists are re-measured. What was measured is kept."""
     from kb import lock
+    from kb.orders import Order, give
 
     folder = _running(existing_kb(kb), session)
     if now:
@@ -162,6 +164,8 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 
     Errors: AutoscoutError with the engine's own sentence when it ends before it began.
     """
+    import subprocess
+
     from kb.store import session_folder
 
     folder = session_folder(kb, session)

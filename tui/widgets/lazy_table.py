@@ -12,6 +12,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tui.text import fit
+
 Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes what is left of the line
 _CACHED = 4000  # drawn lines
 
@@ -122,10 +124,15 @@ class Rows(ScrollView, can_focus=True):
         segments, left = [], width
         for (text, style), (_, size) in zip(cells, self.columns, strict=True):
             size = min(size or left, left)
-            shown = text if cell_len(text) <= size else f"{set_cell_size(text, max(0, size - 1))}…"
+            shown = text if cell_len(text) <= size else _shortened(text, size)
             segments.append(Segment(set_cell_size(shown, size), base + Style.parse(style) if style else base))
             left -= size
         return Strip(segments).adjust_cell_length(width, base)
 
     def watch_has_focus(self, has_focus: bool) -> None:
         self.refresh(Region(0, 0, self.size.width, self.size.height))
+
+
+def _shortened(text: str, cells: int) -> str:
+    """Up to the end of a word or of a part of a name; wide characters where they stop."""
+    return fit(text, cells) if cell_len(text) == len(text) else f"{set_cell_size(text, max(0, cells - 1))}…"

@@ -1,9 +1,12 @@
 """A titled box that shows what a pure function draws, and repaints only when that changed."""
 
 from collections.abc import Callable
+from functools import partial
 
 from rich.text import Text
 from textual.widgets import Static
+
+from tui.widgets.beside import Beside
 
 Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
@@ -25,13 +28,22 @@ class Panel(Static):
         self.border_title = title
         self._draw_text = draw
         self._shown: Text | None = None
+        self._beside: Beside[Text] = Beside(self, self._show)
+        self.takes_long: Callable[[], bool] = bool  # whether what is drawn takes longer than a key may wait
 
     def repaint(self) -> None:
         """Draws anew from the state of now."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return
-        text = self._draw_text(width, height)
+        if self.takes_long():
+            if self._shown is None:
+                self.update(Text("adding up …", style="dim"))
+            self._beside.ask(partial(self._draw_text, width, height))
+        else:
+            self._show(self._draw_text(width, height))
+
+    def _show(self, text: Text) -> None:
         if text != self._shown:
             self._shown = text
             self.update(text)

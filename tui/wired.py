@@ -1,0 +1,76 @@
+"""Screens whose frames go over the line as tui/wire.py says: cells that changed, at the pace of the terminal."""
+
+import sys
+from typing import TypeVar
+
+from rich.console import RenderableType
+from textual import events
+from textual._compositor import CompositorUpdate
+from textual.app import App
+from textual.messages import TerminalSupportsSynchronizedOutput
+from textual.screen import Screen
+
+from tui.themes import add_themes
+from tui.wire import Canvas, Pace, framed
+
+Outcome = TypeVar("Outcome")
+
+
+class Wired(App[Outcome]):
+    def __init__(self, ascii_only: bool) -> None:
+        super().__init__()
+        self._canvas = Canvas(self.console.color_system, ascii_only)
+        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
+        self._late = False  # a frame waits until the terminal takes it
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        add_themes(self)
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent | events.Resize):
+            self._pace.wanted()
+        await super().on_event(event)
+
+    def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
+        """The terminal answers what each frame asks at its end: it took that frame."""
+        self._pace.answered()
+        self._send()
+
+    def action_redraw(self) -> None:
+        """Whatever else wrote on this terminal."""
+        self._canvas.forget()
+        self.screen.refresh()
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Instead of Textual's own, which sends whole widgets: only cells that changed go to the terminal."""
+        if self.is_headless or not isinstance(renderable, CompositorUpdate):
+            super()._display(screen, renderable)
+            return
+        if self._batch_count:
+            return
+        if self._canvas.size != self.size:
+            self._canvas.resize(*self.size)
+        self._canvas.put(renderable)
+        self._send()
+        self.post_display_hook()
+
+    def _send(self) -> None:
+        if self._driver is None or not self._running or self._closed:
+            return
+        if not self._pace.ready():
+            if not self._late:
+                self._late = True
+                self.set_timer(0.05, self._send_late)
+            return
+        if changes := self._canvas.difference(erases=self._pace.answers):
+            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
+            frame = framed(changes, cursor, self._sync_available, ask=self._pace.answers)
+            self._driver.write(frame)
+            self._driver.flush()
+            self._pace.sent(len(frame.encode(errors="replace")))
+
+    def _send_late(self) -> None:
+        self._late = False
+        self._send()
