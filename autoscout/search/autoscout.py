@@ -25,6 +25,7 @@ from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
@@ -271,7 +272,7 @@ class AutoScout:
 
     @one_thread
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool, float]] = []
+        told: list[tuple[int, float | None, float, bool, float, dict[str, float]]] = []
         for measurement in measurements:
             row = self.pool.taken_in(measurement.configuration)
             if row is None:
@@ -280,14 +281,15 @@ class AutoScout:
             c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
             full = fullness(self.space, measurement)
             doubt = measurement.conditions.get("doubt", 0.0)
-            told.append((row, c, full, failed_for_memory(self.space, measurement, full), doubt))
+            for_memory = failed_for_memory(self.space, measurement, full)
+            told.append((row, c, full, for_memory, doubt, beyond(self.space.objective, measurement)))
             proposal = self.pending.pop(row, None)
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for row, c, full, for_memory, doubt in told:  # after the rewards of all, which must not know any of them
-            self.model.tell(row, c, full, for_memory, doubt)
+        for each in told:  # after the rewards of all, which must not know any of them
+            self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
         """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that

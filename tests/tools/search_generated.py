@@ -244,7 +244,7 @@ def _memory_gib(m: Model, k: Knobs) -> np.ndarray:
     return (state + kept * m.layers / pp * flight + 6 * tokens * m.vocab / tp) / 2**30 * 1.05 + 2
 
 
-def training(draw: int, devices: list[int], experts: bool, peaks: bool) -> "Drawn":
+def training(draw: int, devices: list[int], experts: bool) -> "Drawn":
     attempt = -1
     while True:
         attempt += 1
@@ -260,7 +260,7 @@ def training(draw: int, devices: list[int], experts: bool, peaks: bool) -> "Draw
     expected = _memory_gib(m, k) > 1.05 * m.gib  # a simulator knows what is sure not to fit
     said = {name: np.where(expected, np.inf, value) for name, value in said.items()}
     text = f"{m.layers}×{m.hidden} {'experts ' if experts else ''}on {m.devices}"
-    return Drawn(text, k, ["tp", "pp", "cp", "ep", "sp", "ar", "distopt", "overlap"], cost, said, rng)
+    return Drawn(text, k, ["tp", "pp", "cp", "ep", "sp", "ar", "distopt", "overlap"], cost, said, rng, memory, m.gib)
 
 
 # ---- serving ----------------------------------------------------------------------------------------------------
@@ -353,17 +353,19 @@ class Drawn:
     cost: np.ndarray
     said: dict[str, np.ndarray]
     rng: np.random.Generator
+    memory: np.ndarray | None = None  # (n,) GiB of the fullest device
+    gib: float = 0.0  # of a device
 
 
 def draw(family: str, number: int) -> Drawn:
     if family == "serving":
         return serving(number)
     devices = {"dense16": [8, 16, 24], "dense64": [32, 64, 96, 128], "moe16": [8, 16, 24]}[family]
-    return training(number, devices, family == "moe16", False)
+    return training(number, devices, family == "moe16")
 
 
-def landscape(family: str, number: int, dummies: int = 0) -> Landscape:
-    """With every simulator; `dummies`: knobs added that do nothing."""
+def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False) -> Landscape:
+    """With every simulator; `dummies`: knobs added that do nothing; `peaks`: runs report their memory."""
     drawn = draw(family, number)
     drawn.cost = drawn.cost * np.exp(OWN * drawn.rng.standard_normal(len(drawn.cost)))
     good = drawn.said["good"]
@@ -389,6 +391,9 @@ def landscape(family: str, number: int, dummies: int = 0) -> Landscape:
         raise ValueError(f"rows of {family} {number} are not unique in {names}")
     place[there] = here
     cost = drawn.cost[place]
+    known = drawn.memory[place] if peaks and drawn.memory is not None else None
+    if known is not None:
+        space.capacities = {"devices": drawn.gib}
     return Landscape(
         name=f"{family} {number} ({drawn.text})",
         space=space,
@@ -397,6 +402,7 @@ def landscape(family: str, number: int, dummies: int = 0) -> Landscape:
         truth=cost,
         status=np.where(np.isfinite(cost), "ok", "oom").astype(object),
         simulators={name: values[place] for name, values in drawn.said.items()},
+        peaks=None if known is None else lambda row, _: known[[row]],
     )
 
 
@@ -458,6 +464,7 @@ def main() -> None:
     parser.add_argument("--with", dest="simulators", default="none")
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--dummies", type=int, default=0)
+    parser.add_argument("--peaks", action="store_true", help="runs that worked report their peak memory")
     parser.add_argument("--stop", action="store_true", help="a run ends when it has come within 1 %%")
     parser.add_argument("--facts", action="store_true", help="what the landscapes are like, and no runs")
     given = parser.parse_args()
@@ -465,7 +472,7 @@ def main() -> None:
     begun = time.process_time()
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for family, number in itertools.product(given.of.split(","), map(int, given.draws.split(","))):
-        land = landscape(family, number, given.dummies)
+        land = landscape(family, number, given.dummies, given.peaks)
         if given.facts:
             facts(land)
             continue

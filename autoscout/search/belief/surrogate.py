@@ -8,6 +8,7 @@ enters as its logarithm above the best one, bent so that what is hopeless counts
 u ↦ b (1 − e^(−u/b)).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,14 +77,20 @@ class Model:
     # ---- data -------------------------------------------------------------------------------------------------------
 
     def tell(
-        self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
+        self,
+        row: int,
+        cost: float | None,
+        full: float = np.nan,
+        for_memory: bool = False,
+        doubt: float = 0.0,
+        over: Mapping[str, float] | None = None,
     ) -> None:
-        """`full`, `for_memory`: as in chances.py. `doubt`: standard deviation of the log-cost beside the noise: it was
-        measured in another period. A row that is measured here is not doubted any more: what was said of it before is
-        forgotten."""
+        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost beside the
+        noise: it was measured in another period. A row that is measured here is not doubted any more: what was said of
+        it before is forgotten."""
         self._grow()
         if row not in self.failed and row not in self.costs:
-            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory)
+            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory, over or {})
         if cost is None:
             self.failed.add(row)
         else:
@@ -135,9 +142,9 @@ class Model:
             rows = self.rows
             self._refit(rows, pending)
             self._due = _RENEWED
-        elif self.chances.memory.stale(_GROWTH):
-            self.chances.memory.fit()
-            self.chances.watch_memory(self.candidates, self._rows(self.candidates))
+        elif self.chances.stale(_GROWTH):
+            self.chances.fit_bounds()
+            self.chances.watch_bounds(self.candidates, self._rows(self.candidates))
         else:
             fits = False
         for row in rows[len(self._believed) :]:
@@ -187,7 +194,7 @@ class Model:
             rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
         if self.pool.complete or not self._fitted_on:  # else in a step of its own
-            self.chances.memory.fit()
+            self.chances.fit_bounds()
         self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
