@@ -51,10 +51,11 @@ def info(kb: Path) -> dict[str, Any]:
 def check(kb: Path) -> list[Finding]:
     """Integrity (every block is read, DuckDB compares its checksum), orphans, hashes, journals and imports."""
     findings = []
-    with reader(kb) as con:
+    with reader(kb, results=True) as con:
         findings += _readable(con)
         findings += _orphans(con)
         findings.append(_hashes(con))
+        findings.append(_kept(con))
         findings.append(_journals(con, kb))
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
@@ -117,6 +118,30 @@ def _hashes(con: "DuckDBPyConnection") -> Finding:
     return Finding("hashes", True, f"{part} measurements are what was stored")
 
 
+def _kept(con: "DuckDBPyConnection") -> Finding:
+    """What is kept of a few jobs is what all their rows say."""
+    jobs = [job for (job,) in con.execute("SELECT job_id FROM kept ORDER BY hash(job_id) LIMIT 5").fetchall()]
+    wrong = _one(
+        con,
+        """
+        SELECT count(*) FROM (
+            FROM (
+                (FROM results WHERE list_contains($jobs, job_id))
+                EXCEPT (FROM results_anew WHERE list_contains($jobs, job_id)))
+            UNION ALL
+            FROM (
+                (FROM results_anew WHERE list_contains($jobs, job_id))
+                EXCEPT (FROM results WHERE list_contains($jobs, job_id)))
+        )
+        """,
+        {"jobs": jobs},
+    )
+    what = f"results of {len(jobs)} jobs"
+    return Finding(
+        "results", not wrong, f"{wrong} {what} are not what their rows say" if wrong else f"{what} are right"
+    )
+
+
 def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     late = [
@@ -164,7 +189,7 @@ def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
     return store.ingest_all(kb)[0], aside
 
 
-def _one(con: "DuckDBPyConnection", sql: str) -> Any:
-    row = con.execute(sql).fetchone()
+def _one(con: "DuckDBPyConnection", sql: str, values: dict[str, Any] | None = None) -> Any:
+    row = con.execute(sql, values).fetchone()
     assert row
     return row[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kb import lock, migrate
+from kb import kept_up, lock, migrate
 from kb.records import AutoscoutError
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnectio
 
 @contextlib.contextmanager
 def writer_if(
-    kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S
+    kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S, results: bool = True
 ) -> "Iterator[DuckDBPyConnection | None]":
-    """Like `writer`; None, without opening the file, if it is not `needed` any more when it is our turn."""
+    """Like `writer`; None, without opening the file, if it is not `needed` any more when it is our turn. Without
+    `results` these are brought up to date by who asks for them (kb/kept_up.py)."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(lock_path(kb), wait_s):
@@ -50,19 +51,25 @@ def writer_if(
                 _create(kb)
             with contextlib.closing(_connect(kb, False, wait_s)) as con:
                 migrate.apply(con, kb, migrate.known())
+                kept_up.begun(con)
                 yield con
+                if results:
+                    kept_up.refresh(con)
 
 
 @contextlib.contextmanager
-def reader(kb: Path, wait_s: float = lock.WAIT_S, files: bool = False) -> "Iterator[DuckDBPyConnection]":
+def reader(
+    kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
+) -> "Iterator[DuckDBPyConnection]":
     """The knowledge base, open beside other readers; waits up to `wait_s` seconds for a writer. With `files` our own
-    queries may write other files; what people ask may not."""
+    queries may write other files; what people ask may not. With `results` these are up to date, unless we may not write
+    the file."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
             with writer(kb, wait_s):
                 pass
         con = _open_to_read(stack, kb, wait_s, files)
-        if migrate.pending(con, kb, migrate.known()):
+        if migrate.pending(con, kb, migrate.known()) or (results and kept_up.behind(con) and os.access(kb, os.W_OK)):
             stack.close()
             with writer(kb, wait_s):
                 pass

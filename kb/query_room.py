@@ -97,7 +97,7 @@ def _opened(request: Request) -> "Iterator[DuckDBPyConnection]":
         limits |= {"temp_directory": f"{request.copy}/spilled", "max_temp_directory_size": f"{_SPILLED_MIB}MiB"}
     else:
         limits |= {"temp_directory": ""}
-    with reader(kb, files=True) as con:
+    with reader(kb, files=True, results=True) as con:
         for name, value in (*limits.items(), ("enable_external_access", "false"), ("lock_configuration", "true")):
             con.execute(f"SET {name} = '{value.replace(chr(39), chr(39) * 2)}'")
         yield con

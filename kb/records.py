@@ -6,16 +6,17 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-# Version of what journals, stored jobs and lake files hold. It grows with every field and word that older readers do
-# not know; each journal and each stored job says which one it was written with, so that a reader who stumbles over
-# something can tell what is newer than itself from what is damaged.
-#   1  the first
+from kb.cluster_links import Links
+
+# Version of what journals, stored jobs and lake files hold, and say of themselves, so that a reader can tell what is
+# newer than itself from what is damaged. It grows with every field and word that older readers do not know.
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
 #   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; its guard;
 #      sessions of a traffic; drafts and a folder of the KV cache
-RECORDS = 4
+#   5  the network of a cluster
+RECORDS = 5
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -31,10 +32,8 @@ Task = Literal["pretrain", "finetune", "serve"]
 
 
 class AutoscoutError(Exception):
-    """Something a person can act on: one sentence that says what, where and what to do.
-
-    `exit_code` is the command line's: 1 it ran and failed, 2 bad input, 3 nothing feasible.
-    """
+    """Something a person can act on: one sentence that says what, where and what to do. `exit_code` is the command
+    line's: 1 it ran and failed, 2 bad input, 3 nothing feasible."""
 
     def __init__(self, sentence: str, exit_code: int = 1) -> None:
         super().__init__(sentence)
@@ -180,6 +179,7 @@ class Cluster(Strict, frozen=True, omit_defaults=True):
     CPU ranks one a host."""
 
     nodes: list[Node] = msgspec.field(default_factory=lambda: [Node(device="cpu", count=1)])
+    network: Links = Links()
     hosts: str = ""
     include: str = ""
     exclude: str = ""

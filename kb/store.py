@@ -59,7 +59,7 @@ def ingest(kb: Path, journal: Path) -> int:
     damaged line of the journal is kept.
     """
     request = _request(kb, journal)
-    with writer_if(kb, request.exists) as con:
+    with writer_if(kb, request.exists, results=False) as con:
         if con is None:
             return 0
         others = _requests(request)

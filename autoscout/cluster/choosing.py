@@ -4,15 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from autoscout.cluster import hostfile, slurm
+from autoscout.cluster.devices import used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.reach import RAY_TASK, Way
-from kb.records import AutoscoutError, Cluster, Job
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts that are not to be used) → hosts, the first leads
 
@@ -34,24 +35,45 @@ def reached(cluster: Cluster) -> list[Host]:
     else:
         found = {host: [str(i) for i in range(n)] for host, n in hostfile.read(Path(cluster.hosts)).items()}
     left = hostfile.part({host: len(names) for host, names in found.items()}, cluster.include, cluster.exclude)
-    return [Host(host, tuple(Device(found[host][i]) for i in indices)) for host, indices in left.items()]
+    kinds = _kinds(cluster, list(left))
+    return [
+        Host(host, tuple(Device(found[host][i], kind) for i in indices))
+        for (host, indices), kind in zip(left.items(), kinds, strict=True)
+    ]
+
+
+def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
+    """Of each host's devices; "" where the job has one kind only. No host file, scheduler or cluster says them."""
+    kinds = [node.device for node in cluster.nodes]
+    if len(set(kinds)) == 1:
+        return [""] * len(hosts)
+    if len(hosts) != len(kinds):
+        raise AutoscoutError(
+            f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, and of {len(hosts)} hosts "
+            f"({', '.join(hosts)}) nobody can tell which have which; leave its own, in the order of cluster.nodes "
+            f"(cluster.include or exclude)",
+            2,
+        )
+    return kinds
 
 
 def chooser(job: Job) -> Choose:
     """Takes the first hosts that have as many devices as each of the job's nodes; ranks fill them in turn."""
     known = reached(job.cluster)
+    nodes = used_nodes(job, Configuration({}))
 
     def choose(ranks: int, avoided: frozenset[str]) -> Placement:
         free = [host for host in known if host.name not in avoided]
         taken: list[Host] = []
         left = ranks
-        for node in job.cluster.nodes:
+        for node in nodes:
             if left == 0:
                 break
-            host = next((host for host in free if len(host.devices) >= node.count), None)
+            fitting = (h for h in free if len(h.devices) >= node.count and h.devices[0].kind in ("", node.device))
+            host = next(fitting, None)
             if host is None:
                 raise AutoscoutError(
-                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(job.cluster.nodes)}: "
+                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(nodes)}: "
                     f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}"
                     f"{f'; not used: {_list(avoided)}' if avoided else ''}",
                     2,
@@ -72,6 +94,16 @@ def first(placement: Placement, ranks: int) -> Placement:
         if ranks > 0:
             found.append(msgspec.structs.replace(host, devices=host.devices[:ranks]))
             ranks -= len(host.devices)
+    return Placement(tuple(found))
+
+
+def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
+    """The part of it that has these nodes, for each the first host that is left of its kind of device."""
+    left, found = list(placement.hosts), []
+    for node in nodes:
+        host = next(host for host in left if host.devices[0].kind == node.device and len(host.devices) >= node.count)
+        left.remove(host)
+        found.append(msgspec.structs.replace(host, devices=host.devices[: node.count]))
     return Placement(tuple(found))
 
 

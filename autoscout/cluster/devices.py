@@ -19,15 +19,23 @@ SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 def device_kind(job: Job) -> str:
     """ "cpu" or "cuda". Errors: AutoscoutError when the cluster mixes CPUs and GPUs."""
-    kinds = {"cpu" if node.device == "cpu" else "cuda" for node in job.cluster.nodes}
+    kinds = {"cpu" if presets.is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
     if len(kinds) != 1:
         raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
     return kinds.pop()
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
-    """Without those of a kind of device that the configuration leaves out."""
-    return [node for node in job.cluster.nodes if configuration.knobs.get(node.device.replace("-", "_"), 1)]
+    """In the order of their ranks: one kind of device after the other, of each the first nodes, as many as have the
+    devices that the configuration uses."""
+    used: list[Node] = []
+    for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
+        left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
+        for node in job.cluster.nodes:
+            if node.device == kind and node.count <= left:
+                used.append(node)
+                left -= node.count
+    return used
 
 
 def gpus_of(environment: dict[str, str]) -> list[str]:
@@ -57,6 +65,15 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
                 f"{why}; correct the nodes or run on a machine that has them"
             )
+    return ""
+
+
+def misplaced(job: Job, gpus: list[str]) -> str:
+    """ "" or which device of the hosts, in their order, is none of the kind of the job's node there."""
+    wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
+    for kind, name in zip(wanted, gpus, strict=False):
+        if len(set(wanted)) > 1 and kind in presets.devices() and not _is(kind, name):
+            return f"cluster.hosts: where the job has {kind} is {name}; name the hosts in the order of cluster.nodes"
     return ""
 
 

@@ -1,12 +1,15 @@
 """The winner of a session as something to run elsewhere."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from autoscout.cluster.devices import used_nodes
 from autoscout.deploy.rendering import render
 from autoscout.targets.launch import Launch
 from autoscout.targets.target import target_of
+from kb import door
 from kb.records import Configuration, Job
 
 
@@ -68,8 +71,22 @@ def launch(
     target = target_of(job)
     found = target.as_measured(target.launch(job, configuration), environment or {})
     return msgspec.structs.replace(
-        found, name=name, evidence=evidence, checkpoint=checkpoint, configuration=configuration.knobs
+        found,
+        name=name,
+        evidence=evidence,
+        checkpoint=checkpoint,
+        configuration=configuration.knobs,
+        **_on_kinds(job, configuration, found),
     )
+
+
+def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str, Any]:
+    """Which kinds of device the nodes of a launch have, where the job has several."""
+    if len({node.device for node in job.cluster.nodes}) == 1:
+        return {}
+    kinds = [door.plain(node.device) for node in used_nodes(job, configuration)]
+    alone = len(set(kinds)) == 1
+    return {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
 
 
 def written(job: Job, found: Launch, form: str) -> str:

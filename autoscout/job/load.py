@@ -12,7 +12,7 @@ import msgspec
 from autoscout.job import finetune
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
-from autoscout.job.presets import device_memory_gib, devices, models
+from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
@@ -20,6 +20,14 @@ from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
+_MOST_TRAFFIC = {
+    "seq_len": 2**28,
+    "global_batch": 2**24,
+    "concurrency": 2**24,
+    "shared_prefix": 2**28,
+    "requests": 2**28,
+}
+_MOST_DEVICES = 2**20
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([hms])")
 _DURATION = re.compile(r"(?=.)(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?")
@@ -153,16 +161,19 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if not job.cluster.nodes:
         yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
     yield from _negative("cluster", job.cluster, ("together",))
+    yield from _negative("cluster.network", job.cluster.network, ("between_nodes_gbps", "between_kinds_gbps"))
     if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
         yield "cluster.include and cluster.exclude are of cluster.hosts; name a host file, 'slurm' or 'ray' there"
     for i, node in enumerate(job.cluster.nodes):
         yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
         if node.count < 1:
             yield f"cluster.nodes[{i}].count must be at least 1"
+        if node.count > _MOST_DEVICES:
+            yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
         if not node.memory_gib and device_memory_gib(node.device) is None:
             known = nearest_name(node.device, devices())
             yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
-    if len({node.device == "cpu" for node in job.cluster.nodes}) == 2:
+    if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):
         yield "objective needs exactly one of minimize and maximize"
@@ -232,6 +243,9 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
 
 def _traffic_problems(job: Job) -> typing.Iterator[str]:
     traffic = job.traffic
+    for name, most in _MOST_TRAFFIC.items():
+        if getattr(traffic, name) > most:
+            yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
     if job.task != "serve":
         yield from _not_positive("traffic", traffic, ("seq_len", "global_batch"))
         return

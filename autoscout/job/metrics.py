@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from autoscout.job.objective import constraint, others
+from autoscout.job.presets import is_cpu
 from autoscout.job.words import nearest_name
 from kb.records import Job, Task
 
@@ -57,7 +58,7 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
             f"the objective asks for dollars, but the nodes with {', '.join(unpriced)} have no price; give each of "
             f"cluster.nodes its price_per_hour"
         )
-    if "joules_per_token" in (*wanted, *limited) and any(node.device == "cpu" for node in job.cluster.nodes):
+    if "joules_per_token" in (*wanted, *limited) and any(is_cpu(node.device) for node in job.cluster.nodes):
         yield "joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes; ask for it on GPUs"
     if objective.metric == "max_rate_rps":
         if job.traffic.concurrency:

@@ -97,7 +97,8 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
-    return [_memory(job, told.memory), finding]
+    network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
+    return [_memory(job, told.memory), finding, *network]
 
 
 def _figure(value: float) -> str:
@@ -109,11 +110,14 @@ def _memory(job: Job, told: Memory | None) -> Finding:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
         return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
-    fits = told.device_gib is None or told.gib <= told.device_gib
+    if told.device_gib is None:  # of several kinds of device the fullest rank may be on a larger one
+        fits, room = not told.oom_probability > 0.5, f"; out of memory with {told.oom_probability:.0%}"
+    else:
+        fits, room = told.gib <= told.device_gib, f" of {told.device_gib} GiB"
     return Finding(
         subject="memory",
         ok=fits,
-        found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}) of {told.device_gib} GiB",
+        found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
     )
 
 

@@ -21,7 +21,7 @@ from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
 from autoscout.running.outcome import Outcome
 from autoscout.running.roster import Roster
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Job, Node
 
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _LOOK_S = 60.0
@@ -94,6 +94,10 @@ class OverHosts:
     def on(self, placement: Placement) -> None:
         """Where the next runs are; the first hosts that do not fail by default."""
         self._roster.placement = placement
+
+    def only(self, nodes: Sequence[Node]) -> None:
+        """The job's nodes that the next run uses."""
+        self._roster.nodes = nodes
 
     def start(self, stopping: Callable[[], bool]) -> None:
         """Agents on the hosts that would be used now, and what their ranks import."""

@@ -1,19 +1,23 @@
 """Which hosts experiments run on, and which of them have failed."""
 
 import contextlib
+import sys
+from collections.abc import Sequence
 
-from autoscout.cluster.choosing import Choose, first
+from autoscout.cluster.choosing import Choose, first, of_nodes
 from autoscout.cluster.placement import Placement
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Node
 
 _DRAINED = 2  # failures after which a host is not used any more
 
 
 class Roster:
-    """`placement`: where the next experiments run; None: on the first hosts that have not failed."""
+    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: of the
+    job's, those that they use where it mixes kinds of device; none said: the first ranks."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None
+        self.nodes: Sequence[Node] = ()
         self._choose = choose
         self._failures: dict[str, list[str]] = {}
 
@@ -25,17 +29,23 @@ class Roster:
     def chosen(self, ranks: int) -> Placement:
         """Errors: AutoscoutError when too few hosts are left."""
         if self.placement is not None:
-            return first(self.placement, ranks)
+            return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
         with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
-            return self._choose(ranks, frozenset(self._failures))
+            return self._chosen(ranks, frozenset(self._failures))
         try:
-            return self._choose(ranks, drained)
+            return self._chosen(ranks, drained)
         except AutoscoutError as error:
             if not drained:
                 raise
             said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
             raise AutoscoutError(f"{error}; {said}") from error
+
+    def _chosen(self, ranks: int, avoided: frozenset[str]) -> Placement:
+        return self._part(self._choose(sys.maxsize if self.nodes else ranks, avoided), ranks)
+
+    def _part(self, placement: Placement, ranks: int) -> Placement:
+        return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
     def note(self, host: str, said: str) -> str:
         """A failure of a host, as it is told."""

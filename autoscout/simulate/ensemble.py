@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.presets import is_cpu
 from autoscout.simulate import encode
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.other_jobs import past_jobs
@@ -135,7 +136,7 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
     """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
     # A CPU's memory is not what limits a rank; of a job without a model nothing is known.
     # A space that describes the network too brings its own memory model, as a rule.
-    if job.task == "serve" or "cpu" in device_counts(job) or not job.model.layers or "npus_1" in space.knob:
+    if job.task == "serve" or any(map(is_cpu, device_counts(job))) or not job.model.layers or "npus_1" in space.knob:
         return None
     memory, attributes = Memory(), encode.of_job(job)
     peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}

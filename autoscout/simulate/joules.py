@@ -5,7 +5,8 @@ import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.training.step import Training, devices
+from autoscout.simulate.training.fleet import devices
+from autoscout.simulate.training.step import Training
 
 COMPUTING, WAITING = 0.9, 0.4  # of the data sheet's limit; usual figures, not measured here
 ERROR = 0.25  # beside the time's: how far the usual figures may be off

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from autoscout.job import finetune
-from autoscout.job.presets import device_memory_gib
+from autoscout.job.presets import device_memory_gib, is_cpu
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -48,7 +48,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
     """What expressions may read. Sizes in elements and GiB, lengths in tokens."""
     m = shape(job.model)
     counts = device_counts(job)
-    totals = {sum(c) for n in range(1, len(counts) + 1) for c in itertools.combinations(counts.values(), n)}
+    totals = {sum(c) for c in itertools.product(*_choices(job).values())} if len(counts) > 1 else {job.devices}
     attributes: dict[str, Any] = {
         "layers": m.layers,
         "hidden": m.hidden,
@@ -63,13 +63,14 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "expert_ffn": m.expert_ffn,
         "topk": m.topk,
         "bias": m.bias,
-        "degrees": tuple(sorted({d for total in totals for d in divisors(total)})),
-        "cuda": "cpu" not in counts,
+        "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
+        "cuda": not any(map(is_cpu, counts)),
         "params": parameters(m),
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,
         "memory_gib": min(memory_gib(node) for node in job.cluster.nodes),
         **(_serving(job) if job.task == "serve" else _training(job)),
+        **_network(job),
     }
     if job.task == "serve":
         attributes["node_gpus"] = max(node.count for node in job.cluster.nodes)
@@ -80,6 +81,12 @@ def attributes_of(job: Job) -> dict[str, Any]:
         if job.task == "serve":
             attributes["device_gib"] = attributes["memory_gib"]
     return attributes
+
+
+def _network(job: Job) -> dict[str, float]:
+    """GB/s of a node towards others, and towards other kinds of device; absent where the job does not say."""
+    said = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
+    return {name: gbps / 8 for name, gbps in said.items() if gbps}
 
 
 def _training(job: Job) -> dict[str, Any]:
@@ -138,8 +145,18 @@ def memory_gib(node: Node) -> float:
     return node.memory_gib or device_memory_gib(node.device) or 0.0
 
 
+def _choices(job: Job) -> dict[str, list[int]]:
+    """How many devices of each kind whole nodes have: none, the first one's, those of the first two, …"""
+    found: dict[str, list[int]] = {}
+    for node in job.cluster.nodes:
+        numbers = found.setdefault(node.device.replace("-", "_"), [0])
+        numbers.append(numbers[-1] + node.count)
+    return found
+
+
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """On a mixed cluster each kind of device is used or left out (the paper's a100 and a40); `gpus` is the sum."""
+    """On a mixed cluster so many nodes of each kind of device are used, or none (the paper's a100 and a40); `gpus` is
+    the sum."""
     counts = device_counts(job)
     if len(counts) == 1:
         return {}, []
@@ -148,13 +165,13 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
             name=kind,
             kind="sparse",
             layer="devices",
-            values=[0, count],
+            values=list(values),
             off=0,
             unit="devices",
-            meaning=f"how many of the cluster's {count} {kind} are used",
+            meaning=f"how many of the cluster's {values[-1]} {kind} are used",
             sets="the launcher's hosts",
         )
-        for kind, count in counts.items()
+        for kind, values in _choices(job).items()
     ]
     derived = {"gpus": " + ".join(counts)}
     if job.task == "serve":

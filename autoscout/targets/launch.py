@@ -13,9 +13,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`configuration`: the values that it was made of. `program`: what runs, without its flags. `arguments`: its flags;
     True: a flag without a value, a list: several values. `checkpoint`: what becomes of a running training's. `ranks`:
     processes on each node, when a launcher starts them (torchrun); []: the program starts its own. `devices`: of each
-    node, of what `kinds`, and `hosts` their names where it was measured on several. `files`: rendered files by name,
-    which the program reads from its folder. `missing`: what only the person knows. `image`: a container's. `folder`:
-    where the program runs, "" anywhere."""
+    node, of what `kinds` (`mixed`: the cluster has others too), and `hosts` their names where it was measured on
+    several. `files`: rendered files by name, which the program reads from its folder. `missing`: what only the person
+    knows. `image`: a container's. `folder`: where the program runs, "" anywhere."""
 
     job: str
     name: str
@@ -27,6 +27,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     devices: list[int]
     kinds: list[str] = []
+    mixed: bool = False
     hosts: list[str] = []
     ranks: list[int] = []
     files: dict[str, str] = {}
@@ -82,6 +83,11 @@ def program_lines(launch: Launch, program: list[str] | None = None) -> str:
     return " \\\n".join([head, *(f"  {shlex.join(pair)}" for pair in words(launch))])
 
 
+def told_kinds(launch: Launch) -> list[str]:
+    """Of every node, where whoever starts it could take another; [] where there is one kind only."""
+    return launch.kinds if launch.mixed or len(set(launch.kinds)) > 1 else []
+
+
 def groups_of(launch: Launch) -> list[tuple[int, int, str]]:
     """(nodes, devices of each, their kind) of nodes beside each other that are alike, in their order."""
     kinds = launch.kinds or [""] * launch.nodes
@@ -96,7 +102,7 @@ def batch_head(launch: Launch) -> list[str]:
     groups = groups_of(launch)
     for nodes, count, kind in groups:
         asked += ["#SBATCH hetjob"] if asked else []
-        if len({kind for *_, kind in groups}) > 1:
+        if told_kinds(launch):
             asked += comments(f"on {kind}: add the --constraint by which your site knows it")
         asked += [f"#SBATCH --nodes={nodes}", "#SBATCH --ntasks-per-node=1"]
         asked += [f"#SBATCH --gpus-per-node={count}"] if count and launch.on_gpus else []

@@ -4,10 +4,13 @@ Nodes, devices and ranks are those that were measured, in their order, also wher
 """
 
 import json
+import re
 
 from autoscout.running.torchrun import MEETING_PORT
-from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines
+from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines, told_kinds
 from kb.records import AutoscoutError
+
+_OF_NVIDIA = re.compile(r"[abhlv]\d+[a-z]?(?=-|$)")
 
 
 def hostfile(launch: Launch) -> str:
@@ -17,7 +20,8 @@ def hostfile(launch: Launch) -> str:
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
     run = torchrun(launch, '"$RANKS"', ["--node-rank", '"$NODE"', *meeting('"$HEAD"')]) if launch.ranks else ""
     what = ["on each, with HEAD, NODE and its RANKS:", *run.splitlines()] if run else program_lines(launch).splitlines()
-    return "\n".join([*comments(launch.name, launch.evidence, yours, *what), *lines]) + "\n"
+    kinds = "; ".join(f"{name} has {kind}" for name, kind in zip(names, told_kinds(launch), strict=False))
+    return "\n".join([*comments(launch.name, launch.evidence, yours, kinds, *what), *lines]) + "\n"
 
 
 def jobset(launch: Launch) -> str:
@@ -87,6 +91,10 @@ def ray(launch: Launch) -> str:
     run = torchrun(launch, "$RANKS", ["--node-rank", "$NODE", *meeting("$HEAD")])
     script = "\n".join([*exports(launch), f"exec {run}"])
     unit = "GPU" if launch.on_gpus else "CPU"
+    bundles, told = f'[{{"{unit}": count}} for count in RANKS]', []
+    if kinds := told_kinds(launch):
+        bundles = f'[{{"{unit}": count, **on}} for count, on in zip(RANKS, ON)]'
+        told = [f"ON = {[_accelerator(kind) for kind in kinds]}  # the kind of device of each node"]
     lines = [
         *heading(launch),
         "import os",
@@ -97,6 +105,7 @@ def ray(launch: Launch) -> str:
         "from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy",
         "",
         f"RANKS = {launch.ranks}  # of each node",
+        *told,
         f"SCRIPT = {json.dumps(script)}",
         "",
         "",
@@ -113,7 +122,7 @@ def ray(launch: Launch) -> str:
         "",
         "",
         'ray.init(address="auto")',
-        f'group = placement_group([{{"{unit}": count}} for count in RANKS], strategy="STRICT_SPREAD")',
+        f'group = placement_group({bundles}, strategy="STRICT_SPREAD")',
         "if not group.wait(600):",
         f'    raise SystemExit(f"the cluster has no nodes with {{RANKS}} {unit}s now; `ray status` says what it has")',
         "at = [PlacementGroupSchedulingStrategy(group, index) for index in range(len(RANKS))]",
@@ -122,6 +131,12 @@ def ray(launch: Launch) -> str:
         "ray.get([node.options(**options[i]).remote(i, head) for i in range(len(RANKS))])",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _accelerator(kind: str) -> dict[str, float]:
+    """What Ray calls a node's devices, after the driver's name of them; {} where that is not known."""
+    name = _OF_NVIDIA.match(kind)
+    return {f"accelerator_type:{name[0].upper()}": 0.001} if name else {}
 
 
 def torchrun(launch: Launch, ranks: str, more: list[str]) -> str:

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from autoscout.cluster.choosing import reached
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.scheduler import Part, Scheduler
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
 from autoscout.targets.jobs import profiler_of
-from kb.records import AutoscoutError, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _DRAINED = 2  # runs that lost a host, after which it is not used any more
 Run = Callable[[Profiler], Measurement]
@@ -31,7 +31,8 @@ def hosts_of(job: Job) -> list[Host]:
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
     group = "cpu" if device_kind(job) == "cpu" and not several else ""
     return [
-        Host(h.name, tuple(Device(d.index, group=group) for d in h.devices), h.address) for h in reached(job.cluster)
+        Host(h.name, tuple(Device(d.index, d.kind, group=group) for d in h.devices), h.address)
+        for h in reached(job.cluster)
     ]
 
 
@@ -41,7 +42,9 @@ class Lanes:
     def __init__(self, job: Job, first: Profiler) -> None:
         self.job = job
         self.scheduler = Scheduler(hosts_of(job))
-        self._request = tuple(Part("", node.count) for node in job.cluster.nodes)
+        kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
+        nodes = used_nodes(job, Configuration({}))
+        self._request = tuple(Part(node.device if node.device in kinds else "", node.count) for node in nodes)
         if lacking := self.scheduler.lacking(self._request):
             raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
         self._profilers = [first]  # the session's closes it
@@ -155,6 +158,8 @@ class Lanes:
 
     def _as_asked(self, placement: Placement) -> Placement:
         """With the kinds of the job's nodes, where each has a host."""
+        if all(device.kind for host in placement.hosts for device in host.devices):
+            return placement
         nodes = self.job.cluster.nodes
         kinds = [node.device for node in nodes]
         if len(nodes) != len(placement.hosts):

@@ -16,6 +16,7 @@ from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
 from autoscout.simulate.shadow.traced import Shadow
+from autoscout.simulate.training.crossing import network_matters
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
@@ -25,7 +26,8 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the smallest device of the job."""
+    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, where it
+    uses one kind alone."""
 
     gib: float
     low: float
@@ -39,7 +41,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
     where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
     configuration's own measurements, where there are some. `unpriced`: knobs that are set to something else than usual
-    and of which the analytic simulators do not know what they do."""
+    and of which the analytic simulators do not know what they do. `network`: whether the speed between nodes
+    decides, in a sentence."""
 
     job: str
     name: str
@@ -61,6 +64,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
     memory: Memory | None
     unpriced: list[str] = []
+    network: str = ""
     shadow: Shadow | None = None  # where the configuration was traced before
 
 
@@ -102,6 +106,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         parts=parts,
         memory=_memory(job, space, rows, columns),
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
+        network=network_matters(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
 
@@ -162,7 +167,7 @@ def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[st
         gib=gib,
         low=gib * math.exp(-SPAN * error),
         high=gib * math.exp(SPAN * error),
-        device_gib=min(sizes, default=None),
+        device_gib=min(sizes, default=None) if len({node.device for node in used}) == 1 else None,
         oom_probability=float(model.oom_probability(columns)[0]),
         parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
     )

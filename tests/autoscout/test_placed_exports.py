@@ -72,6 +72,24 @@ def test_a_winner_on_the_fast_devices_alone_leaves_the_others_out():
     assert "--gpus-per-node=8" in script
     assert "hetjob" not in script
     assert "a40" not in script
+    assert "# on a100-40g: add the --constraint" in script
+
+
+def test_a_winner_on_the_slow_devices_alone_says_which_they_are():
+    found = exported(0, 4)
+    assert "# on a40: add the --constraint" in written(paper(), found, "slurm")
+    assert "# node1 has a40" in written(paper(), found, "hostfile")
+    assert "ON = [{'accelerator_type:A40': 0.001}]" in written(paper(), found, "ray")
+    (pod,) = yaml.safe_load(written(paper(), found, "jobset"))["spec"]["replicatedJobs"]
+    assert pod["template"]["spec"]["completions"] == 1
+    assert "# on a40: add the nodeSelector" in written(paper(), found, "jobset")
+
+
+def test_a_ray_script_asks_for_the_kinds_of_devices_that_were_measured():
+    script = written(paper(), exported(8, 4), "ray")
+    compile(script, "ray.py", "exec")
+    assert "ON = [{'accelerator_type:A100': 0.001}, {'accelerator_type:A40': 0.001}]" in script
+    assert '[{"GPU": count, **on} for count, on in zip(RANKS, ON)], strategy="STRICT_SPREAD"' in script
 
 
 def test_a_jobset_has_a_pod_for_each_node():

@@ -11,7 +11,7 @@ from autoscout.simulate.learned.linear import TABLE_2, Linear, table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
-from autoscout.simulate.training.memory import estimate_gib
+from autoscout.simulate.training.memory import Memory, estimate_gib
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import expert_default
 
@@ -179,11 +179,11 @@ def test_the_memory_estimate_moves_as_memory_does():
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b"])
-def test_the_expert_default_fits_the_smallest_device_that_it_uses(name):
+def test_the_expert_default_fits_every_device_that_it_uses(name):
     space = space_of(name)
-    default = expert_default(space)
-    used = [gib for kind, gib in (("a100", 80.0), ("a40", 48.0)) if default.knobs.get(kind)]
-    assert estimate_gib(space.attributes, default) <= 0.88 * min(used)
+    codes = np.array([space.codes_of(expert_default(space).knobs)])
+    columns = {n: v for n, v in space.attributes.items() if n != "degrees"} | space.columns(codes)
+    assert Memory().filled(columns)[0] <= 0.92  # of what the driver's own leaves; 0.88 of a device's whole memory
 
 
 @pytest.mark.thorough

@@ -1,5 +1,6 @@
 """What stopped people before anything ran: bad numbers, limits that contradict, spaces that were empty needlessly."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,16 @@ def test_limits_that_contradict_are_named():
 def test_a_layout_that_needs_more_devices_is_told_with_its_numbers():
     with pytest.raises(AutoscoutError, match=r"pp 2 × tp 2 × cp \(any\) × dp \(any\) must be the 2 devices \(W1\)"):
         JobSpace.of_job(on(job_of("llama-3.2-3b"), "h100", 2, fix={"tp": 2, "pp": 2}))
+
+
+@pytest.mark.parametrize(("key", "of"), [("global_batch", "any run has"), ("seq_len", "any run has"), ("count", "")])
+def test_numbers_beyond_64_bits_are_refused(key, of, tmp_path: Path):
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    file = tmp_path / "job.toml"
+    file.write_text(re.sub(rf"\b{key} = \d+", f"{key} = {2**63}", text, count=1))
+    with pytest.raises(AutoscoutError, match=rf"{key} = {2**63} is .*{of}.*; at most [\d,]+ can be tuned") as refused:
+        load_job(file)
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.parametrize(("field", "value"), [("layers", 4_000_000_000), ("vocab", 10**23)])

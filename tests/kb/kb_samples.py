@@ -15,7 +15,7 @@ PAST = HERE / "past"  # what older AutoScouts wrote, and a newer one might write
 
 def asked(kb: Path, sql: str) -> list[tuple[Any, ...]]:
     """What is in a knowledge base, without the process of its own that people's questions get (`query.run`)."""
-    with connect.reader(kb) as con:
+    with connect.reader(kb, results=True) as con:
         return con.execute(sql).fetchall()
 
 

@@ -19,6 +19,7 @@ TABLE_1 = SpaceLimits(
         "stage_split": "even",
         "first_layers": 0,
         "last_layers": 0,
+        "a40_layers": 0,
         "etp": 1,
         "dispatcher": "alltoall",
         "overlap_grad": True,

@@ -52,6 +52,8 @@ def predicted(job: Job, found: Predicted) -> None:
         unit = "ms" if found.parts_of.startswith(ServingSimulator.name) else "s"
         click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
         click.echo(stacked(found.parts, unit))
+    if found.network:
+        click.echo(found.network)
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
@@ -117,7 +119,9 @@ def _support(found: Predicted) -> str:
 def _memory(memory: Memory) -> str:
     text = f"{number(memory.gib)} GiB ({number(memory.low)} to {number(memory.high)})"
     if memory.device_gib is not None:
-        text += f" of {number(memory.device_gib)}; runs out of memory with {memory.oom_probability:.0%}"
+        text += f" of {number(memory.device_gib)}"
+    if not math.isnan(memory.oom_probability):
+        text += f"; runs out of memory with {memory.oom_probability:.0%}"
     return text
 
 

@@ -20,6 +20,11 @@ def device_memory_gib(device: str) -> float | None:
     return devices().get(device)
 
 
+def is_cpu(device: str) -> bool:
+    """Of a job's node or of its knob: "cpu", or another kind of CPU beside it ("cpu-slow")."""
+    return device.replace("_", "-").partition("-")[0] == "cpu"
+
+
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text())

@@ -1,5 +1,6 @@
 """How much memory the devices of a job really have."""
 
+from autoscout.job.presets import is_cpu
 from autoscout.simulate.hardware.device import hardware
 from autoscout.space.attributes import memory_gib
 from kb.records import Job
@@ -16,4 +17,4 @@ def capacities(job: Job) -> dict[str, float]:
         gib = node.memory_gib or (known.memory_gib if known else memory_gib(node))
         kind = node.device.replace("-", "_")
         found[kind] = min(gib, found.get(kind, gib))
-    return {} if "cpu" in found or not all(found.values()) else found
+    return {} if any(map(is_cpu, found)) or not all(found.values()) else found

@@ -74,6 +74,7 @@ DEFAULTS: dict[str, Any] = {
     "packed_context": "seq_len",
     "norms": 2.0,  # a layer
     "node_gb_s": np.nan,  # between nodes, what all devices of a node share; NaN: the hardware file's
+    "kinds_gb_s": np.nan,  # the same where it crosses to another kind of device; NaN: as between nodes
 }
 
 

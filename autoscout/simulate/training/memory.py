@@ -16,12 +16,12 @@ from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training import stage_operators
+from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
 from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
 from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
 from autoscout.simulate.training.stage import recomputed
 from autoscout.simulate.training.stage_operators import by_stage
-from autoscout.simulate.training.step import devices, fleets
 from kb.records import Configuration, Job
 
 Array = np.ndarray
@@ -152,6 +152,10 @@ class Memory:
             return [self._known_pressure(each.columns) for each in some]
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
+    def filled(self, columns: Columns) -> Array:
+        """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
+        return np.exp(self._pressure(columns) + self.margin)
+
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
         return self.oom_probability(columns) <= CAUTION
@@ -175,9 +179,9 @@ class Memory:
             mixed = len(devices(some, self.device)) > 1
             given = np.nan if mixed else some.get("memory_gib", np.nan)
             stated = np.broadcast_to(np.asarray(given, dtype=float), x.n)
-            for local, fleet, counts in fleets(some, x.n, self.device):
-                here = x.take(local)
-                pressure[rows[local]] = _tightest(here, fleet, [c[local] for c in counts], stated[local])
+            for fleet in fleets(some, x.n, self.device):
+                local = fleet.rows
+                pressure[rows[local]] = _tightest(x.take(local), fleet.of(local), stated[local])
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
@@ -193,13 +197,18 @@ class Memory:
         return total[fullest], {name: part[fullest] for name, part in parts.items()}
 
     def _as_described(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        groups = [(rows, complete(some)) for rows, some in by_precision(columns)]
-        n = sum(x.n for _, x in groups)
+        groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
+        n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
         on_cpu = any(hw is not None and hw.name == "cpu" for hw in _hardware(columns, self.device))
-        for rows, x in groups:
+        for rows, some, x in groups:
             for name, gib in peak(x).items():
                 parts[name][rows] = gib
+            for fleet in fleets(some, x.n, self.device):
+                local = fleet.rows[np.any(np.array(fleet.told)[:, fleet.rows] > 0, axis=0)]
+                if len(local):
+                    for name, gib in _peak_of_unequal(x.take(local), fleet.of(local)).items():
+                        parts[name][rows[local]] = gib
         if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
             parts["process"][:] = CPU_PROCESS_GIB
         return np.sum(list(parts.values()), axis=0), parts
@@ -218,39 +227,43 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
     return float(Memory().predict(columns).value[0])
 
 
-def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
-    """Peak of each rank, in order: pipeline stages one after the other."""
-    columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
-    pp = int(configuration.knobs.get("pp", 1))
-    x = complete(columns | {"stage_at": np.arange(pp)})
-    stages, gpus = np.broadcast_to(_total(_stage(x, x.stage_at)) / GIB, pp), int(x.gpus[0])
-    return [float(stages[rank * pp // gpus]) for rank in range(gpus)]
-
-
-def _tightest(x: Inputs, fleet: list[Hardware], counts: list[Array], stated: Array) -> Array:
-    """log(needed / available), over the first stage of every kind of device and the last stage."""
+def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array]]:
+    """The first stage of every kind of device and the last stage: on what it lies, its number and its layers."""
     per_stage = x.gpus / x.pp
     found = []
-    for kind, hw in enumerate(fleet):
+    for kind, (hw, layers) in enumerate(zip(fleet.kinds, depths(x, fleet), strict=True)):
+        begins = np.floor(sum(fleet.counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
+        found.append((hw, np.minimum(begins, x.pp - 1), layers))
+    return [*found, (fleet.kinds[-1], x.pp - 1, found[-1][2])]
+
+
+def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
+    """log(needed / available), over the first stage of every kind of device and the last stage."""
+    found = []
+    for hw, index, layers in _of_kinds(x, fleet):
         memory = np.where(stated > 0, stated, hw.memory_gib)
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
-        begins = np.floor(sum(counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
-        stages = [begins] + ([x.pp - 1] if kind == len(fleet) - 1 else [])
-        if np.any(_cut(x)):  # rows that describe one stage each
-            stages = [x.stage_at]
-        found += [np.log(_total(_stage(x, np.minimum(index, x.pp - 1))) / GIB / room) for index in stages]
+        where = x.stage_at if np.any(_cut(x)) else index  # rows that describe one stage each
+        found.append(np.log(rank_bytes(of_stage(x, where, layers)) / GIB / room))
     return np.max(np.broadcast_arrays(*found), axis=0)
 
 
-def _total(parts: dict[str, Array]) -> Array:
+def _peak_of_unequal(x: Inputs, fleet: Fleet) -> dict[str, Array]:
+    """As `peak`, of stages that have not the same number of layers on all kinds of device."""
+    each = [of_stage(x, index, layers) for _, index, layers in _of_kinds(x, fleet)]
+    fullest = np.argmax(np.broadcast_arrays(*map(rank_bytes, each)), axis=0)
+    return {n: np.choose(fullest, np.broadcast_arrays(*(parts[n] for parts in each))) / GIB for n in PARTS}
+
+
+def rank_bytes(parts: dict[str, Array]) -> Array:
     return sum(parts.values(), np.zeros(1))
 
 
 def peak(x: Inputs) -> dict[str, Array]:
     """GiB by component, (n,) each, of the fuller of the first and the last stage; where a row describes one stage of
     a plan, of that."""
-    first, last = _stage(x, x.stage_at), _stage(x, x.pp - 1)
-    fuller = (_total(first) >= _total(last)) | _cut(x)
+    first, last = of_stage(x, x.stage_at), of_stage(x, x.pp - 1)
+    fuller = (rank_bytes(first) >= rank_bytes(last)) | _cut(x)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
 
 
@@ -259,11 +272,11 @@ def _cut(x: Inputs) -> Array:
     return ~np.isnan(x.stage_operators)
 
 
-def _stage(x: Inputs, index: Array) -> dict[str, Array]:
-    """Bytes by component on a rank of that pipeline stage."""
+def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
+    """Bytes by component on a rank of that pipeline stage, of so many layers where the kinds of device say it."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first, cut = index == 0, _cut(x)
-    layers = np.ceil(x.layers / x.pp)
+    layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
     if np.any(cut):
         told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
         layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])

@@ -16,10 +16,11 @@ MIB = 2.0**20
 OPTIMIZER_BYTES = 48.0
 
 
-def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> Array:
+def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array, layers: Array) -> Array:
     """Seconds that the replicas' exchange adds to a step; `backward`: seconds of the last backward pass, which hides
-    what overlap_grad starts bucket by bucket. Overlapped traffic takes multiprocessors from the layers."""
-    dense, expert = trained(x, *rank_weights(x))
+    what overlap_grad starts bucket by bucket; `layers`: of a stage. Overlapped traffic takes multiprocessors from the
+    layers."""
+    dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
@@ -45,8 +46,9 @@ def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array) -> 
     return np.where(x.zero == 3, 0.0, reduce + gather) + tied
 
 
-def optimizer(hw: Hardware, x: Inputs) -> Array:
-    dense, expert = trained(x, *rank_weights(x))
+def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
+    """Seconds of the update of a stage of so many layers."""
+    dense, expert = trained(x, *rank_weights(x, layers))
     group = x.dp * x.cp
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
     expert_shards = np.where(shards > 1, np.maximum(group * x.tp / (x.ep * x.etp), 1), 1.0)

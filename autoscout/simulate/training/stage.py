@@ -16,9 +16,8 @@ NCCL_MULTIPROCESSORS = 20  # what a collective that runs beside the layers takes
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
 
-def stage(hw: Hardware, links: Topology, x: Inputs, layer: Times, head: Times | None) -> Parts:
-    """The stage of ⌈layers / pp⌉ layers, and with the head if it is the last one."""
-    layers = np.ceil(x.layers / x.pp)
+def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times, head: Times | None) -> Parts:
+    """A stage of so many layers, and with the head if it is the last one."""
     back = layers - frozen_layers(x)
     again = recomputed(x)
     compute = layers * layer.forward + back * layer.backward

@@ -6,15 +6,14 @@ Layers come from layer.py, a stage from stage.py, the pipeline's order from pipe
 what happens once per step from once.py; a few measured rows of a job correct the result (correct.py).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from autoscout.simulate.encode import job_of, length, software_of
 from autoscout.simulate.hardware.collectives import Topology
-from autoscout.simulate.hardware.device import Hardware, hardware, kinds
+from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.correction import Alike, Correction, layout
+from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete, distinct
 from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import data_parallel, optimizer
@@ -37,7 +36,7 @@ _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "fused_norm",
     "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
-    "dispatcher", "per_node", "node_gb_s", "grad_bytes", "learned_positions",
+    "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
 
@@ -113,13 +112,13 @@ class Training:
         x = complete(columns)
         parts = {name: np.full(x.n, np.nan) for name in PARTS}
         error = np.full(x.n, np.nan)
-        for rows, fleet, counts in fleets(columns, x.n, self.device):
-            for start in range(0, len(rows), _BLOCK):
-                block = rows[start : start + _BLOCK]
+        for fleet in fleets(columns, x.n, self.device):
+            for start in range(0, len(fleet.rows), _BLOCK):
+                block = fleet.rows[start : start + _BLOCK]
                 some = x.take(block)
-                for name, seconds in step(some, fleet, [c[block] for c in counts]).items():
+                for name, seconds in step(some, fleet.of(block)).items():
                     parts[name][block] = seconds
-                error[block] = trust(some, fleet)
+                error[block] = trust(some, fleet.kinds)
         return parts, error
 
 
@@ -128,32 +127,6 @@ def _alike(columns: Columns) -> Alike:
     x = complete(columns)
     knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
     return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))
-
-
-def devices(columns: Columns, device: str) -> list[str]:
-    """Every device that some row names."""
-    if "gpu" in columns:
-        return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
-    return kinds(list(columns)) or [device]
-
-
-def fleets(columns: Columns, n: int, device: str) -> Iterator[tuple[Array, list[Hardware], list[Array]]]:
-    """Rows that run on the same kinds of device: (rows, kinds in rank order, (n,) devices of each kind)."""
-    names = devices(columns, device)
-    if "gpu" in columns or len(names) == 1:
-        named = np.broadcast_to(np.asarray(columns.get("gpu", names[0]), dtype=str), n)
-        for name in names:
-            hw = hardware(name)
-            if hw is not None:
-                yield np.flatnonzero(named == name), [hw], [np.zeros(n)]
-        return
-    counts = {name: np.broadcast_to(np.asarray(columns[name], dtype=float), n) for name in names}
-    used = sum(((counts[name] > 0).astype(int) << i for i, name in enumerate(names)), np.zeros(n, dtype=int))
-    for which in np.unique(used):
-        here = [name for i, name in enumerate(names) if which >> i & 1]
-        found = [hw for hw in map(hardware, here) if hw is not None]
-        if here and len(found) == len(here):
-            yield np.flatnonzero(used == which), found, [counts[name] for name in here]
 
 
 def trust(x: Inputs, fleet: list[Hardware]) -> Array:
@@ -181,25 +154,28 @@ def topology(hw: Hardware, x: Inputs) -> Topology:
     return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s * trays))
 
 
-def step(x: Inputs, fleet: list[Hardware], counts: list[Array]) -> Parts:
+def step(x: Inputs, fleet: Fleet) -> Parts:
     """Seconds of each part of a step, (n,) each.
 
     Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
     pace of the slower one, and so does every exchange between replicas.
     """
-    stages = [_stages(hw, x) for hw in fleet]
-    slowest, path = _slowest(x, stages, counts)
+    deep = list(zip(fleet.kinds, depths(x, fleet), strict=True))
+    if len(fleet.kinds) > 1:
+        x = Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
+    stages = [_stages(hw, x, layers) for hw, layers in deep]
+    slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
     parts["bubble"] = idle(total(slowest), path, x.vpp)
     backward = np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3
-    once = [(data_parallel(hw, topology(hw, x), x, backward), optimizer(hw, x)) for hw in fleet]
+    exchanges = [data_parallel(hw, topology(hw, x), x, backward, layers) for hw, layers in deep]
     # Every step waits for the slowest of the ranks: the expected maximum of that many normal times.
     straggler = STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
-    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*(dp for dp, _ in once)), axis=0) + straggler
-    parts["optimizer"] = np.max(np.broadcast_arrays(*(update for _, update in once)), axis=0)
-    parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet)
-    if fleet[0].cores:
-        parts = _shared(x, fleet[0], parts)
+    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*exchanges), axis=0) + straggler
+    parts["optimizer"] = np.max(np.broadcast_arrays(*(optimizer(hw, x, layers) for hw, layers in deep)), axis=0)
+    parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet.kinds)
+    if fleet.kinds[0].cores:
+        parts = _shared(x, fleet.kinds[0], parts)
     return {name: np.broadcast_to(parts[name], x.n) for name in PARTS}
 
 
@@ -213,17 +189,17 @@ def _shared(x: Inputs, hw: Hardware, parts: Parts) -> Parts:
     return slower
 
 
-def _stages(hw: Hardware, x: Inputs) -> tuple[Parts, Parts]:
-    """Per micro batch: the last stage, with the head, and a stage without it."""
+def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
+    """Per micro batch: the last stage, with the head, and a stage without it, of so many layers."""
     first, of = distinct(x, _SHAPE)
     shapes = x.take(first)
     links = topology(hw, shapes)
     layer = _spread(layer_times(hw, links, shapes), len(first), of)
     head = _spread(head_times(hw, links, shapes), len(first), of)
     everywhere = topology(hw, x)
-    last = stage(hw, everywhere, x, layer, head)
+    last = stage(hw, everywhere, x, layers, layer, head)
     last["compute"] = last["compute"] + np.where(x.pp == 1, embedding(hw, x), 0.0)
-    return last, stage(hw, everywhere, x, layer, None)
+    return last, stage(hw, everywhere, x, layers, layer, None)
 
 
 def _spread(times: Times, n: int, of: Array) -> Times:

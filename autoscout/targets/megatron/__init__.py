@@ -48,6 +48,11 @@ class Megatron(Target):
 
         return launched(JobSpace.of_job(job), job)[1]
 
+    def catalog(self, job: Job) -> "Catalog":
+        from autoscout.targets.megatron.unequal import with_depths
+
+        return with_depths(super().catalog(job), job)
+
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.megatron import releases
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 
 from autoscout.cluster import devices
+from autoscout.space.attributes import device_counts
 from autoscout.space.declared import own_knobs
-from autoscout.targets.megatron import finetuning, newer
+from autoscout.targets.megatron import finetuning, newer, unequal
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
 
@@ -50,7 +51,6 @@ _MISSING = {
 _FUSION = "gradient-accumulation-fusion"  # of Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
-LAYOUT = "--pipeline-model-parallel-layout"
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
@@ -86,6 +86,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         # multiple every tokenizer that fits into it gets exactly the rows that are measured, whatever tp is.
         "--make-vocab-size-divisible-by": job.model.vocab // int(knobs.get("tp", 1)),
         **_parallelism(knobs, job.model.layers),
+        **unequal.flags(job, configuration),
         **_recomputation(knobs),
         **_communication(knobs),
         **newer.flags(knobs),
@@ -212,7 +213,7 @@ def _parallelism(knobs: dict[str, Value], layers: int) -> Flags:
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
         found.pop("--num-virtual-stages-per-pipeline-rank", None)  # the string says it
-        found[LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
+        found[unequal.LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
         return found
     for part in ("embedding", "loss"):
         if part in split:
@@ -267,7 +268,7 @@ def _own(job: Job, knobs: dict[str, Value]) -> Flags:
         off = knobs[name] is False
         found[flag.replace("--", "--no-", 1) if off else flag] = True if off else knobs[name]
     unknown = [n for n in knobs if n not in {*_DEGREES, *_SWITCHES, *_FROM_ELSEWHERE, *newer.KNOBS, *own_knobs(job)}]
-    kinds = {node.device.replace("-", "_") for node in job.cluster.nodes}
+    kinds = {name for kind in device_counts(job) for name in (kind, unequal.knob_of(kind))}
     if left := [n for n in unknown if n not in kinds]:
         raise AutoscoutError(f"no flag of Megatron-LM is known for the knob {left[0]}", 2)
     return found

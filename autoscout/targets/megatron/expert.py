@@ -6,18 +6,26 @@ any gain is held against.
                anything is split; context parallel for long sequences only; selective before full recomputation
     dp first   as many replicas as fit: full recomputation before the model is split at all
 
+On a cluster that mixes kinds of device each is advised for all of them and for one kind alone, and the one with the
+least predicted time counts; beside them the pipeline over all kinds whose stages are balanced by what a layer takes on
+each, as Metis plans (Um et al., ATC 2024), where that is predicted to be faster than the even one.
+
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from autoscout.job.presets import device_memory_gib
-from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.memory import CAUTION, Memory
+from autoscout.simulate.training.step import Training
 from autoscout.space.graph import Space
 from autoscout.targets.megatron.layouts import Layouts, Way, layouts
+from autoscout.targets.megatron.unequal import knob_of
 from autoscout.targets.recipes import MARGIN, all_devices, firm, nearest, stated, total
 from kb.records import Configuration, Value
 
@@ -26,6 +34,8 @@ WAYS: tuple[Way, ...] = ("guide", "dp first")
 _TRIED = 200  # layouts that should fit and are asked of the space, until the first that it has
 _FULL = 0.97  # of a device's memory, where nothing leaves a margin
 _FRUGAL = 20  # layouts tried where nothing fits at all
+_NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
+_BALANCED = 50  # unequal stages that are asked of the space, the fastest predicted first
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -47,9 +57,52 @@ _PREFERRED: dict[str, Value] = {
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space, the guide's first, none twice."""
-    found = [recommended(space, way) for way in WAYS]
+    """The recipes of a space, the guide's first, none twice; on a mixed cluster the fastest predicted first."""
+    if len(all_devices(space)) < 2:
+        found = [recommended(space, way) for way in WAYS]
+    else:
+        found = [min(_placed(space, way), key=lambda c: _seconds(space, c)) for way in WAYS]
+        found = sorted([*found, *balanced(space)], key=lambda c: _seconds(space, c))
     return [c for i, c in enumerate(found) if c not in found[:i]]
+
+
+def _placed(space: Space, way: Way) -> list[Configuration]:
+    """One way on all devices and on each kind of them alone: those that fit, or else the most frugal."""
+    found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
+    fitting = [c for c in found if _share(space, c) <= MARGIN]
+    return fitting or [recommended(space, way)]
+
+
+def balanced(space: Space) -> list[Configuration]:
+    """The pipeline over all kinds of device, with a stage's layers by its kind, whose predicted step is the shortest of
+    those that fit; [] where there is none."""
+    devices = all_devices(space)
+    given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
+    gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
+    usable = np.flatnonzero((tried.columns["pp"] > 1) & (tried.columns.get("vpp", np.ones(1)) == 1))[:_TRIED]
+    told = [each.ravel() for each in np.meshgrid(*(knob.values[1:] for knob in given.values()), indexing="ij")]
+    if not given or not len(usable) or not len(told[0]):
+        return []
+    rows, which = np.repeat(usable, len(told[0])), np.tile(np.arange(len(told[0])), len(usable))
+    depths = {kind: each[which] for kind, each in zip(given, told, strict=True)}
+    stages = {kind: int(count) * tried.columns["pp"][rows] / gpus for kind, count in devices.items()}
+    left = space.attributes["layers"] - sum(stages[kind] * depth for kind, depth in depths.items())
+    sharing = sum(number for kind, number in stages.items() if kind not in given)
+    whole = np.all([number % 1 == 0 for number in stages.values()], axis=0)
+    possible = whole & np.all([depth * sharing < left for depth in depths.values()], axis=0)
+    rows, depths = rows[possible], {knob_of(kind): depth[possible] for kind, depth in depths.items()}
+    if not len(rows):
+        return []
+    columns = {n: v[rows] if np.ndim(v) else v for n, v in _columns(space, tried, devices).items()} | depths
+    fits = Memory().oom_probability(columns) <= CAUTION
+    order = np.argsort(np.where(fits, Training().predict(columns).value, np.inf), kind="stable")
+    preferred = {**stated(space), **_PREFERRED, **devices}
+    for i in order[: min(_BALANCED, int(fits.sum()))]:
+        wanted = tried.wanted(int(rows[i])) | _NOT_BY_ENDS | {name: int(depth[i]) for name, depth in depths.items()}
+        found = space.nearest({**preferred, **wanted}, firm={**devices, **firm(space, wanted)})
+        if found is not None and _share(space, found) <= MARGIN:
+            return [found]
+    return []
 
 
 def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way = "guide") -> Iterator[Configuration]:
@@ -63,13 +116,15 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way =
             yield configuration
 
 
-def recommended(space: Space, way: Way = "guide") -> Configuration:
-    """The first of the advised configurations that fits with a margin, on all devices or else on one kind of them
-    alone; then without a margin; the most frugal one if none does."""
+def recommended(
+    space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
+) -> Configuration:
+    """The first of the advised configurations that fits with a margin, on the first `allowed` devices (None: on all, or
+    else on one kind of them alone); then without a margin; the most frugal one if none does."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []
-    for devices in _device_choices(space):
+    for devices in _device_choices(space) if allowed is None else allowed:
         tried = layouts(space, total(space, devices), way)
         choices.append((devices, tried, _shares(space, tried, devices)))
     for least, most in ((0.0, MARGIN), (MARGIN, _FULL), (_FULL, np.inf)):
@@ -95,6 +150,11 @@ def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.nd
     """(n,) of the memory of the smallest device, by the knobs that matter most for it."""
     if not len(found):
         return np.zeros(0)
+    return Memory().predict(_columns(space, found, devices)).value / _smallest_gib(space, devices)
+
+
+def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict[str, Any]:
+    """What simulators read of layouts on these devices."""
     gpus, knobs = total(space, devices), found.columns
     stages, of = np.unique(knobs["pp"], return_inverse=True)
     of_pp = {name for share in found.shares.values() for name in share}
@@ -103,15 +163,28 @@ def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.nd
     columns |= {n: np.array([found.shares[int(pp)].get(n, 1) for pp in stages])[of] for n in of_pp}
     columns |= knobs | {"gpus": gpus, "dp": gpus // (knobs["tp"] * knobs["pp"] * knobs["cp"])}
     columns["sp"] = (knobs["tp"] > 1) & np.array("sp" in space.knob)
-    return Memory().predict(columns).value / _smallest_gib(space, devices)
+    return columns
+
+
+def _seconds(space: Space, configuration: Configuration) -> float:
+    """Of a step, as predicted; where that is not known infinite."""
+    job = getattr(space, "job", None)
+    model = Training.of_job(job) if job is not None else Training()
+    columns = _described(space, configuration)
+    return math.inf if model.applies(columns) else float(model.predict(columns).value[0])
+
+
+def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
+    codes = np.array([space.codes_of(configuration.knobs)])
+    return {n: v for n, v in {**space.attributes, **space.columns(codes)}.items() if n != "degrees"}
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Of the memory of the smallest device that it uses."""
-    codes = np.array([space.codes_of(configuration.knobs)])
-    columns = {**space.attributes, **space.columns(codes)}
-    needed = Memory().predict({n: v for n, v in columns.items() if n != "degrees"}).value
-    return float(needed[0]) / _smallest_gib(space, configuration.knobs)
+    """Of the memory of the smallest device that it uses; of the rank where it is tightest where it uses several."""
+    columns = _described(space, configuration)
+    if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
+        return float(Memory().filled(columns)[0])
+    return float(Memory().predict(columns).value[0]) / _smallest_gib(space, configuration.knobs)
 
 
 def _device_choices(space: Space) -> list[dict[str, Value]]:

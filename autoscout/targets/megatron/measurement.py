@@ -29,6 +29,7 @@ def measurement(folder: Path) -> Measurement | None:
         ranks = [json.loads((folder / f"rank-{rank}.json").read_bytes()) for rank in range(about.ranks)]
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
+    kinds = experiment.get("kinds") or [rank.get("device", "") for rank in ranks]
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)
@@ -59,7 +60,9 @@ def measurement(folder: Path) -> Measurement | None:
         grad_norms=grad_norms,
         rank_memory_gib=memory,
         per_rank={name: [rank[name] for rank in ranks] for name in _OF_RANKS if all(name in rank for rank in ranks)},
-        rank_devices=[f"{_host(rank)}:{rank['device']}:{rank['index']}" for rank in ranks if "index" in rank],
+        rank_devices=[
+            f"{_host(rank)}:{kind}:{rank['index']}" for rank, kind in zip(ranks, kinds, strict=True) if "index" in rank
+        ],
         conditions={
             "warmup_iterations": float(len(ranks[0].get("warmup_s", []))),
             **early.conditions(ranks[0]["iterations_s"], bool(ended)),

@@ -1,7 +1,7 @@
 """Flags and variables of what Megatron-core has got since 0.10: layout strings, hierarchical context parallelism, 8-bit
 products, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kb.records import Value
 
@@ -74,6 +74,11 @@ def layout(layers: int, chunks: int, counted: int) -> str:
         if share[-1] >= 0:
             break
         share[i], share[-1] = share[i] - 1, share[-1] + 1
+    return written(share)
+
+
+def written(share: Sequence[int]) -> str:
+    """Layers of every chunk as a layout string."""
     return "|".join(["E" + "t" * share[0], *("t" * n for n in share[1:-1]), "t" * share[-1] + "L"])
 
 

@@ -143,6 +143,8 @@ class MegatronProfiler:
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
+        if isinstance(self._launcher, OverHosts) and len({node.device for node in self._job.cluster.nodes}) > 1:
+            self._launcher.only(devices.used_nodes(self._job, configuration))
         self._launcher.start(lambda: self._stopping)
         if self._launcher.unfit:
             self._launcher.close()
@@ -207,6 +209,7 @@ def worker_config(
         flags |= persons.stand_ins(job, flags)
     return {
         "device": devices.device_kind(job),
+        "kinds": _cpu_kinds(job, configuration),
         "environment": variables,
         "arguments": flags,
         "checkout": launch.path,
@@ -216,6 +219,13 @@ def worker_config(
         "measure_s": launch.measure_s,
         "group_timeout_s": max(15.0, launch.timeout_s / 2),
     }
+
+
+def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
+    """Of each rank, where the job has several kinds of CPU, which no rank can tell of itself."""
+    if devices.device_kind(job) != "cpu" or len({node.device for node in job.cluster.nodes}) == 1:
+        return []
+    return [node.device for node in devices.used_nodes(job, configuration) for _ in range(node.count)]
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _IMAGE = "vllm/vllm-openai"
 def launch(job: Job, configuration: Configuration) -> Launch:
     from autoscout.targets.jobs import catalog_of
 
-    on_gpus = all(node.device != "cpu" for node in job.cluster.nodes)
+    on_gpus = devices.device_kind(job) != "cpu"
     spread = arguments.placement(job, configuration)
     used = [node.count for node in devices.used_nodes(job, configuration)] if spread else []
     missing = [] if job.launch.model_path else [f"the model in place of {MODEL}"]

@@ -1,0 +1,42 @@
+"""Whether the network between nodes decides what a step takes, and whose word its speed is."""
+
+import math
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.member import Columns
+from autoscout.simulate.training.fleet import devices
+from autoscout.simulate.training.step import Training
+from kb.records import Job
+
+_DECIDES = 0.05  # of the step, from which on twice the speed is worth a word
+
+
+def network_matters(job: Job, columns: Columns) -> str:
+    """ "" or in a sentence how much a network of twice the speed would save the configuration that `columns` has."""
+    if job.task == "serve":
+        return ""
+    model, network = Training.of_job(job), job.cluster.network
+    used = [name for name in devices(columns, model.device) if np.all(np.asarray(columns.get(name, 1)) > 0)]
+    known = [hw for name in used if (hw := hardware(name)) is not None]
+    if not known or len(known) < len(used) or known[0].cores or model.applies(columns):
+        return ""
+    stated = network.between_nodes_gbps
+    if len(known) > 1 and network.between_kinds_gbps:
+        stated = min(stated or math.inf, network.between_kinds_gbps)
+    gb_s = stated / 8 or min(hw.network.node_gb_s for hw in known)
+    once, twice = (_seconds(model, columns, gb_s * times) for times in (1, 2))
+    saved = 1 - twice / once
+    if saved < _DECIDES:
+        return ""
+    if stated:
+        return f"the job's {stated:g} Gb/s between nodes decide: twice as much would make the step {saved:.0%} shorter"
+    return (
+        f"{gb_s * 8:g} Gb/s between nodes are assumed, and decide: twice as much would make the step {saved:.0%} "
+        f"shorter; say what yours are: cluster.network = {{ between_nodes_gbps = … }}"
+    )
+
+
+def _seconds(model: Training, columns: Columns, gb_s: float) -> float:
+    return float(model.predict({**columns, "node_gb_s": gb_s, "kinds_gb_s": gb_s}).value[0])

@@ -1,0 +1,71 @@
+"""The devices of rows: which kinds each runs on, how many of each, and how the layers lie over them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import Hardware, hardware, kinds
+from autoscout.simulate.member import Columns
+from autoscout.simulate.training.inputs import Inputs
+
+Array = np.ndarray
+
+
+class Fleet(NamedTuple):
+    """Rows that run on the same kinds of device. By kind, in rank order, of all rows of the columns: `counts`,
+    devices, and `told`, layers that a pipeline stage on it is given (0: it shares what the others leave)."""
+
+    rows: Array
+    kinds: list[Hardware]
+    counts: list[Array]
+    told: list[Array]
+
+    def of(self, rows: Array) -> "Fleet":
+        """Of some of the rows."""
+        return Fleet(rows, self.kinds, [c[rows] for c in self.counts], [t[rows] for t in self.told])
+
+
+def devices(columns: Columns, device: str) -> list[str]:
+    """Every device that some row names."""
+    if "gpu" in columns:
+        return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
+    return kinds(list(columns)) or [device]
+
+
+def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
+    """Rows by the kinds of device that they run on."""
+    names = devices(columns, device)
+    if "gpu" in columns or len(names) == 1:
+        named = np.broadcast_to(np.asarray(columns.get("gpu", names[0]), dtype=str), n)
+        for name in names:
+            hw = hardware(name)
+            if hw is not None:
+                yield Fleet(np.flatnonzero(named == name), [hw], [np.zeros(n)], [np.zeros(n)])
+        return
+    counts = {name: _of_rows(columns, name, n) for name in names}
+    used = sum(((counts[name] > 0).astype(int) << i for i, name in enumerate(names)), np.zeros(n, dtype=int))
+    for which in np.unique(used):
+        here = [name for i, name in enumerate(names) if which >> i & 1]
+        found = [hw for hw in map(hardware, here) if hw is not None]
+        if here and len(found) == len(here):
+            told = [_of_rows(columns, f"{name}_layers", n) for name in here]
+            yield Fleet(np.flatnonzero(used == which), found, [counts[name] for name in here], told)
+
+
+def depths(x: Inputs, fleet: Fleet) -> list[Array]:
+    """Layers of the deepest pipeline stage on each kind of device, (n,) each."""
+    even = np.ceil(x.layers / x.pp)
+    if not np.any(fleet.told):
+        return [even] * len(fleet.kinds)
+    stages = [count * x.pp / x.gpus for count in fleet.counts]
+    given = sum((s * t for s, t in zip(stages, fleet.told, strict=True)), np.zeros(1))
+    sharing = sum((s * (t == 0) for s, t in zip(stages, fleet.told, strict=True)), np.zeros(1))
+    rest = np.ceil((x.layers - given) / np.maximum(sharing, 1))
+    some = np.any(np.array(fleet.told) > 0, axis=0)
+    return [np.where(some, np.where(t > 0, t, rest), even) for t in fleet.told]
+
+
+def _of_rows(columns: Columns, name: str, n: int) -> Array:
+    """(n,) of a column; 0 where it is absent or empty."""
+    return np.nan_to_num(np.broadcast_to(np.asarray(columns.get(name, 0.0), dtype=float), n))
