@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoscout.job.objective import broken
+from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import Limits, beyond
 from autoscout.search.strategy import strategy
@@ -39,7 +40,8 @@ def measured(c: Configuration, silent: bool = False) -> Measurement:
 
 def searched(seed: int, silent: bool, experiments: int = 40) -> tuple[int, float]:
     """Runs that broke a bound, and the best that kept them all."""
-    chosen = strategy("autoscout", space(BOUNDED), seed, budget=200)
+    objective = Objective(maximize="tokens_per_s") if silent else BOUNDED
+    chosen = strategy("autoscout", space(objective), seed, budget=200)
     asked = []
     for _ in range(experiments):
         (c,) = chosen.ask()
@@ -85,3 +87,12 @@ def test_fewer_experiments_break_a_bound_where_its_metric_is_known(seeds):
     failures = [searched(seed, silent=True) for seed in seeds]
     assert sum(n for n, _ in values) < 0.75 * sum(n for n, _ in failures)
     assert np.mean([best for _, best in values]) > 0.98 * np.mean([best for _, best in failures])
+
+
+def test_beyond_the_budget_of_failures_what_is_unlikely_to_run_comes_last_however_little_the_rest_promises():
+    table = space(BOUNDED)
+    chances = Chances(Encoding(table.knobs, table.feasible.codes), [], allowed=0.1)
+    chances.limits.tell(Encoding(table.knobs, table.feasible.codes).rows(table.feasible.codes[:1]), {"ttft_ms": -1.0})
+    gain, runs = np.array([1e-2, 1e-9, 1e-12]), np.array([0.3, 0.97, 0.99])
+    assert np.argmax(chances.weighed(gain, runs, tried=20, failed=2)) == 0
+    assert np.argsort(-chances.weighed(gain, runs, tried=20, failed=10)).tolist() == [1, 2, 0]

@@ -11,6 +11,7 @@ from autoscout.job.load import read_job, with_budget
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
+from kb.journal import Decided
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 LEVELS = {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8, 16], "c": [0, 1], "d": [1, 2, 3, 4, 5], "e": [0, 1], "f": [8, 16, 32]}
@@ -155,3 +156,25 @@ def test_the_order_of_a_table_s_rows_does_not_matter():
 
 def test_rows_that_come_twice_do_not_matter():
     assert searched(space_of([*ROWS, *ROWS[::3]]), 20) == searched(space_of(ROWS), 20)
+
+
+def test_where_next_to_nothing_is_promised_a_search_looks_wider():
+    """All that is left to gain beside the best layout's best is noise; the others are not given up for that."""
+    levels = {"layout": range(4), "batch": [2**i for i in range(9)], "chunk": range(6), "blocks": range(6)}
+    rows = [dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())]
+    space = Space.from_table(rows, ["layout"], ["batch", "chunk", "blocks"], Objective(minimize="time_s"))
+    search, wider, layouts = strategy("autoscout", space, seed=1), [], []
+    for _ in range(60):
+        [configuration] = search.ask()
+        k = configuration.knobs
+        off = abs(np.log2(k["batch"]) - (1 if k["layout"] == 3 else 6))
+        metrics = {"time_s": (1.5 - 0.15 * k["layout"]) * (1 + 0.6 * off**1.5) + 0.01 * (k["chunk"] + k["blocks"])}
+        search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
+        why = [event.why for event in search.drain() if isinstance(event, Decided)]
+        wider.append(any("a wider look" in each for each in why))
+        layouts.append(k["layout"])
+    assert any(wider)
+    assert not any(one and next_one for one, next_one in itertools.pairwise(wider))
+    best = search.recommend().knobs["layout"]
+    elsewhere = [layout != best for layout in layouts]
+    assert np.mean(np.array(elsewhere)[wider]) > np.mean(np.array(elsewhere)[20:][~np.array(wider)[20:]])

@@ -1,8 +1,8 @@
 """The chance that a configuration qualifies: memory where peaks are known, the job's other constraints, other failures,
 what simulators foresee.
 
-    P(x runs) = P(x fits its memory) · Π_c P(x keeps constraint c) · P(x runs, given that it fits) · P(x runs, given what
-                simulators foresee)
+    P(x runs) = P(x fits its memory) · Π_c P(x keeps constraint c)
+              · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 
 What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
 is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
@@ -21,7 +21,10 @@ from autoscout.search.belief.prior_means import Mean
 
 _DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
 _LIKELY, _LAST = 0.8, 1e-3  # beyond it: chance from which on an experiment may be made; weight of the others
-_REPORTED = 0.1  # share of the experiments that may fail where runs report their memory, at most
+_SURER = 0.95  # that chance where runs report how near they are to a bound
+_LITTLE = 1e-5  # there, what those are worth at least: what is unlikely to run stays last when all promise less. Where
+# failures alone tell of a bound, the best may lie behind it
+_REPORTED = 0.1  # share of the experiments that may fail where runs report how near they are to a bound, at most
 _FREE = 1.0  # failures before that counts
 _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 
@@ -81,13 +84,20 @@ class Chances:
         fits = self.memory.chance() * self.limits.chance() * self._against_forecast(rows, ran, failed)
         return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
 
-    def weight(self, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
-        """(m,) what the gain of rows is multiplied by, of which `runs` is the chance; after `tried` experiments, of
-        which so many failed."""
-        usual = min(self.fails / 2, _REPORTED) if self.memory.told else self.fails / 2
+    def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
+        """(m,) gains of rows, of which `runs` is the chance, as they count after `tried` experiments, of which so many
+        failed."""
+        usual = min(self.fails / 2, _REPORTED) if self._reported else self.fails / 2
         if failed <= (self._allowed or usual) * tried + _FREE:
-            return runs**_DARING
-        return runs**_CAREFUL * np.where(runs < _LIKELY, _LAST, 1.0)
+            return gain * runs**_DARING
+        likely = runs >= (_SURER if self._reported else _LIKELY)
+        careful = gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST)
+        return careful + np.where(likely, _LITTLE, 0.0) if self._reported else careful
+
+    @property
+    def _reported(self) -> bool:
+        """Whether runs say how near they are to a bound, and not only that they failed."""
+        return self.memory.told or self.limits.told
 
     def _against_forecast(self, rows: np.ndarray, ran: Collection[int], failed: Collection[int]) -> np.ndarray | float:
         """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says

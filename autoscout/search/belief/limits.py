@@ -39,6 +39,11 @@ class Limits:
         self._encoding = encoding
         self._of: dict[str, Memory] = {}
 
+    @property
+    def told(self) -> bool:
+        """Whether any was told of."""
+        return bool(self._of)
+
     def tell(self, row: Rows, over: Mapping[str, float]) -> None:
         """One row, and y by constraint."""
         for text, y in over.items():

@@ -299,7 +299,11 @@ class Model:
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
-    def _look(self, pending: list[int]) -> None:
+    def look_wider(self, pending: list[int], times: float) -> None:
+        """`gain` as if every deviation were that many times as large: one fit of the hyper-parameters is too sure."""
+        self._look(pending, times)
+
+    def _look(self, pending: list[int], times: float = 1.0) -> None:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
@@ -316,14 +320,14 @@ class Model:
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
             here += own / (own + added) * (bent - here)
             self.least += member.weight * float(here.min())
-            self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
+            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
             self.chances.fails = float(np.mean(self.runs < 0.5))
-        self.gain *= self.chances.weight(self.runs, len(self.costs) + len(self.failed), len(self.failed))
+        self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + len(self.failed), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
