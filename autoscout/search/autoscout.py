@@ -238,7 +238,7 @@ class AutoScout:
 
     def _wider(self) -> Proposal:
         """What a belief that is less sure of itself would try."""
-        self.model.look_wider(list(self.pending), _WIDER)
+        self.model.look(list(self.pending), _WIDER)
         at = int(np.argmax(self.model.gain))
         why = "next to nothing is promised: a wider look"
         return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)

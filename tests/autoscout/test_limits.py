@@ -76,7 +76,7 @@ def test_where_a_limit_lies_is_learned_before_anything_breaks_it():
         limits.tell(encoding.rows(codes[[row]]), {"ttft_ms <= 200": float(y[row])})
     limits.fit()
     limits.watch(encoding.rows(codes))
-    chance = limits.chance()
+    chance = np.asarray(limits.chance())
     assert np.mean(chance[y > 0.4] < 0.5) > 0.9
     assert np.mean(chance[y < -0.4] > 0.5) > 0.9
 

@@ -23,8 +23,8 @@ def measured(configuration: Configuration, value: float) -> Measurement:
 
 
 def of(configuration: Configuration) -> float:
-    k = configuration.knobs
-    return 1 + abs(np.log2(k["a"]) - 2) + 0.2 * abs(k["b"] - 4) + k["c"]
+    a, b, c = (float(configuration.knobs[name]) for name in "abc")
+    return 1 + abs(np.log2(a) - 2) + 0.2 * abs(b - 4) + c
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])

@@ -2,6 +2,7 @@
 looks at nothing but the knobs: not at their names, nor at the order in which a table has its rows."""
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -166,15 +167,34 @@ def test_where_next_to_nothing_is_promised_a_search_looks_wider():
     search, wider, layouts = strategy("autoscout", space, seed=1), [], []
     for _ in range(60):
         [configuration] = search.ask()
-        k = configuration.knobs
-        off = abs(np.log2(k["batch"]) - (1 if k["layout"] == 3 else 6))
-        metrics = {"time_s": (1.5 - 0.15 * k["layout"]) * (1 + 0.6 * off**1.5) + 0.01 * (k["chunk"] + k["blocks"])}
+        layout, batch, chunk, blocks = (float(configuration.knobs[name]) for name in levels)
+        off = abs(np.log2(batch) - (1 if layout == 3 else 6))
+        metrics = {"time_s": float((1.5 - 0.15 * layout) * (1 + 0.6 * off**1.5) + 0.01 * (chunk + blocks))}
         search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
         why = [event.why for event in search.drain() if isinstance(event, Decided)]
         wider.append(any("a wider look" in each for each in why))
-        layouts.append(k["layout"])
+        layouts.append(layout)
     assert any(wider)
     assert not any(one and next_one for one, next_one in itertools.pairwise(wider))
-    best = search.recommend().knobs["layout"]
-    elsewhere = [layout != best for layout in layouts]
+    best = search.recommend()
+    assert best is not None
+    elsewhere = [layout != best.knobs["layout"] for layout in layouts]
     assert np.mean(np.array(elsewhere)[wider]) > np.mean(np.array(elsewhere)[20:][~np.array(wider)[20:]])
+
+
+def test_what_was_measured_before_is_taken_in_with_work_that_grows_as_its_rows():
+    names = ["a", "b", "c"]
+    table = [dict(zip(names, values, strict=True)) for values in itertools.product(range(1, 17), repeat=3)]
+    space = Space.from_table(table, [], names, Objective(minimize="time_s"))
+
+    def seconds(n: int) -> float:
+        told = [
+            Measurement(configuration=c, name="", context="", status="ok", metrics={"time_s": 1 + float(c.knobs["a"])})
+            for c in (space.feasible.configuration(row) for row in range(n))
+        ]
+        begun = time.process_time()
+        strategy("autoscout", space, seed=0, told=told)
+        return time.process_time() - begun
+
+    seconds(100)
+    assert seconds(4_000) < 8 * seconds(1_000)

@@ -101,8 +101,9 @@ class Model:
             self.costs.setdefault(row, []).append(float(np.log(cost)))
         if cost is not None and row not in self._holding:
             self._holding.add(row)
-            self.rows = np.append(self.rows, row)
-        self._average()
+            self.rows, self.logs = np.append(self.rows, row), np.append(self.logs, np.nan)
+        if cost is not None:
+            self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
 
     def see(self, costs: dict[int, list[float]]) -> None:
         """Other log-costs of the rows that ran, in the same order."""
@@ -152,12 +153,12 @@ class Model:
             self._believed.append(int(row))
         for row in pending:
             self._append(row)
-        self._look(pending)
+        self.look(pending)
         if self.renewal is not None:
             once = 0 if fits or not self._due else 1
             for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
                 self._renew(self.renewal, rows)
-                self._look(pending)
+                self.look(pending)
         for member in self._active():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -270,7 +271,7 @@ class Model:
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
             self.chances.watch(self.candidates, self._rows(self.candidates))
-            self._look(pending)
+            self.look(pending)
             gain[at : at + _AT_ONCE] = self.gain
             runs += float(np.count_nonzero(self.runs > 0.5))
         self.chances.fails = 1 - runs / len(looked)
@@ -299,12 +300,9 @@ class Model:
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
-    def look_wider(self, pending: list[int], times: float) -> None:
-        """`gain` as if every deviation were that many times as large: one fit of the hyper-parameters is too sure."""
-        self._look(pending, times)
-
-    def _look(self, pending: list[int], times: float = 1.0) -> None:
-        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
+    def look(self, pending: list[int], times: float = 1.0) -> None:
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
+        were so many `times` as large, as one fit of the hyper-parameters is too sure."""
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
@@ -327,7 +325,8 @@ class Model:
         self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
             self.chances.fails = float(np.mean(self.runs < 0.5))
-        self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + len(self.failed), len(self.failed))
+        failed = len(self.failed)
+        self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + failed, failed)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
