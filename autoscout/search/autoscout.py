@@ -25,6 +25,7 @@ from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
@@ -43,6 +44,7 @@ _NOISELESS = 1e-4  # difference of the logs of two repeats
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _SOON = 8  # experiments after which a right simulator has led to the best, mostly
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
+_WIDE, _WIDER = 3, 3.0  # once next to nothing is promised: every so many steps, so many times the deviations
 _FIRST = 3  # favourites of simulators that are tried as they are
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
@@ -122,6 +124,8 @@ class AutoScout:
             chance, gain = self.model.outlook(_AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
+        if self._step % _WIDE == 0 and self._stays():
+            return self._decide("search", self._wider())
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -212,8 +216,32 @@ class AutoScout:
         points = self.encoding.rows(self.pool.codes[rows]).points
         tried = self.encoding.rows(self.pool.codes[taken]).points if taken else points.mean(axis=0)[None]
         gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
+        if self.model.failed and not len(self.model.candidates):
+            gaps *= self._may_run(rows)
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
+
+    def _may_run(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) whether rows run, more likely than not, or than half of them, as the failures of the opening tell."""
+        chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
+        chances.fit()
+        chances.fit_bounds()
+        chances.watch(rows, encoded)
+        found = chances.chance(rows, np.ones(len(rows)), self.model.costs, self.model.failed)
+        return found >= min(0.5, float(np.median(found)))
+
+    def _stays(self) -> bool:
+        """Whether next to nothing is promised any more: around the best of one layout a search that is sure of itself
+        stays for a hundred experiments."""
+        alone = self.trade is None or self.trade.first
+        return alone and self.model.trust < _TRUST and 0 <= self.model.gain.max() < self.hyper.explore
+
+    def _wider(self) -> Proposal:
+        """What a belief that is less sure of itself would try."""
+        self.model.look(list(self.pending), _WIDER)
+        at = int(np.argmax(self.model.gain))
+        why = "next to nothing is promised: a wider look"
+        return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)
 
     def _open_rows(self) -> np.ndarray:
         """Rows that were not tried, without those that are predicted to fail where others are left."""
@@ -271,7 +299,7 @@ class AutoScout:
 
     @one_thread
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool, float]] = []
+        told: list[tuple[int, float | None, float, bool, float, dict[str, float]]] = []
         for measurement in measurements:
             row = self.pool.taken_in(measurement.configuration)
             if row is None:
@@ -280,14 +308,15 @@ class AutoScout:
             c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
             full = fullness(self.space, measurement)
             doubt = measurement.conditions.get("doubt", 0.0)
-            told.append((row, c, full, failed_for_memory(self.space, measurement, full), doubt))
+            for_memory = failed_for_memory(self.space, measurement, full)
+            told.append((row, c, full, for_memory, doubt, beyond(self.space.objective, measurement)))
             proposal = self.pending.pop(row, None)
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for row, c, full, for_memory, doubt in told:  # after the rewards of all, which must not know any of them
-            self.model.tell(row, c, full, for_memory, doubt)
+        for each in told:  # after the rewards of all, which must not know any of them
+            self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
         """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that

@@ -2,6 +2,7 @@
 looks at nothing but the knobs: not at their names, nor at the order in which a table has its rows."""
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from autoscout.job.load import read_job, with_budget
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
+from kb.journal import Decided
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 LEVELS = {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8, 16], "c": [0, 1], "d": [1, 2, 3, 4, 5], "e": [0, 1], "f": [8, 16, 32]}
@@ -155,3 +157,44 @@ def test_the_order_of_a_table_s_rows_does_not_matter():
 
 def test_rows_that_come_twice_do_not_matter():
     assert searched(space_of([*ROWS, *ROWS[::3]]), 20) == searched(space_of(ROWS), 20)
+
+
+def test_where_next_to_nothing_is_promised_a_search_looks_wider():
+    """All that is left to gain beside the best layout's best is noise; the others are not given up for that."""
+    levels = {"layout": range(4), "batch": [2**i for i in range(9)], "chunk": range(6), "blocks": range(6)}
+    rows = [dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())]
+    space = Space.from_table(rows, ["layout"], ["batch", "chunk", "blocks"], Objective(minimize="time_s"))
+    search, wider, layouts = strategy("autoscout", space, seed=1), [], []
+    for _ in range(60):
+        [configuration] = search.ask()
+        layout, batch, chunk, blocks = (float(configuration.knobs[name]) for name in levels)
+        off = abs(np.log2(batch) - (1 if layout == 3 else 6))
+        metrics = {"time_s": float((1.5 - 0.15 * layout) * (1 + 0.6 * off**1.5) + 0.01 * (chunk + blocks))}
+        search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
+        why = [event.why for event in search.drain() if isinstance(event, Decided)]
+        wider.append(any("a wider look" in each for each in why))
+        layouts.append(layout)
+    assert any(wider)
+    assert not any(one and next_one for one, next_one in itertools.pairwise(wider))
+    best = search.recommend()
+    assert best is not None
+    elsewhere = [layout != best.knobs["layout"] for layout in layouts]
+    assert np.mean(np.array(elsewhere)[wider]) > np.mean(np.array(elsewhere)[20:][~np.array(wider)[20:]])
+
+
+def test_what_was_measured_before_is_taken_in_with_work_that_grows_as_its_rows():
+    names = ["a", "b", "c"]
+    table = [dict(zip(names, values, strict=True)) for values in itertools.product(range(1, 17), repeat=3)]
+    space = Space.from_table(table, [], names, Objective(minimize="time_s"))
+
+    def seconds(n: int) -> float:
+        told = [
+            Measurement(configuration=c, name="", context="", status="ok", metrics={"time_s": 1 + float(c.knobs["a"])})
+            for c in (space.feasible.configuration(row) for row in range(n))
+        ]
+        begun = time.process_time()
+        strategy("autoscout", space, seed=0, told=told)
+        return time.process_time() - begun
+
+    seconds(100)
+    assert seconds(4_000) < 8 * seconds(1_000)

@@ -1,24 +1,30 @@
-"""The chance that a configuration runs: memory where peaks are known, other failures, what simulators foresee.
+"""The chance that a configuration qualifies: memory where peaks are known, the job's other constraints, other failures,
+what simulators foresee.
 
-    P(x runs) = P(x fits its memory) · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
+    P(x runs) = P(x fits its memory) · Π_c P(x keeps constraint c)
+              · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 
 What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
 is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
 allows, by more, and what is not likely to run comes last.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.limits import Limits
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
 
 _DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
 _LIKELY, _LAST = 0.8, 1e-3  # beyond it: chance from which on an experiment may be made; weight of the others
-_REPORTED = 0.1  # share of the experiments that may fail where runs report their memory, at most
+_SURER = 0.95  # that chance where runs report how near they are to a bound
+_LITTLE = 1e-5  # there, what those are worth at least: what is unlikely to run stays last when all promise less. Where
+# failures alone tell of a bound, the best may lie behind it
+_REPORTED = 0.1  # share of the experiments that may fail where runs report how near they are to a bound, at most
 _FREE = 1.0  # failures before that counts
 _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
 
@@ -26,50 +32,72 @@ _FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how ma
 class Chances:
     def __init__(self, encoding: Encoding, means: list[Mean], allowed: float) -> None:
         """`allowed`: share of the experiments that may fail; 0: half of what is believed to fail of the space."""
-        self.feasibility, self.memory = Feasibility(encoding), Memory(encoding)
+        self.feasibility, self.memory, self.limits = Feasibility(encoding), Memory(encoding), Limits(encoding)
         self._hinting = means
         self._allowed = allowed
         self.fails = 0.0  # share of the space, as it is believed
 
-    def tell(self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool) -> None:
-        """`full`: what is known of its memory (peaks.py). What fails for memory says nothing of other failures."""
+    def tell(
+        self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
+    ) -> None:
+        """`full`: what is known of its memory (peaks.py). What fails for memory says nothing of other failures. `over`:
+        how far it is beyond each other constraint (limits.py); what breaks one of them ran."""
         rows = np.array([row])
         if not np.isnan(full):
             self.memory.tell(self._for_memory(rows, encoded), full)
+        self.limits.tell(encoded, over)
         if not for_memory:
+            ran = ran or any(y > 0 for y in over.values())
             self.feasibility.tell(self._for_others(rows, encoded), np.array([ran]))
 
     def fit(self) -> None:
         if self.feasibility.failed:
             self.feasibility.fit()
 
+    def stale(self, growth: float) -> bool:
+        """Whether memory or a constraint was told so many times the rows of its last fit."""
+        return self.memory.stale(growth) or self.limits.stale(growth)
+
+    def fit_bounds(self) -> None:
+        self.memory.fit()
+        self.limits.fit()
+
     def watch(self, rows: np.ndarray, encoded: Rows) -> None:
         """From now on `chance` speaks of these rows."""
         self.feasibility.watch(self._for_others(rows, encoded))
-        self.watch_memory(rows, encoded)
+        self.watch_bounds(rows, encoded)
 
-    def watch_memory(self, rows: np.ndarray, encoded: Rows) -> None:
+    def watch_bounds(self, rows: np.ndarray, encoded: Rows) -> None:
         self.memory.watch(self._for_memory(rows, encoded))
+        self.limits.watch(encoded)
 
     def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
         """It goes on with those of the watched rows (places), and then with fresh ones."""
         self.feasibility.turn(kept, self._for_others(fresh, encoded))
         self.memory.turn(kept, self._for_memory(fresh, encoded))
+        self.limits.turn(kept, encoded)
 
     def chance(
         self, rows: np.ndarray, importance: np.ndarray, ran: Collection[int], failed: Collection[int]
     ) -> np.ndarray:
         """(m,) of the watched rows; `importance` (m,) says which matter most; `ran` and `failed`: rows that did."""
-        fits = self.memory.chance() * self._against_forecast(rows, ran, failed)
+        fits = self.memory.chance() * self.limits.chance() * self._against_forecast(rows, ran, failed)
         return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
 
-    def weight(self, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
-        """(m,) what the gain of rows is multiplied by, of which `runs` is the chance; after `tried` experiments, of
-        which so many failed."""
-        usual = min(self.fails / 2, _REPORTED) if self.memory.told else self.fails / 2
+    def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
+        """(m,) gains of rows, of which `runs` is the chance, as they count after `tried` experiments, of which so many
+        failed."""
+        usual = min(self.fails / 2, _REPORTED) if self._reported else self.fails / 2
         if failed <= (self._allowed or usual) * tried + _FREE:
-            return runs**_DARING
-        return runs**_CAREFUL * np.where(runs < _LIKELY, _LAST, 1.0)
+            return gain * runs**_DARING
+        likely = runs >= (_SURER if self._reported else _LIKELY)
+        careful = gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST)
+        return careful + np.where(likely, _LITTLE, 0.0) if self._reported else careful
+
+    @property
+    def _reported(self) -> bool:
+        """Whether runs say how near they are to a bound, and not only that they failed."""
+        return self.memory.told or self.limits.told
 
     def _against_forecast(self, rows: np.ndarray, ran: Collection[int], failed: Collection[int]) -> np.ndarray | float:
         """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says

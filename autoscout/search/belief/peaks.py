@@ -24,7 +24,9 @@ from kb.records import Measurement
 _ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
 _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
 _SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
-_HELD = 300  # rows that it holds, at most, after a fit
+_SETTLED = 0.01  # logarithm: a sweep that moves no row by more is the last
+_HELD, _FITTED = 200, 100  # rows that it holds, and that hyper-parameters are fitted on, at most, after a fit
+_STEPS = 30, 10  # of the first fit and of later ones, which begin from the last, at most
 _VAGUE = 1e4  # variance of a row that tells nothing
 
 
@@ -88,13 +90,19 @@ class Memory:
         if not self._full:
             return
         if len(self._full) > _HELD * 4 // 3:
-            far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
-            kept = np.sort(np.argsort(far, kind="stable")[:_HELD]).tolist()  # nearest to the limit
+            kept = np.sort(self._nearest()[:_HELD]).tolist()
             self._rows, self._full = [self._rows[i] for i in kept], [self._full[i] for i in kept]
+        steps = _STEPS[self._fitted_on > 0]
         rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
         self._settle(rows, ran)
-        self._posterior.fit(rows, self._values, np.zeros((len(ran), 0)), np.zeros(0), self._vague)
+        at = np.sort(self._nearest()[:_FITTED])
+        self._posterior.fit(rows[at], self._values[at], np.zeros((len(at), 0)), np.zeros(0), self._vague[at], steps)
         self._settle(rows, ran)
+
+    def _nearest(self) -> np.ndarray:
+        """(n,) all rows, those nearest to the limit first; nobody knows how far beyond it a censored one is."""
+        far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
+        return np.argsort(far, kind="stable")
 
     def _settle(self, rows: Rows, ran: np.ndarray) -> None:
         """What stands for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
@@ -108,8 +116,11 @@ class Memory:
             left = 1 / np.diag(inverse)  # variance of each row, given all the others
             value, variance = _censored((y - left * (inverse @ y))[out], (left - vague)[out])
             precision = (1 - kept) / variance + kept / vague[out]
-            y[out] = ((1 - kept) * value / variance + kept * y[out] / vague[out]) / precision
+            before = y[out]
+            y[out] = ((1 - kept) * value / variance + kept * before / vague[out]) / precision
             vague[out], kept = 1 / precision, _KEPT
+            if np.abs(y[out] - before).max() < _SETTLED:
+                break
         self._values, self._vague = y, vague
 
     def watch(self, rows: Rows) -> None:

@@ -8,6 +8,7 @@ enters as its logarithm above the best one, bent so that what is hopeless counts
 u ↦ b (1 − e^(−u/b)).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,14 +77,20 @@ class Model:
     # ---- data -------------------------------------------------------------------------------------------------------
 
     def tell(
-        self, row: int, cost: float | None, full: float = np.nan, for_memory: bool = False, doubt: float = 0.0
+        self,
+        row: int,
+        cost: float | None,
+        full: float = np.nan,
+        for_memory: bool = False,
+        doubt: float = 0.0,
+        over: Mapping[str, float] | None = None,
     ) -> None:
-        """`full`, `for_memory`: as in chances.py. `doubt`: standard deviation of the log-cost beside the noise: it was
-        measured in another period. A row that is measured here is not doubted any more: what was said of it before is
-        forgotten."""
+        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost beside the
+        noise: it was measured in another period. A row that is measured here is not doubted any more: what was said of
+        it before is forgotten."""
         self._grow()
         if row not in self.failed and row not in self.costs:
-            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory)
+            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory, over or {})
         if cost is None:
             self.failed.add(row)
         else:
@@ -94,8 +101,9 @@ class Model:
             self.costs.setdefault(row, []).append(float(np.log(cost)))
         if cost is not None and row not in self._holding:
             self._holding.add(row)
-            self.rows = np.append(self.rows, row)
-        self._average()
+            self.rows, self.logs = np.append(self.rows, row), np.append(self.logs, np.nan)
+        if cost is not None:
+            self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
 
     def see(self, costs: dict[int, list[float]]) -> None:
         """Other log-costs of the rows that ran, in the same order."""
@@ -135,9 +143,9 @@ class Model:
             rows = self.rows
             self._refit(rows, pending)
             self._due = _RENEWED
-        elif self.chances.memory.stale(_GROWTH):
-            self.chances.memory.fit()
-            self.chances.watch_memory(self.candidates, self._rows(self.candidates))
+        elif self.chances.stale(_GROWTH):
+            self.chances.fit_bounds()
+            self.chances.watch_bounds(self.candidates, self._rows(self.candidates))
         else:
             fits = False
         for row in rows[len(self._believed) :]:
@@ -145,12 +153,12 @@ class Model:
             self._believed.append(int(row))
         for row in pending:
             self._append(row)
-        self._look(pending)
+        self.look(pending)
         if self.renewal is not None:
             once = 0 if fits or not self._due else 1
             for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
                 self._renew(self.renewal, rows)
-                self._look(pending)
+                self.look(pending)
         for member in self._active():
             assert member.belief is not None
             member.belief.forget(len(pending))
@@ -187,7 +195,7 @@ class Model:
             rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
         if self.pool.complete or not self._fitted_on:  # else in a step of its own
-            self.chances.memory.fit()
+            self.chances.fit_bounds()
         self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
@@ -263,7 +271,7 @@ class Model:
             for member in self.members:
                 member.belief = self._belief(member, self.candidates) if member.weight else None
             self.chances.watch(self.candidates, self._rows(self.candidates))
-            self._look(pending)
+            self.look(pending)
             gain[at : at + _AT_ONCE] = self.gain
             runs += float(np.count_nonzero(self.runs > 0.5))
         self.chances.fails = 1 - runs / len(looked)
@@ -292,8 +300,9 @@ class Model:
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
-    def _look(self, pending: list[int]) -> None:
-        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates."""
+    def look(self, pending: list[int], times: float = 1.0) -> None:
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
+        were so many `times` as large, as one fit of the hyper-parameters is too sure."""
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
@@ -309,14 +318,15 @@ class Model:
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
             here += own / (own + added) * (bent - here)
             self.least += member.weight * float(here.min())
-            self.gain += member.weight * improvement(mean, np.sqrt(deviation**2 + own), float(here.min()))
+            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
         self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
         if 2 * len(self.candidates) > len(self.pool):
             self.chances.fails = float(np.mean(self.runs < 0.5))
-        self.gain *= self.chances.weight(self.runs, len(self.costs) + len(self.failed), len(self.failed))
+        failed = len(self.failed)
+        self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + failed, failed)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
