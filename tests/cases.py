@@ -6,7 +6,8 @@ import pytest
 
 
 def few(cases: list[Any], kept: int) -> list[Any]:
-    """`kept` of the cases as they are, spread evenly from first to last; the others marked thorough."""
+    """`kept` of the cases as they are, spread evenly from first to last; the others marked thorough. A tuple is the
+    values of several names."""
     always = {round(i * (len(cases) - 1) / max(kept - 1, 1)) for i in range(kept)}
     return [case if i in always else _thorough(case) for i, case in enumerate(cases)]
 

@@ -21,7 +21,7 @@ WIDE = "漢字テスト模型"
 RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd\u202eevil\u202c"
 
 
-@pytest.mark.parametrize("size", [(20, 5), (1, 1), (3, 60)], ids=str)
+@pytest.mark.parametrize("size", [(20, 5), (1, 1), pytest.param((3, 60), marks=pytest.mark.thorough)], ids=str)
 async def test_a_terminal_too_small_for_anything_shows_what_fits_on_every_screen(tmp_path, size):
     app = recording(tmp_path, ended())
     async with app.run_test(size=size) as pilot:

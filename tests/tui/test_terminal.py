@@ -142,6 +142,7 @@ def test_without_a_terminal_that_can_place_text_there_are_lines(terminal, job, t
 
 
 @pytest.mark.engine
+@pytest.mark.thorough
 def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_killed_engine(tmp_path, terminal):
     """Nothing is replayed here: Megatron-core trains."""
     job, kb = tmp_path / "job.toml", tmp_path / "kb.duckdb"
