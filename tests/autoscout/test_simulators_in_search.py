@@ -13,7 +13,7 @@ from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided
-from kb.records import AutoscoutError, Configuration, Measurement, Objective
+from kb.records import AutoscoutError, Configuration, Measurement, Objective, Value
 
 LEVELS = {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8, 16], "c": [0, 1], "d": [1, 2, 3, 4, 5], "e": [0, 1], "f": [8, 16, 32]}
 ROWS = [dict(zip(LEVELS, values, strict=True)) for values in itertools.product(*LEVELS.values())]
@@ -184,7 +184,8 @@ def test_where_next_to_nothing_is_promised_a_search_looks_wider():
 
 def test_what_was_measured_before_is_taken_in_with_work_that_grows_as_its_rows():
     names = ["a", "b", "c"]
-    table = [dict(zip(names, values, strict=True)) for values in itertools.product(range(1, 17), repeat=3)]
+    products = itertools.product(range(1, 17), repeat=3)
+    table: list[dict[str, Value]] = [dict(zip(names, values, strict=True)) for values in products]
     space = Space.from_table(table, [], names, Objective(minimize="time_s"))
 
     def seconds(n: int) -> float:
