@@ -187,6 +187,7 @@ def test_the_wall_clock_limit_ends_the_search_and_still_confirms_once(tmp_path):
     assert again.experiments == result.experiments
 
 
+@pytest.mark.thorough
 def test_a_clock_that_is_set_back_changes_no_time_of_a_session(tmp_path, monkeypatch):
     """Elapsed times once read -2:01:22."""
     set_back, seen = [0.0], []

@@ -162,6 +162,7 @@ sources = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_=sources, forgotten=st.lists(st.sampled_from(["a", "b", A, B]), max_size=3, unique=True))
 def test_the_order_of_arrival_does_not_matter(

@@ -132,6 +132,7 @@ def test_explain(job):
     assert "nearest valid" in bad.stdout
 
 
+@pytest.mark.thorough
 def test_switches_are_written_as_they_are_shown():
     for word, value in (("on", True), ("off", False), ("true", True), ("no", False)):
         found = json.loads(autoscout("explain", TINY, "dp=4", f"distopt={word}", "--json").stdout)

@@ -106,6 +106,7 @@ def test_a_whole_session(terminal, job, tmp_path):
     terminal.shows(session, "ended")
 
 
+@pytest.mark.thorough
 def test_stopping_asks_once_and_still_ends_on_a_result(terminal, job, tmp_path):
     terminal.run("tune", str(job), "--kb", str(tmp_path / "kb.duckdb"))
     terminal.shows("experiments")
