@@ -136,10 +136,8 @@ def _kept(con: "DuckDBPyConnection") -> Finding:
         """,
         {"jobs": jobs},
     )
-    what = f"results of {len(jobs)} jobs"
-    return Finding(
-        "results", not wrong, f"{wrong} {what} are not what their rows say" if wrong else f"{what} are right"
-    )
+    said = f"{wrong} are not what their rows say" if wrong else "what their rows say"
+    return Finding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {said}")
 
 
 def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
