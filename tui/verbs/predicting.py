@@ -1,11 +1,14 @@
 """The verb predict: what simulators say of a configuration, and how right they are on measured rows."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tui.options import common, existing_kb, load_job, note
+
+_MORE_THAN_NOTHING = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
@@ -14,13 +17,26 @@ from tui.options import common, existing_kb, load_job, note
 @click.option(
     "--against", metavar="TABLE", type=click.Path(path_type=Path), help="Score every member on measured rows."
 )
+@click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
+@click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
+@click.option(
+    "--today", metavar="JOB.toml", type=click.Path(path_type=Path), help="Stack: a measured job that corrects it."
+)
 @common
 def predict(
-    job_file: Path | None, assignments: tuple[str, ...], against: Path | None, kb: Path | None, as_json: bool
+    job_file: Path | None,
+    assignments: tuple[str, ...],
+    against: Path | None,
+    usd: float | None,
+    watts: float | None,
+    today: Path | None,
+    kb: Path | None,
+    as_json: bool,
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
     Knobs not given follow the reference. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators instead.
+    --usd or --watts: which cluster to buy for a job of target = "stack", and what the knowledge base leaves unsure.
     """
     if against is not None:
         if job_file is not None:
@@ -29,6 +45,13 @@ def predict(
         return
     if job_file is None:
         raise click.UsageError("give a job file, or --against TABLE")
+    if usd is not None or watts is not None:
+        if assignments:
+            raise click.UsageError("a budget chooses the cluster itself; limit knobs in the job's [space] instead")
+        _buy(job_file, usd, watts, today, kb, as_json)
+        return
+    if today is not None:
+        raise click.UsageError("--today corrects what a budget buys; give --usd or --watts too")
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import predict as predicting
@@ -41,6 +64,20 @@ def predict(
         _json(found)
     else:
         predictions.predicted(job, found)
+
+
+def _buy(
+    job_file: Path, usd: float | None, watts: float | None, today: Path | None, kb: Path | None, as_json: bool
+) -> None:
+    from autoscout.tuning.buying import purchase
+    from tui.printing import purchases
+
+    measured = load_job(today) if today is not None else None
+    found = purchase(load_job(job_file), usd or math.inf, watts or math.inf, existing_kb(kb), measured)
+    if as_json:
+        _json(found)
+    else:
+        purchases.bought(found)
 
 
 def _against(table: Path, as_json: bool) -> None:

@@ -67,19 +67,25 @@ def _in_ring(algorithm: str, size: int, members: int, stride: int) -> tuple[floa
     return (members - 1) * stride, math.log2(members) * stride
 
 
+class Sizes:
+    """(n,) NPUs of a dimension: which values there are, and each design's place among them."""
+
+    def __init__(self, size: Array) -> None:
+        self.values, self.places = _placed(size)
+
+
 class Table:
     """`phase` for columns: (n,) codes of topology and algorithm, sizes, members and strides → hops and shares."""
 
-    def __init__(self, size: Array, members: Array, stride: Array) -> None:
-        values = [_values(a) for a in (size, members, stride)]
-        self._hops, self._share = _tabled(*values)
-        places = [_place(v, a) for v, a in zip(values, (size, members, stride), strict=True)]
-        self._at = (places[0] * len(values[1]) + places[1]) * len(values[2]) + places[2]
-        self._block = len(values[0]) * len(values[1]) * len(values[2])
+    def __init__(self, sizes: Sizes, members: Array, stride: Array) -> None:
+        (inside, which), (apart, how_far) = _placed(members), _placed(stride)
+        self._hops, self._share = _tabled(sizes.values, inside, apart)
+        self._at = (sizes.places * len(inside) + which) * len(apart) + how_far
+        self._block = len(sizes.values) * len(inside) * len(apart)
 
     def __call__(self, topology: Array, algorithm: Array | int) -> tuple[Array, Array]:
         at = (topology * len(ALGORITHMS) + algorithm) * self._block + self._at
-        return self._hops[at], self._share[at]
+        return self._hops.take(at), self._share.take(at)
 
 
 @functools.lru_cache(4096)
@@ -94,13 +100,12 @@ def _tabled(sizes: tuple[int, ...], members: tuple[int, ...], strides: tuple[int
     return np.ascontiguousarray(hops), np.ascontiguousarray(share)
 
 
-def _values(column: Array) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(np.bincount(np.ravel(column))).tolist())
-
-
-def _place(values: tuple[int, ...], column: Array) -> Array:
+def _placed(column: Array) -> tuple[tuple[int, ...], Array]:
+    """The values of a column, ascending, and each entry's place among them; (1,) where all are the same."""
+    column = np.ravel(column)
+    values = np.bincount(column).nonzero()[0]
     if len(values) == 1:
-        return np.zeros(1, dtype=np.int64)
-    places = np.zeros(values[-1] + 1, dtype=np.int64)
-    places[list(values)] = np.arange(len(values))
-    return places[column]
+        return (int(values[0]),), np.zeros(1, dtype=np.int64)
+    places = np.empty(values[-1] + 1, dtype=np.int64)
+    places[values] = np.arange(len(values))
+    return tuple(values.tolist()), places.take(column)

@@ -2,6 +2,7 @@
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,31 +54,39 @@ def device(name: str) -> Device:
     return known[name]
 
 
-def of_devices(names: Any, n: int) -> dict[str, Array]:
+def of_devices(names: Any, n: int, known: Mapping[str, Device] | None = None) -> dict[str, Array]:
     """Each field of the devices of n designs: (n,), or (1,) where they are all the same."""
     words = np.atleast_1d(names)
     if (words == words[0]).all():
-        one = device(str(words[0]))
+        one = _of(str(words[0]), known)
         return {f: np.full(1, getattr(one, f)) for f in Device.__struct_fields__}
     kinds, which = np.unique(np.broadcast_to(words, n), return_inverse=True)
-    found = [device(str(kind)) for kind in kinds]
+    found = [_of(str(kind), known) for kind in kinds]
     return {f: np.array([getattr(d, f) for d in found])[which] for f in Device.__struct_fields__}
+
+
+def _of(name: str, known: Mapping[str, Device] | None) -> Device:
+    return known[name] if known else device(name)
 
 
 def network_bill(fabric: list[Dimension], npus: Array) -> tuple[Array, Array, Array]:
     """(dollars, watts, GB/s of one NPU into all dimensions), (n,) each."""
     prices = parts().network
+    dear, power = _by_tier()
     usd, watts, gb_s = np.zeros(1), np.zeros(1), np.zeros(1)
-    reach = np.ones(1, dtype=np.int64)  # NPUs that the dimension and those below it join
     for d in fabric:
-        reach = reach * d.size
-        tier = np.searchsorted(prices.reach, reach)
+        tier: Array = sum((d.after > reach for reach in prices.reach), np.zeros(1, dtype=np.int64))
         into = np.where(d.size > 1, d.bandwidth / GB, 0.0)
         switched = d.topology == TOPOLOGIES.index("switch")
-        link, switch, nic, power = (
-            np.array(a)[tier] for a in (prices.link_usd, prices.switch_usd, prices.nic_usd, prices.watts)
-        )
-        usd = usd + into * (link + nic + np.where(switched, switch, 0.0))
-        watts = watts + into * power
+        usd = usd + into * dear.take(2 * tier + switched)
+        watts = watts + into * power.take(tier)
         gb_s = gb_s + into
     return usd * npus, watts * npus, gb_s
+
+
+@functools.cache
+def _by_tier() -> tuple[Array, Array]:
+    """Dollars of each tier, without a switch and with one, and watts of each tier."""
+    prices = parts().network
+    joined = np.array(prices.link_usd) + np.array(prices.nic_usd)
+    return np.stack([joined, joined + np.array(prices.switch_usd)], axis=1).ravel(), np.array(prices.watts)

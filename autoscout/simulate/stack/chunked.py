@@ -64,6 +64,6 @@ def send(parts: list[Part], size: Array) -> Array:
 
 def _stages(parts: list[Part], size: Array, chunks: Array, hierarchical: Array):
     left = size / chunks
-    for part in parts:
-        yield np.where(part.members > 1, part.hops * part.latency + part.share * left / part.bandwidth, 0.0)
-        left = np.where(hierarchical, left / part.shrinks, left)
+    for part in parts:  # hops and share are 0 where the group has one member here
+        yield part.hops * part.latency + part.share * left / part.bandwidth
+        left = left / np.where(hierarchical, part.shrinks, 1)

@@ -1,7 +1,7 @@
 """Designs → metrics: whole clusters with their layouts, as columns, in one pass.
 
-Two ways: in closed form (a million designs a second a core), or with collectives chunk by chunk and gradients bucket by
-bucket (`whole`), which is what stands in for an experiment. No number here was measured.
+Two ways: in closed form (close to a million designs a second a core), or with collectives chunk by chunk and gradients
+bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,18 +53,21 @@ class _Machine(NamedTuple):
 
 
 def evaluate(
-    columns: Columns, workloads: Sequence[tuple[float, Mapping[str, Any]]], whole: bool = False
+    columns: Columns,
+    workloads: Sequence[tuple[float, Mapping[str, Any]]],
+    whole: bool = False,
+    devices: Mapping[str, bill.Device] | None = None,
 ) -> dict[str, Array]:
     """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
-    chunk by chunk. (n,) by metric, beside the parts of the time as `part_…`."""
+    chunk by chunk; `devices`: others than parts.toml's. (n,) by metric, beside the parts of the time as `part_…`."""
     n = length(columns)
     if n > _BLOCK:  # so that columns stay in the processor's cache
         rows = [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
-        blocks = [evaluate(take(columns, row), workloads, whole) for row in rows]
+        blocks = [evaluate(take(columns, row), workloads, whole, devices) for row in rows]
         return {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
     fabric = dimensions(columns, n)
     npus = np.prod([d.size for d in fabric], axis=0)
-    device = bill.of_devices(columns["device"], n)
+    device = bill.of_devices(columns["device"], n, devices)
     usd, watts, gb_s = bill.network_bill(fabric, npus)
     machine = _Machine(
         fabric,
@@ -109,7 +112,7 @@ def _step(columns: Columns, m: Columns, at: Layout, machine: _Machine, whole: bo
     compute = at.stage * (3 + again) * forward + 3 * head  # of a micro batch on the fullest stage
 
     inside = BYTES * at.tokens * m["hidden"]
-    tp = group(fabric, at.tp, np.ones_like(at.tp))
+    tp = group(fabric, at.tp, np.ones(1))
     in_layers = (4 + 2 * again) * at.stage * collective(tp, inside, chunks, hierarchical)
     sequence = group(fabric, at.sp, at.tp)
     keys = 2 * BYTES * at.mbs * m["length"] * m["kv_heads"] * m["head_dim"] / at.tp
@@ -147,7 +150,7 @@ def _served(m: Columns, at: Layout, machine: _Machine) -> dict[str, Array]:
     """Seconds of one request while a replica serves its share of the users: prefill, then token by token."""
     fabric, collective, chunks, hierarchical, peak, memory = machine
     s = share(m, at)
-    tp = group(fabric, at.tp, np.ones_like(at.tp))
+    tp = group(fabric, at.tp, np.ones(1))
     users = at.mbs * at.micro
     prefill = at.stage * forward_flops(m, at, m["length"] / at.sp, m["length"] / 2) / peak
     cache = 2 * BYTES * m["kv_heads"] * m["head_dim"] * m["longest"] / (at.tp * at.sp)

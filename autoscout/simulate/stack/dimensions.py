@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from autoscout.simulate.hardware.fabric import ALGORITHMS, DIRECT, TOPOLOGIES, TREE, Table
+from autoscout.simulate.hardware.fabric import ALGORITHMS, DIRECT, TOPOLOGIES, TREE, Sizes, Table
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
@@ -19,9 +19,13 @@ GB = 1e9
 
 
 class Dimension(msgspec.Struct, frozen=True):
-    """(n,) each: NPUs, codes of topology and algorithm, bytes a second of one NPU into it, seconds a hop."""
+    """(n,) each: NPUs, codes of topology and algorithm, bytes a second of one NPU into it, seconds a hop. `before`,
+    `after`: NPUs that the dimensions below it join, and with it (as floats: they are divided by)."""
 
     size: Array
+    sizes: Sizes
+    before: Array
+    after: Array
     topology: Array
     algorithm: Array
     bandwidth: Array
@@ -36,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
     hops: Array
     share: Array
     direct: Callable[[], tuple[Array, Array]]
-    shrinks: Array  # by how much a reduce-scatter makes the buffer smaller for the next dimension
+    shrinks: Array  # where hierarchical: by how much a reduce-scatter makes the buffer smaller for the next dimension
     bandwidth: Array
     latency: Array
 
@@ -45,33 +49,39 @@ def dimensions(columns: Columns, n: int) -> list[Dimension]:
     """Of designs as columns of knobs: `npus_1`, `topology_1` …; a knob without a number is the same in all."""
     count = np.asarray(columns.get("dims", MOST))
     found = []
+    before = np.ones(1)
     for i in range(1, MOST + 1):
         if f"npus_{i}" not in columns:
             break
         used = np.broadcast_to(count >= i, n)
         size = np.where(used, _numbers(columns, "npus", i, 1.0, n), 1).astype(np.int64)
+        after = before * size
         found.append(
             Dimension(
                 size=size,
+                sizes=Sizes(size),
+                before=before,
+                after=after,
                 topology=_codes(columns, "topology", i, TOPOLOGIES, n),
                 algorithm=_codes(columns, "algorithm", i, ALGORITHMS, n),
                 bandwidth=GB * _numbers(columns, "bandwidth", i, 1.0, n),
                 latency=1e-9 * _numbers(columns, "latency", i, 700.0, n),
             )
         )
+        before = after
     return found
 
 
 def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
     """The parts of a group of `members` ranks that are `stride` apart."""
-    parts, before = [], np.ones(1, dtype=np.int64)
-    last = stride * members
+    parts = []
+    first = stride.astype(float)
+    last = first * members
     for d in fabric:
-        low = np.maximum(stride, before)
-        high = np.minimum(last, before * d.size)
-        inside = np.maximum((high / low).astype(np.int64), 1)
-        step = np.minimum((low / before).astype(np.int64), d.size)
-        table = Table(d.size, inside, step)
+        low = np.maximum(first, d.before)
+        inside = np.maximum((np.minimum(last, d.after) / low).astype(np.int64), 1)
+        step = np.minimum((low / d.before).astype(np.int64), d.size)
+        table = Table(d.sizes, inside, step)
         hops, share = table(d.topology, d.algorithm)
         parts.append(
             Part(
@@ -84,7 +94,6 @@ def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
                 latency=d.latency,
             )
         )
-        before = before * d.size
     return parts
 
 
@@ -97,8 +106,15 @@ def _codes(columns: Columns, name: str, i: int, words: tuple[str, ...], n: int) 
     value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, words[0])))
     if value.ndim == 0:
         return np.full(n, words.index(str(value)) if str(value) in words else 0, dtype=np.int64)
-    letters = np.ascontiguousarray(value, dtype="U2").view(np.uint32).reshape(n, 2)  # two tell all words apart
-    codes = np.zeros(n, dtype=np.int64)
-    for code, word in enumerate(words[1:], start=1):
-        codes[(letters[:, 0] == ord(word[0])) & (letters[:, 1] == ord(word[1]))] = code
+    letters = np.ascontiguousarray(value).view(np.uint32).reshape(n, -1)
+    if letters.shape[1] < 3:  # no word at all
+        return np.zeros(n, dtype=np.int64)
+    return _by_third_letter(words).take(letters[:, 2], mode="clip")
+
+
+@functools.cache
+def _by_third_letter(words: tuple[str, ...]) -> Array:
+    """The code of each word at its third letter, which tells all of them apart: quicker than comparing words."""
+    codes = np.zeros(128, dtype=np.int64)
+    codes[[ord(word[2]) for word in words]] = range(len(words))
     return codes

@@ -191,7 +191,7 @@ def _plain(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
     found: dict[str, Any] = {}
     name = ""

@@ -1,0 +1,134 @@
+"""A cluster for a budget: the clusters that are sold, the layout that suits each workload on each, and what twice of
+one thing would bring. In closed form; nothing here was measured."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.stack.bill import Device, device
+from autoscout.simulate.stack.designs import evaluate
+from autoscout.simulate.stack.transformer import layout, memory_gib
+from autoscout.simulate.stack.workloads import Workload
+from kb.records import Job, Value
+
+_SOLD = {"npus_1": [8, 32, 64], "bandwidth_1": [200, 400, 900], "bandwidth_2": [25, 50, 100, 200]}
+_POWERS = [2**i for i in range(7)]
+_WIRED = {"dims": 2, "topology": "switch", "algorithm": "halving_doubling", "chunks": 8}
+_WIRED |= {"collectives": "hierarchical", "scheduling": "lifo", "ep": 1}
+_DOUBLED = {
+    "bandwidth_1": "bandwidth inside islands",
+    "bandwidth_2": "bandwidth between islands",
+    "npus_1": "size of an island",
+    "npus": "devices",
+}
+_OF_A_DEVICE = {"tflops": "arithmetic of a device", "gb_s": "memory bandwidth of a device", "gib": "memory of a device"}
+
+Cluster = dict[str, Value]
+
+
+class Fit(NamedTuple):
+    """Seconds of one workload (inf: it fits nowhere) with the layout that is fastest."""
+
+    seconds: float
+    layout: dict[str, Value]
+
+
+class Offer(NamedTuple):
+    """`seconds`: the weighted mean of the workloads' times."""
+
+    seconds: float
+    usd: float
+    watts: float
+    cluster: Cluster
+    fits: list[Fit]
+
+
+class Doubled(msgspec.Struct, frozen=True):
+    """`gain`: how many times as fast; `usd`: what the cluster then costs, None where parts.toml has no price of it."""
+
+    what: str
+    seconds: float
+    gain: float
+    usd: float | None
+
+
+def clusters(job: Job) -> list[Cluster]:
+    """Two switched dimensions, as they are sold: an island, and a network between islands. What the job's [space] fixes
+    or limits of them is kept."""
+    usual: dict[str, Sequence[Value]] = {"device": [job.cluster.nodes[0].device], "npus": [job.devices], **_SOLD}
+    given: dict[str, Sequence[Value]] = {**job.space.limit, **{name: [value] for name, value in job.space.fix.items()}}
+    names, choices = list(usual), [given.get(name) or values for name, values in usual.items()]
+    found: list[Cluster] = [dict(zip(names, row, strict=True)) for row in itertools.product(*choices)]
+    return [
+        {**c, "npus_2": int(c["npus"]) // int(c["npus_1"])}
+        for c in found
+        if int(c["npus"]) % int(c["npus_1"]) == 0 and int(c["npus"]) > int(c["npus_1"])
+    ]
+
+
+def offers(job: Job, mix: Sequence[tuple[float, Workload]], usd: float, watts: float) -> list[Offer]:
+    """Those within the budget that hold every workload, the fastest first."""
+    priced = [(c, *_bill(c, mix[0][1])) for c in clusters(job)]
+    found = [_offer(c, mix, price, power) for c, price, power in priced if price <= usd and power <= watts]
+    return sorted((o for o in found if np.isfinite(o.seconds)), key=lambda o: (o.seconds, o.usd))
+
+
+def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]]) -> list[Doubled]:
+    """Each thing that money buys, twice by itself; layouts are chosen anew."""
+    found = []
+    for name, what in _DOUBLED.items():
+        changed = {**offer.cluster, name: 2 * float(offer.cluster[name])}
+        if (islands := int(changed["npus"]) // int(changed["npus_1"])) < 1:
+            continue
+        changed["npus_2"] = islands
+        usd, watts = _bill(changed, mix[0][1])
+        after = _offer(changed, mix, usd, watts)
+        found.append(Doubled(what, after.seconds, offer.seconds / after.seconds, usd))
+    kind = device(str(offer.cluster["device"]))
+    for field, what in _OF_A_DEVICE.items():
+        better = msgspec.structs.replace(kind, **{field: 2 * getattr(kind, field)})
+        after = _offer(offer.cluster, mix, offer.usd, offer.watts, better)
+        found.append(Doubled(what, after.seconds, offer.seconds / after.seconds, None))
+    return found
+
+
+def _offer(
+    cluster: Cluster, mix: Sequence[tuple[float, Workload]], usd: float, watts: float, kind: Device | None = None
+) -> Offer:
+    fits = [_fastest(cluster, w, kind or device(str(cluster["device"]))) for _, w in mix]
+    total = sum(weight for weight, _ in mix)
+    seconds = sum(weight * fit.seconds for (weight, _), fit in zip(mix, fits, strict=True)) / total
+    return Offer(seconds, usd, watts, cluster, fits)
+
+
+def _fastest(cluster: Cluster, w: Workload, kind: Device) -> Fit:
+    npus = int(cluster["npus"])
+    rows: list[dict[str, Value]] = [
+        {"tp": tp, "sp": sp, "pp": pp, "dp": npus // (tp * sp * pp), "zero": zero, "mbs": mbs, "recompute": again}
+        for tp, sp, pp, zero, mbs, again in itertools.product(
+            _POWERS, _POWERS[:4], _POWERS[:6], (0, 1, 3), (1, 2, 4), (False, True)
+        )
+        if npus % (tp * sp * pp) == 0
+        and w["heads"] % tp == 0
+        and pp <= w["layers"]
+        and w["batch"] % (npus // (tp * sp * pp) * mbs) == 0
+        and not (w["serving"] and (zero or again or mbs > 1))
+    ]
+    if not rows:
+        return Fit(np.inf, {})
+    columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]} | cluster | _WIRED
+    columns |= {name: np.full(len(rows), int(cluster[name])) for name in ("npus_1", "npus_2")}
+    seconds = evaluate(columns, [(1.0, w)], devices={str(cluster["device"]): kind})["latency_s"]
+    seconds = np.where(memory_gib(w, layout(columns, w)) <= kind.gib, seconds, np.inf)
+    best = int(np.argmin(seconds))
+    return Fit(float(seconds[best]), rows[best])
+
+
+def _bill(cluster: Cluster, w: Workload) -> tuple[float, float]:
+    """(dollars, watts)."""
+    columns = {name: np.array([value]) for name, value in cluster.items()} | {"dims": 2, "topology": "switch"}
+    found = evaluate({**columns, **{name: np.array([1]) for name in ("tp", "sp", "pp", "dp", "mbs")}}, [(1.0, w)])
+    return float(found["cluster_usd"][0]), float(found["cluster_watts"][0])

@@ -1,0 +1,53 @@
+"""What `autoscout predict --usd` prints: the cluster, each workload on it, and what twice of one thing would bring."""
+
+import math
+
+import click
+
+from autoscout.tuning.buying import Purchase, Workshare
+from tui.text import number, table
+
+
+def bought(found: Purchase) -> None:
+    c, learned = found.cluster, found.calibration
+    click.echo(f"{found.offers} clusters within the budget hold these jobs; {found.evidence}. The fastest:")
+    click.echo(
+        f"  {c['npus']} {c['device']} in islands of {c['npus_1']} ({c['bandwidth_1']} GB/s of each), "
+        f"{c['bandwidth_2']} GB/s of each between them; {found.usd / 1e6:.1f} M$, {found.watts / 1e3:.0f} kW\n"
+    )
+    rows = [(_named(w), f"{w.weight:g}", f"{number(w.seconds)} s", _between(w), _laid(w)) for w in found.workloads]
+    click.echo(table(rows, ("workload", "weight", "predicted", "90 % interval", "layout")))
+    if found.today:
+        faster = f"; the new cluster is {found.faster:.2f} × as fast" if found.faster else ""
+        click.echo(
+            f"today: {number(found.today)} s measured, {learned.factor:.2f} × what the model says of its "
+            f"{learned.today_rows} rows (median){faster}"
+        )
+    click.echo(f"interval from {learned.source}: the logarithm of a time is off by {learned.deviation:.2f}")
+    if learned.left_out:
+        click.echo(f"{learned.left_out} measured rows are left out: failed, or on what the design model does not know")
+    click.echo("")
+    before = sum(w.weight * w.seconds for w in found.workloads) / sum(w.weight for w in found.workloads)
+    told = [
+        (
+            d.what,
+            f"{number(before / d.gain)} s" if math.isfinite(d.seconds) else "does not fit",
+            f"{d.gain:.2f} ×",
+            "no price" if d.usd is None else f"{d.usd / 1e6:.1f} M$",
+        )
+        for d in found.doubled
+    ]
+    click.echo(table(told, ("twice the", "mean time", "as fast", "then costs")))
+
+
+def _named(w: Workshare) -> str:
+    return f"{w.kind}, {w.layers} × {w.hidden}"
+
+
+def _between(w: Workshare) -> str:
+    return f"{number(w.low)} to {number(w.high)}"
+
+
+def _laid(w: Workshare) -> str:
+    always = {"dp", "zero"}
+    return " ".join(f"{n}={v}" for n, v in w.layout.items() if n in always or v not in (1, False))
