@@ -61,6 +61,7 @@ class SessionApp(Wired[None]):
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
+        self._panes = ContentSwitcher(initial="tune-pane")  # kept: looking it up takes longer than a key may
         self._dirty = True
         self._catching = False  # the past is being folded, in slices
 
@@ -72,7 +73,7 @@ class SessionApp(Wired[None]):
     def compose(self) -> ComposeResult:
         yield Line(id="headline")
         yield Line(id="problem")
-        with ContentSwitcher(initial="tune-pane"):
+        with self._panes:
             for key, pane in _PANES.items():
                 yield pane(self.session, id=f"{key}-pane")
         yield Footer(compact=True, show_command_palette=False)
@@ -147,13 +148,16 @@ class SessionApp(Wired[None]):
         self._current().repaint()
 
     def _current(self) -> Pane:
-        switcher = self.base.query_one(ContentSwitcher)
-        return switcher.query_one(f"#{switcher.current}", Pane)
+        return self._panes.get_child_by_id(self._panes.current or "tune-pane", Pane)
+
+    @property
+    def _knowledge(self) -> KnowledgePane:
+        return self._panes.get_child_by_id("knowledge-pane", KnowledgePane)
 
     # ---- screens and keys --------------------------------------------------------------------------------
 
     def action_show(self, key: str) -> None:
-        self.base.query_one(ContentSwitcher).current = f"{key}-pane"
+        self._panes.current = f"{key}-pane"
         self.session.watching_devices = key == "cluster"
         pane = self._current()
         self.call_after_refresh(pane.repaint)
@@ -164,14 +168,13 @@ class SessionApp(Wired[None]):
     @property
     def shown(self) -> str:
         """The name of the screen that is seen."""
-        current = self.base.query_one(ContentSwitcher).current
-        return (current or "").removesuffix("-pane")
+        return (self._panes.current or "").removesuffix("-pane")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if not self.is_running or not self.base.query(ContentSwitcher):
+        if not self.is_running or not self._panes.children:
             return True
         if action == "leave":
-            return isinstance(self.focused, Input | TextArea) or self.base.query_one(KnowledgePane).busy
+            return isinstance(self.focused, Input | TextArea) or self._knowledge.busy
         given = ", ".join(repr(each) for each in parameters)
         return actions.acts(f"{action}({given})" if given else action, self.shown)
 
@@ -236,7 +239,7 @@ class SessionApp(Wired[None]):
         next_theme(self)
 
     def action_leave(self) -> None:
-        if not self.base.query_one(KnowledgePane).cancel():
+        if not self._knowledge.cancel():
             self.set_focus(None)
 
     # ---- steering: orders, which the engine takes in before its next experiment -------------------------------

@@ -31,6 +31,8 @@ _NO_LOOK: Look = ("39", "49", "")
 Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
+_ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
+_SEEN_ON_BLANKS = frozenset("4579")
 
 
 class Canvas:
@@ -120,7 +122,9 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
     known, width = len(old_texts), len(texts)
 
     def same(x: int) -> bool:
-        return x < known and texts[x] == old_texts[x] and looks[x] == old_looks[x]
+        if x >= known or texts[x] != old_texts[x]:
+            return False
+        return looks[x] == old_looks[x] or (texts[x] == " " and _same_blank(looks[x], old_looks[x]))
 
     x = 0
     while x < width:
@@ -131,7 +135,9 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
         while start and texts[start] == "":  # the right half of a wide character
             start -= 1
         end = probe = x + 1
-        while probe < width and looks[probe] == looks[x] and probe - end <= _NEAR:
+        while probe < width and probe - end <= _NEAR:
+            if looks[probe] != looks[x] and not (texts[probe] == " " and _same_blank(looks[probe], looks[x])):
+                break
             probe += 1
             if not same(probe - 1):
                 end = probe
@@ -139,6 +145,11 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
             end += 1
         yield looks[x], y, start, texts[start:end]
         x = end
+
+
+def _same_blank(one: Look, other: Look) -> bool:
+    """Whether a blank is the same in both: of its colours only the background is seen."""
+    return one[1] == other[1] and not _SEEN_ON_BLANKS.intersection(one[2] + other[2])
 
 
 def _written(runs: Iterable[_Run], erases: bool) -> str:
@@ -179,6 +190,10 @@ def _sure(cell: str) -> bool:
     return cell.isascii() or (len(cell) == 1 and (cell < "\u0300" or "\u2000" <= cell < "\u2e00"))
 
 
+def _right(columns: int) -> str:
+    return "" if columns == 0 else "\x1b[C" if columns == 1 else f"\x1b[{columns}C"
+
+
 class _Pen:
     """Where the terminal's cursor stands, and how it writes."""
 
@@ -190,14 +205,16 @@ class _Pen:
     def to(self, x: int, y: int) -> None:
         if (x, y) == (self.x, self.y):
             return
-        if y == self.y and 0 <= self.x < x:
-            self.out.append(f"\x1b[{x - self.x}C" if x - self.x > 1 else "\x1b[C")
-        else:
-            self.out.append(f"\x1b[{y + 1};{x + 1}H")
+        ways = [f"\x1b[{y + 1};{x + 1}H"]
+        if self.x >= 0 and y == self.y:
+            ways += [f"\x1b[{x + 1}G", *([_right(x - self.x)] if self.x < x else [])]
+        elif self.x >= 0 and y == self.y + 1:
+            ways.append("\r\n" + _right(x))
+        self.out.append(min(ways, key=len))
         self.x, self.y = x, y
 
     def write(self, text: str, look: Look) -> None:
-        if look != self.look:
+        if look != self.look and not (text == " " and _same_blank(look, self.look)):
             self.out.append(_change(self.look, look))
             self.look = look
         self.out.append(text)
@@ -276,11 +293,11 @@ def _codes(colour: Color | None, colours: ColorSystem | None, foreground: bool) 
 
 
 def _change(before: Look, after: Look) -> str:
-    """A short order that makes one look into another."""
-    if not before[2]:
-        codes: Iterable[str] = (after[2], *(b for a, b in zip(before[:2], after[:2], strict=True) if a != b))
-    elif before[2] == after[2]:
-        codes = (b for a, b in zip(before[:2], after[:2], strict=True) if a != b)
-    else:
-        codes = ("0", after[2], *(code for code in after[:2] if code not in ("39", "49")))
-    return f"\x1b[{';'.join(code for code in codes if code)}m"
+    """The shortest order that makes one look into another."""
+    had, has = (set(filter(None, look[2].split(";"))) for look in (before, after))
+    ends = {_ENDS[code] for code in had - has}
+    begins = {code for code in has if code not in had or _ENDS[code] in ends}  # bold and dim end together
+    colours = [b for a, b in zip(before[:2], after[:2], strict=True) if a != b]
+    anew = ["0", *sorted(has), *(code for code in after[:2] if code not in ("39", "49"))]
+    codes = min([*sorted(ends), *sorted(begins), *colours], anew, key=lambda codes: len(";".join(codes)))
+    return f"\x1b[{';'.join(codes)}m"

@@ -22,8 +22,19 @@ from tui.wire import Canvas
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
 SIZE = (20, 4)
 _ORDER = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.)", re.DOTALL)
-STYLES = ["", "bold", "red on blue", "bold red on blue", "#102030 on #405060", "dim reverse"]
+STYLES = [
+    "",
+    "bold",
+    "bold dim",
+    "dim italic",
+    "underline red",
+    "red on blue",
+    "bold red on blue",
+    "#102030 on #405060",
+    "dim reverse",
+]
 CHARACTERS = "ab ─│●…×⣀漢字אب"
+_ENDED_BY = {"22": "12", "23": "3", "24": "4", "25": "5", "27": "7", "29": "9"}
 
 
 class Shown:
@@ -41,21 +52,28 @@ class Shown:
                 self.y, self.x = (int(n) - 1 for n in numbers.split(";"))
             elif kind == "C":
                 self.x += int(numbers or 1)
+            elif kind == "G":
+                self.x = int(numbers) - 1
             elif kind == "X":
                 for x in range(self.x, self.x + int(numbers)):
-                    self.cells[self.y][x] = (" ", self._painted)
+                    self.cells[self.y][x] = (" ", self._painted(" "))
             elif kind == "m":
                 self._paint(numbers.split(";"))
+            elif character == "\r":
+                self.x = 0
+            elif character == "\n":
+                self.y += 1
             else:
                 assert character is not None, order.group()
-                shown = self._painted
+                shown = self._painted(character)
                 for i in range(cell_len(character)):
                     self.cells[self.y][self.x + i] = (character if i == 0 else "", shown)
                 self.x += cell_len(character)
 
-    @property
-    def _painted(self) -> str:
-        return "".join(f"{k}{v}" for k, v in sorted(self.look.items()))
+    def _painted(self, character: str) -> str:
+        """Of a blank neither the foreground nor how bold it is can be seen."""
+        unseen = ("1", "2", "3", "38") if character == " " else ()
+        return "".join(f"{k}{v}" for k, v in sorted(self.look.items()) if k not in unseen)
 
     def _paint(self, codes: list[str]) -> None:
         while codes:
@@ -68,6 +86,9 @@ class Shown:
                 self.look.clear()
             elif code in ("39", "49"):
                 self.look.pop("38" if code == "39" else "48", None)
+            elif code in _ENDED_BY:
+                for ended in _ENDED_BY[code]:
+                    self.look.pop(ended, None)
             elif len(code) == 2:
                 self.look["38" if code[0] == "3" else "48"] = code
             else:
