@@ -35,6 +35,7 @@ class Pool:
         self.simulators = simulators or {}
         self.known: dict[int, float | None] = {}
         self.open = np.ones(len(self.codes), dtype=bool)  # not measured yet
+        self.patience: int | None = None  # trials without a gain after which a search that ends by itself ends
         self._ordered = [knob.kind == "dense" for knob in space.knobs]
 
     def __len__(self) -> int:
@@ -106,18 +107,20 @@ class Sequential:
         default: Configuration,
         seed: int,
         simulators: Mapping[str, Predictor] | None = None,
+        patience: int | None = None,
     ) -> None:
         self.name = name
         self.space = space
         self._search = search
         self._start = (space, default, simulators)
-        self._seed = seed
+        self._seed, self._patience = seed, patience
         self._events: list[Event] = []
         self._step = 0
         self._begin()
 
     def _begin(self) -> None:
         self.pool = Pool(*self._start)
+        self.pool.patience = self._patience
         self._rng = np.random.default_rng(self._seed)
         self._rows = self._proposals()
         self._pending: int | None = None
@@ -191,6 +194,7 @@ def rival(
     """A search over rows as a strategy."""
 
     def make(setting: Setting) -> Sequential:
-        return Sequential(name, search, setting.space, setting.first(), setting.seed, setting.simulators)
+        s = setting
+        return Sequential(name, search, s.space, s.first(), s.seed, s.simulators, s.patience)
 
     return Kind(name=name, make=make, packages=packages, how=how, finite=finite)

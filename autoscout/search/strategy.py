@@ -59,7 +59,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     `default`: the configuration that is evaluated first; None: of a table nobody knows. `seeded`: orderings that won
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
     `past`: similar jobs; `told`: what was measured of this job before, in the order it was; `budget`: real evaluations,
-    the last few of which measure the front-runners again; `batch`: how many an ask.
+    the last few of which measure the front-runners again; `batch`: how many an ask; `patience`: experiments without a
+    gain after which a strategy that ends by itself ends (0: never; None: its own number).
     """
 
     space: Space
@@ -72,6 +73,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     told: Sequence[Measurement] = ()
     budget: int | None = None
     batch: int = 1
+    patience: int | None = None
 
     def first(self) -> Configuration:
         """The default, or a random configuration where there is none."""
@@ -115,6 +117,7 @@ def strategy(
     told: Sequence[Measurement] = (),
     budget: int | None = None,
     batch: int = 1,
+    patience: int | None = None,
 ) -> Strategy:
     """A strategy by its name; the arguments are those of `Search`, `default` else the space's reference.
 
@@ -132,6 +135,7 @@ def strategy(
             told=told,
             budget=budget,
             batch=batch,
+            patience=patience,
         ),
     )
 

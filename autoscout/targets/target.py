@@ -117,6 +117,10 @@ class Target:
 
         return IfTold(Losses(job.model.dtype))
 
+    def patience(self, job: Job) -> int | None:
+        """Experiments without a gain after which a search that ends by itself ends (0: never); None: its own number."""
+        return None
+
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         """The order in which a batch is best run."""
         return batch

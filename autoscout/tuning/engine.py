@@ -268,10 +268,9 @@ class Engine:
         default = s.default if allowed.is_valid(s.default) else None
         done = self.evaluator.today()
         inside = [m for m in done if allowed.is_valid(m.configuration)]
-        outside = [
-            (m.configuration, cost(self.job.objective, m)) for m in done if not allowed.is_valid(m.configuration)
-        ]
-        here = [Past(name="this session", distance=0.0, rows=outside)] if outside else []
+        outside = [m for m in done if not allowed.is_valid(m.configuration)]
+        rows = [(m.configuration, cost(self.job.objective, m)) for m in outside]
+        here = [Past(name="this session", distance=0.0, rows=rows)] if rows else []
         search = Search(
             space=allowed,
             default=default,
@@ -281,6 +280,7 @@ class Engine:
             simulators=predictors,
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
+            patience=target_of(self.job).patience(self.job),
         )
         if said := sampled(self.kind, allowed):
             self.on_note(said)
@@ -324,7 +324,7 @@ class Engine:
             self.reason = recorded.reason
         elif self.searched >= self.limit:
             self._end_search("budget")
-        elif self.stale >= self.hyper.patience:
+        elif self.stale >= self.hyper.patience and not (self.kind and self.kind.finite):  # those know their own end
             self._end_search("converged")
         elif self._late and self.evaluator.done:  # the reference at least is always measured
             self._end_search("wall")

@@ -8,6 +8,8 @@ import csv
 import statistics
 from pathlib import Path
 
+import numpy as np
+
 from autoscout.search.strategy import strategy
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Measurement
@@ -23,12 +25,13 @@ def medians(path: Path) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, advised: bool) -> int:
-    """Until one is within 5 %; one more than there are configurations if none ever is. `advised`: from the advice of
-    DeepSpeed's guides, as a session begins, else from the first value of each list."""
+def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, start: str) -> int:
+    """Until one is within 5 %; one more than there are configurations if none ever is. `start`: the advice of
+    DeepSpeed's guides, as a session begins, the first value of each list, or a configuration at random."""
     best, count = min(known.values()), 0
-    start = space.recipes[0 if advised else -1]
-    chosen = strategy(name, space, seed=seed, default=start, budget=len(known))
+    starts = {"advice": space.recipes[0], "lists' first": space.recipes[-1]}
+    begun = starts.get(start) or space.sample(np.random.default_rng(seed))
+    chosen = strategy(name, space, seed=seed, default=begun, budget=len(known), patience=0)
     while count < len(known) and (asked := chosen.ask()):
         for configuration in asked:
             count += 1
@@ -50,9 +53,8 @@ def main() -> None:
     asked = parser.parse_args()
     space, known = JobSpace.of_job(load_job(asked.job)), medians(asked.grid)
     for name in asked.strategies.split(","):
-        for advised in (True, False):
-            hits = [experiments(name, space, known, seed, advised) for seed in range(asked.seeds)]
-            start = "advice first" if advised else "lists' first"
+        for start in ("advice", "lists' first", "at random"):
+            hits = [experiments(name, space, known, seed, start) for seed in range(asked.seeds)]
             print(f"{name:18} {start} median {statistics.median(hits):g}", end=" ")
             print(f"mean {statistics.mean(hits):.1f} most {max(hits)}")
 

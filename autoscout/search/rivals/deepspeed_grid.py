@@ -1,8 +1,11 @@
-"""DeepSpeed autotuning's `gridsearch`: everything in order, all stages at once; ends after 5 trials without a gain.
+"""DeepSpeed autotuning's `gridsearch`: everything in order, all stages at once; ends where nothing was gained.
 
-From its source (tuner/index_based_tuner.py, base_tuner.py): `tuner_early_stopping` counts from the best trial on.
+From its source (tuner/index_based_tuner.py, base_tuner.py): `tuner_early_stopping` trials, the best one among them,
+without another gain; 5 unless the ds_config says another number; 0 is never.
 `grid` is what stands around it, stage by stage with the micro batch first.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -15,14 +18,15 @@ def gridsearch(pool: Pool, rng: np.random.Generator) -> Search:
     return until_no_gain(pool, iter(range(len(pool))))
 
 
-def until_no_gain(pool: Pool, rows, patience: int = EARLY_STOPPING) -> Search:
-    """`rows` one by one, known ones left out, until `patience` trials brought no gain (0: to the end)."""
+def until_no_gain(pool: Pool, rows: Iterable[int]) -> Search:
+    """`rows` one by one, known ones left out, until the pool's patience is over (0: to the end)."""
+    patience = EARLY_STOPPING if pool.patience is None else pool.patience
     best, since = min((c for c in pool.known.values() if c is not None), default=float("inf")), 0
     for row in rows:
         if not pool.open[row]:
             continue
         cost = yield int(row)
-        since = 0 if cost is not None and cost < best else since + 1
+        since = 1 if cost is not None and cost < best else since + 1
         best = min(best, float("inf") if cost is None else cost)
         if patience and since >= patience:
             return

@@ -2,8 +2,8 @@
 same on scikit-learn's trees, to the end of the budget.
 
 Two random trials, then the best of what the ranking model predicts, a fifth at random; refitted after every trial; ends
-after 5 trials without a gain. Unlike there, the first two trials are run, a setting that is a name counts by its place,
-an inactive one by what it amounts to, and a smaller cost is better whatever the metric.
+where nothing was gained, as `deepspeed-grid`. Unlike there, the first two trials are run, a setting that is a name
+counts by its place, an inactive one by what it amounts to, and a smaller cost is better whatever the metric.
 """
 
 from collections.abc import Iterator

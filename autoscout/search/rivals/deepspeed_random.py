@@ -1,4 +1,4 @@
-"""DeepSpeed autotuning's `random`: all configurations in a random order; ends after 5 trials without a gain."""
+"""DeepSpeed autotuning's `random`: all configurations in a random order; ends where nothing was gained."""
 
 import numpy as np
 

@@ -57,7 +57,6 @@ class DeepSpeed(Target):
         return known if config_space.config_of(job) is None else config_space.catalog(job, known)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
         from autoscout.targets.command.preset import metrics_of
         from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
@@ -70,10 +69,17 @@ class DeepSpeed(Target):
         if not config_space.batch_of(job, config):
             notes.append("the ds_config says no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
-        if asked.tuner_type and asked.tuner_early_stopping != EARLY_STOPPING:
-            notes.append(f"DeepSpeed's tuners end after {EARLY_STOPPING} trials without a gain here, whatever "
-                         f"tuner_early_stopping = {asked.tuner_early_stopping} says")  # fmt: skip
+        if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
+            notes.append(f"{job.budget.profiles} experiments, as the budget says; the ds_config's tuner_num_trials = "
+                         f"{asked.tuner_num_trials} gives way to it")  # fmt: skip
         return notes
+
+    def patience(self, job: Job) -> int | None:
+        from autoscout.targets.deepspeed import autotuning, config_space
+
+        if config_space.config_of(job) is None:
+            return None
+        return autotuning.settings(config_space.read_config(job), job.name).tuner_early_stopping
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         from autoscout.targets.deepspeed.config_space import config_of

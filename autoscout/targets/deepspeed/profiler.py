@@ -90,7 +90,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     )
     try:
         return json.loads(written.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         last = (folder / "output.log").read_text(errors="replace").strip().rpartition("\n")[2] if ended else ""
         raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from ds_configs import CONFIG
 
+from autoscout.machine.starting import toml
 from autoscout.targets.jobs import load_job
 
 HERE = Path(__file__).parent
@@ -43,6 +44,11 @@ render = [{{ from = "ds_config.json", to = "{{folder}}/ds_config.json" }}]
 iterations = 5
 {more}
 """)
+        return path
+
+    def toml(self, made: dict[str, Any]) -> Path:
+        path = self.folder / "made.toml"
+        path.write_text(toml(made, []))
         return path
 
     def job(self, *args: Any, **kwargs: Any):

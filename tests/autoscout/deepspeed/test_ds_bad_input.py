@@ -84,15 +84,13 @@ def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
     assert "the ds_config's 'my_own_settings' is none of DeepSpeed's" in target_of(job).notes_on_job(job)
 
 
-def test_an_early_stopping_that_is_not_followed_is_said(place):
+def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     from autoscout.targets.target import target_of
 
-    asked = {"enabled": True, "tuner_type": "random", "tuner_early_stopping": 9}
-    job = place.job({**CONFIG, "autotuning": asked})
-    notes = target_of(job).notes_on_job
-    assert any("whatever tuner_early_stopping = 9 says" in said for said in notes(job))
-    usual = place.job({**CONFIG, "autotuning": {**asked, "tuner_early_stopping": 5}})
-    assert not any("early" in said for said in notes(usual))
+    job = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 9}})
+    assert any("30 experiments, as the budget says" in said for said in target_of(job).notes_on_job(job))
+    usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
+    assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
 
 
 def test_offloading_without_an_optimizer(place):

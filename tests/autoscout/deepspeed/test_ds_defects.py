@@ -1,19 +1,22 @@
 """The thirteen defects of DeepSpeed's autotuner (docs/deepspeed.md, a to m): each of these fails on what it does."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 from ds_configs import CONFIG
 
-from autoscout.cluster import hostfile
+from autoscout.cluster.choosing import chooser
 from autoscout.cluster.placement import Device, Host
 from autoscout.cluster.scheduler import Part, Scheduler
 from autoscout.job.objective import cost
+from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.targets.command.arguments import Place
@@ -23,9 +26,9 @@ from autoscout.targets.deepspeed.autotuning import OBJECTIVES, mapped, settings
 from autoscout.targets.deepspeed.command_line import job_of
 from autoscout.targets.deepspeed.config_space import read_config
 from autoscout.targets.deepspeed.tuning_space import all_configs, filled
-from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.targets.target import target
-from kb.records import Configuration, Measurement, Objective
+from kb.records import Configuration, Job, Measurement, Objective
 
 
 def of(job, *words: str) -> Configuration:
@@ -39,6 +42,15 @@ def run(job, folder, *words: str) -> Measurement:
         return profiler.run(of(job, *words), "it", folder)
     finally:
         profiler.close()
+
+
+BY_THREE = {**CONFIG, "train_batch_size": 312}  # of 3 ranks, and of 13
+
+
+def over_hosts(place, lines: str) -> Job:
+    hosts = place.folder / "hosts"
+    hosts.write_text(lines)
+    return load_job(place.toml(job_of(place.config(BY_THREE), ["train.py"], "cpu", 1, hosts)))
 
 
 def test_a_latency_is_minimized(place):
@@ -95,10 +107,10 @@ def test_e_cleaning_up_needs_no_pdsh_nor_ssh_and_never_ends_the_tuner(place, tmp
     assert run(place.job(), tmp_path / "z2_run", "stage=2").status == "ok"
 
 
-def test_f_hosts_that_differ_keep_their_devices(tmp_path):
-    path = tmp_path / "hostfile"
-    path.write_text("a slots=8\nb slots=4\n\nc slots=1\n")
-    assert hostfile.read(path) == {"a": 8, "b": 4, "c": 1}
+def test_f_hosts_that_differ_keep_their_devices(place):
+    """Theirs takes the smallest count for all: three hosts of one device."""
+    job = over_hosts(place, "a slots=8\nb slots=4\n\nc slots=1\n")
+    assert [len(host.devices) for host in chooser(job)(job.devices, frozenset()).hosts] == [8, 4, 1]
 
 
 def test_g_a_large_job_does_not_block_smaller_ones():
@@ -111,17 +123,20 @@ def test_g_a_large_job_does_not_block_smaller_ones():
     assert [name for name, _ in scheduler.start(1.0)] == ["small"]
 
 
-def test_h_the_hostfile_reaches_every_launch_and_one_node_needs_no_name(place, tmp_path):
-    hosts = tmp_path / "hosts"
-    hosts.write_text("localhost slots=2\nother slots=1\n")
-    made = job_of(place.config(CONFIG), ["train.py"], "cpu", 9, hosts)
-    assert made["cluster"] == {
-        "nodes": [{"device": "cpu", "count": 2}, {"device": "cpu", "count": 1}],
-        "hosts": str(hosts),
-    }
-    assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in made["launch"]["command"]
-    alone = job_of(place.config(CONFIG), ["train.py"], "cpu", 2, None)
-    assert "hosts" not in alone["cluster"]
+def test_h_the_hostfile_reaches_every_launch_and_one_node_needs_no_name(place):
+    job = over_hosts(place, "one slots=2\nother slots=1\n")
+    assert chooser(job)(job.devices, frozenset()).spelled == "one:0,1 other:0"
+    for node, ranks in ((0, 2), (1, 1)):
+        there = Place(folder="/f", port="7", iterations="5", node=str(node), head="one", ranks=str(ranks))
+        line = " ".join(started(job, of(job, "mbs=1"), there).words)
+        assert f"--nnodes 2 --node-rank {node} --nproc-per-node {ranks} --master-addr one --master-port 7" in line
+    exported = target("deepspeed").launch(job, of(job, "mbs=1"))
+    lines = target("deepspeed").formats()["hostfile"](exported).splitlines()[-2:]
+    assert [line.split()[1] for line in lines] == ["slots=2", "slots=1"]
+    alone = load_job(place.toml(job_of(place.config(BY_THREE), ["train.py"], "cpu", 3, None)))
+    line = " ".join(started(alone, of(alone, "mbs=1"), Place(folder="/f", port="7", iterations="5")).words)
+    assert "--nproc-per-node 3 --master-port 7" in line
+    assert "addr" not in line
 
 
 def test_i_configurations_share_nothing(place):
@@ -169,9 +184,21 @@ def test_k_a_failed_run_is_not_done_for_ever(place, tmp_path):
 
 
 def test_l_defaults_are_said_once():
-    text = settings.__module__
-    assert text.endswith("autotuning")
-    assert settings({"autotuning": {}}) == settings({})
+    """Theirs are in a README and in the code, and two differ; ours on a page and in the code, compared here."""
+    page = (Path(__file__).parents[3] / "docs" / "deepspeed.md").read_text()
+    said = page.partition("<!-- defaults -->\n")[2].partition("\n<!-- end -->")[0]
+    told = {name: json.loads(value) for name, value in re.findall(r"`(\w+)` (\S+?)[,.](?:\s|$)", said)}
+    assert told == msgspec.to_builtins(settings({}))
+    assert told["tuner_early_stopping"] == EARLY_STOPPING
+
+
+def test_l_a_default_is_what_a_session_does(place):
+    made = job_of(place.config({**CONFIG, "autotuning": {"enabled": True}}), ["train.py"], "cpu", 2, None)
+    found = settings({})
+    assert made["budget"]["profiles"] == found.tuner_num_trials
+    assert made["objective"] == OBJECTIVES[found.metric]
+    job = load_job(place.toml(made))
+    assert target("deepspeed").patience(job) == found.tuner_early_stopping
 
 
 def test_m_a_run_out_of_memory_has_its_class_and_a_run_without_end_a_limit(place, tmp_path):

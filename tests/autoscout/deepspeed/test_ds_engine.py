@@ -11,6 +11,9 @@ import pytest
 from autoscout.space.explain import completed, parse
 from autoscout.targets.deepspeed import profiler
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
+from autoscout.tuning import loop, session
+from kb import journal as journals
+from kb.records import Budget, MetricSource, Objective
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("AUTOSCOUT_DEEPSPEED", ROOT / ".venv-deepspeed" / "bin" / "python"))
@@ -67,3 +70,25 @@ def test_what_deepspeed_refuses_is_invalid(job, running, tmp_path):
 def test_18_the_engine_counts_its_model(job, tmp_path):
     info = profiler.model_info(job, JobSpace.of_job(job).reference, tmp_path / profiler.INFO, 300)
     assert info["num_params"] > 2 * 2048 * 64
+
+
+@pytest.mark.parametrize(("metric", "better"), [("flops_per_gpu", max), ("step_time_s", min)])
+def test_24_flops_and_latency_are_tuned(job, tmp_path, metric, better):
+    """A session of two experiments: the verdict follows the metric's own direction."""
+    goal = Objective(maximize=metric) if better is max else Objective(minimize=metric)
+    flops = {"flops_per_gpu": MetricSource(file="{folder}/metrics.json", json="FLOPS_per_gpu")}
+    metrics = {**job.launch.metrics, **(flops if better is max else {})}
+    launch = msgspec.structs.replace(job.launch, metrics=metrics, repeats=0)
+    limit = {"stage": [0], "reduce_bucket": [50000], "offload_optimizer": ["none"], "mbs": [1, 8]}
+    narrow = msgspec.structs.replace(job.space, limit=limit)
+    own = msgspec.structs.replace(job, objective=goal, launch=launch, space=narrow, budget=Budget(profiles=2))
+    kb = tmp_path / "kb.duckdb"
+    done = session.tune(own, kb, session.Options(warm_start="off"), lambda event: None, lambda note: None, loop.Stop())
+    past = journals.events(session.session_folder(kb, done.session) / "journal.jsonl")
+    measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded)]
+    assert {m.status for m in measured} == {"ok"}, [m.evidence for m in measured]
+    assert len({m.configuration.id for m in measured}) == 2
+    assert all(m.metrics[metric] > 0 for m in measured)
+    best = next(e for e in reversed(past) if isinstance(e, journals.BestFound))
+    searched = [m.metrics[metric] for m in measured[:2]]
+    assert best.value == pytest.approx(better(searched), rel=0.5)

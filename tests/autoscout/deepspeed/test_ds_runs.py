@@ -44,27 +44,33 @@ def measured(job, tmp_path: Path, *words: str) -> Measurement:
         running.close()
 
 
-def run_tune(folder: Path, kb: Path, *more: object):
+def run_tune(folder: Path, kb: Path, *more: object, profiles: int | None = 6):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        asked = ["--script", "train.py", "--gpus", 2, "--profiles", 6, "--loss", "loss: ([0-9.]+)", "--kb", kb]
+        asked = ["--script", "train.py", "--gpus", 2, "--loss", "loss: ([0-9.]+)", "--kb", kb]
+        asked += ["--profiles", profiles] if profiles else []
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return verbs.run("tune", "ds_config.json", *asked, *more, PATH=path)
     finally:
         os.chdir(before)
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    """A tuning of a ds_config, and its training with the winner; torchrun starts the script once, without torch."""
-    folder = tmp_path_factory.mktemp("persons")
+def persons(folder: Path, config: dict) -> None:
+    """A folder with a ds_config and its script; torchrun starts the script once, without torch."""
     shutil.copy(Path(__file__).parent / "pretends.py", folder / "train.py")
-    (folder / "ds_config.json").write_text(json.dumps(CONFIG))
+    (folder / "ds_config.json").write_text(json.dumps(config))
     path = folder / "bin" / "torchrun"
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\nwhile [ "${{1%.py}}" = "$1" ]; do shift; done\nexec {sys.executable} "$@"\n')
     path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """A tuning of a ds_config, and its training with the winner."""
+    folder = tmp_path_factory.mktemp("persons")
+    persons(folder, CONFIG)
     done = run_tune(folder, folder / "kb", "--train")
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -99,6 +105,20 @@ def test_15_what_ran_is_not_run_again(session):
     assert again.returncode == 0, again.stderr
     journal = max(folder.glob("*sessions/*/journal.jsonl"), key=os.path.getmtime)
     assert b'"answered"' in journal.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("trials", "patience", "ran"), [(3, 5, 3), (50, 2, 3), (50, 3, 4), (50, 0, 28)], ids=["trials", "2", "3", "never"]
+)
+def test_23_a_session_follows_the_number_of_trials_and_the_early_stopping(tmp_path, trials, patience, ran):
+    """The reference, which is no trial of the tuner's, is the best already: no trial gains anything."""
+    asked = {"enabled": True, "tuner_type": "gridsearch", "tuner_num_trials": trials, "tuner_early_stopping": patience}
+    persons(tmp_path, {**CONFIG, "autotuning": asked})
+    done = run_tune(tmp_path, tmp_path / "kb", "--warm-start", "off", profiles=None)
+    assert done.returncode == 0, done.stderr
+    journal = next(tmp_path.glob("*sessions/*/journal.jsonl")).read_text().splitlines()
+    started = [e for line in journal if (e := json.loads(line))["type"] == "experiment_started"]
+    assert sum(e["purpose"] in ("search", "default") for e in started) == ran
 
 
 def test_25_summary_and_the_optimal_config(session):
@@ -199,9 +219,9 @@ def small_table(cost_of) -> Space:
     return Space.from_table(rows, ["stage"], ["mbs", "bucket"], Objective(minimize="step_time_s"))
 
 
-def asked_by(name: str, cost_of, seed: int = 0) -> list[dict]:
+def asked_by(name: str, cost_of, seed: int = 0, patience: int | None = None) -> list[dict]:
     space = small_table(cost_of)
-    chosen, asked = strategy(name, space, seed=seed), []
+    chosen, asked = strategy(name, space, seed=seed, patience=patience), []
     while batch := chosen.ask():
         for c in batch:
             cost = cost_of(c.knobs)
@@ -269,7 +289,25 @@ def test_23_three_tuners():
     one, two = asked_by("deepspeed-random", cost), asked_by("deepspeed-random", cost, seed=1)
     assert one != two
     best = min(range(len(one)), key=lambda i: cost(one[i]))
-    assert len(one) == best + 1 + EARLY_STOPPING  # early stopping, or everything was tried
+    assert len(one) == best + EARLY_STOPPING  # the best is one of the five, as in base_tuner.py
+
+
+@pytest.mark.parametrize("name", ["deepspeed-grid", "deepspeed-random", "deepspeed-model"])
+@pytest.mark.parametrize("patience", [0, 1, 2, 3, 9, 20])
+def test_23_early_stopping_of_any_length(name, patience):
+    if name == "deepspeed-model":
+        pytest.importorskip("xgboost")
+
+    def cost(knobs):
+        return 9 - knobs["stage"] + 1 / knobs["mbs"] + (knobs["bucket"] == 2) * (knobs["mbs"] % 4)
+
+    best, *trials = (cost(k) for k in asked_by(name, cost, seed=2, patience=patience))  # the reference is no trial
+    best_at, ends = 0, []
+    for i, value in enumerate(trials):  # as base_tuner.py counts
+        best, best_at = (value, i) if value < best else (best, best_at)
+        ends.append(patience > 0 and i + 1 >= best_at + patience)
+    assert not any(ends[:-1])
+    assert ends[-1] or len(trials) == 31
 
 
 def test_23_the_model_based_tuner_ranks_with_xgboost():
