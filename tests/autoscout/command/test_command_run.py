@@ -106,7 +106,8 @@ def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):
 
 def test_a_script_that_ignores_the_signal_is_killed(ending, tmp_path):
     assert run(ending("deaf"), tmp_path).status == "ok"
-    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and b"deaf" in _environment(p)]
+    mine = b"AUTOSCOUT_RESULT=" + os.fsencode(tmp_path)
+    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and mine in _environment(p)]
 
 
 def _environment(process: Path) -> bytes:
