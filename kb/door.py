@@ -86,7 +86,7 @@ def job(stored: str | bytes) -> Job:
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)
-    except (msgspec.DecodeError, AttributeError) as error:
+    except (msgspec.DecodeError, AttributeError, RecursionError) as error:
         raise Refused(f"a job cannot be read ({error})") from error
     try:
         return msgspec.convert(fields, Job)

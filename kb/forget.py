@@ -42,7 +42,8 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():
-            if not _is_session(folder) and not _known(con, name):
+            # What lies in the trash is gone through again: a kill may have left its rows or files in the old places.
+            if not _is_session(folder) and not _known(con, name) and name not in deleted(kb):
                 raise AutoscoutError(f"nothing is known of {name}; `autoscout sessions` and `FROM imports` list all", 2)
             if store.is_running(folder):
                 raise AutoscoutError(f"session {name} is running; end it first")

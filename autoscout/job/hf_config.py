@@ -38,7 +38,7 @@ def shape_of(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
     if not isinstance(config, dict):
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)

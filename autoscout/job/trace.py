@@ -71,7 +71,7 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
         row = json.loads(line)
         numbers = [float(row[k]) for k in ("timestamp", "input_length", "output_length")]
         blocks = [int(h) for h in row["hash_ids"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise AutoscoutError(
             f"{path}, line {number}: {type(error).__name__} {error}; a line has timestamp (ms), input_length, "
             f"output_length and hash_ids",

@@ -119,7 +119,7 @@ def _of_line(
 def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
     config = config.get("text_config", config) if isinstance(config, dict) else {}
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 10_000  # rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
-_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError)  # what rows of other kinds end in
+# What rows of other kinds end in.
+_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
 
@@ -56,7 +57,7 @@ def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
     for file, job in con.execute("SELECT hash, job FROM arrived WHERE kind = 'session'").fetchall():
         try:
             version = msgspec.json.decode(job or "").get("records", 0)
-        except (msgspec.DecodeError, AttributeError):
+        except (msgspec.DecodeError, AttributeError, RecursionError):
             continue
         if isinstance(version, int):
             yield file, version
@@ -92,7 +93,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
     door.name(task or "", "task")
     try:
         shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
     if family != rows.family(task, target, shape):  # a folder of the lakes that it goes on to
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")

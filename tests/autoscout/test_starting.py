@@ -69,6 +69,7 @@ def test_a_config_json_is_a_model(tmp_path):
     ("name", "text", "sentence"),
     [
         ("c.json", "{", "is no JSON"),
+        ("c.json", "[" * 9999, "is no JSON"),
         ("c.json", "{}", "says no shape of a transformer"),
         ("s.sh", "echo hello", "no line launches anything"),
         ("gone.sh", None, "cannot be read"),

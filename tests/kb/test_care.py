@@ -6,9 +6,9 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
-from kb_samples import asked, ended, measured, python, started, write
+from kb_samples import asked, ended, job, measured, python, started, write
 
-from kb import care, connect, forget, journal, migrate, store
+from kb import care, connect, forget, imports, journal, migrate, store
 from kb.records import AutoscoutError
 from kb.sharing import hosts
 
@@ -197,3 +197,16 @@ def test_paths_of_the_operator_do_not_enter(tmp_path: Path):
     for table in ("session", "job", "runs"):
         [row] = asked(kb, f"SELECT to_json(t) FROM {table} AS t")
         assert "ann" not in row[0]
+
+
+def test_forgetting_that_was_killed_is_ended_by_the_same_command(kb: Path):
+    """Between the rows' end and the file's: they are gone, the import's file and what the trash says are there."""
+    imports.store_import(kb, "import-aa", job(), {}, 1.0, iter([measured(1.0, tp=1)]))
+    [file] = store.imports_folder(kb).glob("*.parquet")
+    content = file.read_bytes()
+    forget.forget(kb, ["import-aa"])
+    file.write_bytes(content)
+
+    assert forget.forget(kb, ["import-aa"]).measurements == 0
+    assert not file.exists()
+    assert forget.undelete(kb, ["import-aa"]).measurements == 1

@@ -5,14 +5,15 @@ import stat
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from kb_samples import asked, ended, job, measured, write
 
 from kb import forget, outcomes, store
 from kb.imports import store_import
-from kb.journal import Confirmed
-from kb.lineage import lineage
-from kb.records import AutoscoutError, Configuration
+from kb.journal import Answered, Confirmed
+from kb.lineage import device_hours, lineage
+from kb.records import AutoscoutError, Configuration, Measurement
 from kb.sharing import author_trust, lake, signatures
 
 METRIC = ["step_time_s"]
@@ -199,3 +200,27 @@ def test_a_row_of_two_imports_belongs_to_both(tmp_path):
     forget.forget(kb, ["import-a"])
     rests = lineage(kb, job().id, "here", "step_time_s", [one.configuration.id])
     assert [m.session for m in rests.measurements] == ["import-b"]
+
+
+def test_what_a_team_spent_and_was_spared_is_told_by_job_and_author(tmp_path: Path):
+    """In the hours of all devices together: two experiments of half an hour on four devices, the second session takes
+    one of them as answered and measures one of its own."""
+
+    def cost(step_time_s: float, tp: int) -> Measurement:
+        return msgspec.structs.replace(measured(step_time_s, tp=tp), device_s=4 * 1800.0)
+
+    ann, bob = Person(tmp_path, "ann"), Person(tmp_path, "bob")
+    known = cost(1.0, 1)
+    store.ingest(ann.kb, write(ann.kb, "first", ended(known, 1), ended(cost(2.0, 2), 2)))
+    answered = Answered(measurement=known, measured_by="first")
+    store.ingest(ann.kb, write(ann.kb, "second", answered, ended(cost(3.0, 4), 1)))
+    assert device_hours(ann.kb, "first") == (4.0, 0.0)
+    assert device_hours(ann.kb, "second") == (2.0, 2.0)
+
+    bob.trusts(ann, "answer")
+    lake.push(ann.kb, tmp_path / "lake", ann.key)
+    lake.pull(bob.kb, tmp_path / "lake")
+    store.ingest(bob.kb, write(bob.kb, "mine", ended(cost(4.0, 8), 1)))
+    page = Path(__file__).parents[2] / "docs" / "trust.md"
+    [question] = [block for block in page.read_text().split("```") if "FROM device_hours" in block]
+    assert asked(bob.kb, question.removeprefix("sql\n")) == [("tiny", "ann", 2, 6.0, 2.0), ("tiny", "", 1, 2.0, 0.0)]

@@ -36,7 +36,7 @@ from kb.records import (
     Traffic,
 )
 
-_JOB = Job(
+JOB = Job(
     name="stress",
     target="megatron",
     model=Model(layers=2, hidden=8, heads=2, vocab=32),
@@ -52,7 +52,7 @@ def write(kb: Path, name: str, pause: float, log: Any) -> None:
     journal.append(
         journals.SessionStarted(
             session=name,
-            job=_JOB,
+            job=JOB,
             context="here",
             strategy="random",
             seed=0,

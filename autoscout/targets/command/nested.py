@@ -36,7 +36,7 @@ def at(found: Any, path: str) -> Any:
 def _json(text: str, keys: list[str], value: Any, where: str) -> str:
     try:
         tree = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
     inner = tree
     for key in keys[:-1]:

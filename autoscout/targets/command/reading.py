@@ -157,7 +157,7 @@ class ResultFile:
             return
         try:
             self._keep(json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.problem = f"$AUTOSCOUT_RESULT holds half a JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
@@ -167,7 +167,7 @@ class ResultFile:
     def _take(self, line: bytes) -> None:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         self._keep(found)
 
@@ -183,7 +183,7 @@ def number_at(path: Path, inside: str) -> float | None:
     """What a JSON file says at a path such as results.0.step; None where it says no number."""
     try:
         found = nested.at(json.loads(path.read_bytes()), inside)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 

@@ -247,7 +247,7 @@ def model_of(job: Job) -> str:
         return "random weights"
     try:
         config = json.loads((path / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AutoscoutError(
             f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
         ) from error

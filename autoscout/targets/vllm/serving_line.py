@@ -57,6 +57,6 @@ def _spread(flag: str, text: str) -> dict[str, object]:
         return {flag: text}
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
     return {f"{flag}.{name}": value for name, value in fields.items()}
