@@ -18,6 +18,8 @@ from autoscout.cluster.devices import misplaced, used_nodes
 from autoscout.deploy.export import launch
 from autoscout.job.load import read_job
 from autoscout.running.roster import Roster
+from autoscout.search.rivals.metis import metis
+from autoscout.search.sequential import Pool
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
@@ -262,6 +264,21 @@ def test_a_network_that_is_none_is_one_sentence(tmp_path, written, said):
 
 
 # ---- where it runs ------------------------------------------------------------------------------------------------
+
+
+def test_metis_plans_over_every_kind_of_device_and_the_layers_on_each():
+    nodes = [Node("h100", 8), Node("l40s", 4)]
+    space = space_of(paper(nodes=nodes), cp=1, tp=1, mbs=1, ar="none", ddp_bucket=32, vpp=1)
+    plan = ("h100", "l40s", "pp", "l40s_layers")
+    pool = Pool(space, space.reference)
+    proposed = [space.feasible.configuration(row).knobs for row in metis(pool, np.random.default_rng(0))]
+    plans = [tuple(knobs.get(name) for name in plan) for knobs in proposed]
+    everything = {
+        tuple(space.feasible.configuration(row).knobs.get(name) for name in plan) for row in range(len(space.feasible))
+    }
+    assert set(plans) == everything
+    assert len({found[3] for found in plans}) > 5
+
 
 SEVERAL = [Node("a100", 8), Node("a40", 4), Node("a100", 8)]
 

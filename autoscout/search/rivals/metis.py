@@ -2,16 +2,18 @@
 
 Metis enumerates data, tensor and pipeline parallel plans over unequal devices, estimates each from profiled layers,
 and runs the best. Here the given simulators are the cost model (their mean rank). The plans are the values of tp, pp,
-dp, the micro batch and the devices, with all other knobs as near to the default as they can be, measured from the
-best predicted on; without a simulator, plans that split the model least come first. A space without these knobs is
-planned over its sparse knobs (or all). When all plans are measured Metis has nothing more to say.
+dp, the micro batch, the devices of every kind and the layers of a stage on each, with all other knobs as near to the
+default as they can be, measured from the best predicted on; without a simulator, plans that split the model least come
+first. A space without these knobs is planned over its sparse knobs (or all). When all plans are measured Metis has
+nothing more to say.
 """
 
 import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
+from autoscout.space.knob import Knob
 
-_PLAN = ("tp", "pp", "dp", "mbs", "micro_batch", "a100", "a40")
+_PLAN = ("tp", "pp", "dp", "mbs", "micro_batch")
 
 
 def metis(pool: Pool, rng: np.random.Generator) -> Search:
@@ -23,11 +25,16 @@ def metis(pool: Pool, rng: np.random.Generator) -> Search:
 def _plans(pool: Pool) -> np.ndarray:
     """One row a plan: the one nearest to the default among those with the plan's values."""
     knobs = pool.space.knobs
-    columns = [j for j, knob in enumerate(knobs) if knob.name in _PLAN]
+    columns = [j for j, knob in enumerate(knobs) if _planned(knob)]
     columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))
     by_distance = np.argsort(pool.distance(pool.codes[pool.default]), kind="stable")
     _, first = np.unique(pool.codes[by_distance][:, columns], axis=0, return_index=True)
     return by_distance[np.sort(first)]
+
+
+def _planned(knob: Knob) -> bool:
+    devices = knob.layer == "devices" and knob.kind == "sparse"  # how many of a kind are used
+    return knob.name in _PLAN or devices or knob.sets == "pipeline_model_parallel_layout"
 
 
 def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
