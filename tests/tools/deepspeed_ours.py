@@ -38,7 +38,7 @@ def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, 
             seconds = known[space.name(configuration)]
             if seconds <= WITHIN * best:
                 return count
-            metrics = {"step_time_s": seconds, "samples_per_s": 16 / seconds}
+            metrics = {"step_time_s": seconds, "samples_per_s": space.job.traffic.global_batch / seconds}
             found = Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)
             chosen.tell([found])
     return len(known) + 1

@@ -1,6 +1,6 @@
 """DeepSpeed's own three tuners, its code unchanged, on a recorded grid: how many experiments until within 5 %.
 
-ENVIRONMENT/bin/python tests/tools/deepspeed_tuners.py GRID.csv OUT.json [--seeds 20]
+ENVIRONMENT/bin/python tests/tools/deepspeed_tuners.py GRID.csv OUT.json [--seeds 20] [--batch 16]
 
 Needs DeepSpeed with XGBoost, and nothing of AutoScout. Its resource manager alone is replaced: what it would launch is
 answered from the record (median of the repeats). Early stopping is off, so every tuner may go on to the end; what its
@@ -22,7 +22,16 @@ import numpy as np
 WITHIN = 1.05
 
 
-def costs_of(path: Path) -> dict[str, tuple[dict[str, Any], float]]:
+# Column → its field of zero_optimization and DeepSpeed's default, in the order in which its generator nests them. Where
+# a setting does not act it stands with its default: their model takes only configurations of one shape.
+FIELDS: dict[str, tuple[str, int]] = {
+    "reduce_bucket": ("reduce_bucket_size", 500_000_000),
+    "allgather_bucket": ("allgather_bucket_size", 500_000_000),
+    "persistence": ("stage3_param_persistence_threshold", 100_000),
+}
+
+
+def costs_of(path: Path, batch: int) -> dict[str, tuple[dict[str, Any], float]]:
     """Name → its ds_config as DeepSpeed's generator writes it, and seconds a step."""
     times: dict[str, list[float]] = {}
     configs: dict[str, dict[str, Any]] = {}
@@ -31,17 +40,17 @@ def costs_of(path: Path) -> dict[str, tuple[dict[str, Any], float]]:
             continue
         times.setdefault(row["name"], []).append(float(row["step_time_s"]))
         zero: dict[str, Any] = {"stage": int(row["stage"])}
-        # Stage 0 has neither, but its model takes only configurations of one shape: with DeepSpeed's defaults there.
-        zero["reduce_bucket_size"] = int(row["reduce_bucket"] or 500_000_000)
-        zero["offload_optimizer"] = {"device": row["offload_optimizer"] or "none"}
+        zero |= {name: int(row[column] or usual) for column, (name, usual) in FIELDS.items() if column in row}
+        if "offload_optimizer" in row:
+            zero["offload_optimizer"] = {"device": row["offload_optimizer"] or "none"}
         micro = int(row["mbs"])
         configs[row["name"]] = {
-            "train_batch_size": 16,
+            "train_batch_size": batch,
             "train_micro_batch_size_per_gpu": micro,
-            "gradient_accumulation_steps": 16 // (2 * micro),
+            "gradient_accumulation_steps": batch // (2 * micro),
             "zero_optimization": zero,
         }
-    order = sorted(configs, key=lambda n: json.dumps(_key(configs[n])))
+    order = sorted(configs, key=lambda n: _key(configs[n]))
     return {name: (configs[name], statistics.median(times[name])) for name in order}
 
 
@@ -49,7 +58,8 @@ def _key(config: dict[str, Any]) -> list[Any]:
     """Its generator's order: stage by stage, the product of the lists within."""
     zero = config["zero_optimization"]
     device = zero.get("offload_optimizer", {}).get("device", "")
-    return [zero["stage"], device == "cpu", zero.get("reduce_bucket_size", 0), config["train_micro_batch_size_per_gpu"]]
+    sizes = [zero[name] for name, _ in FIELDS.values() if name in zero]
+    return [zero["stage"], device == "cpu", *sizes, config["train_micro_batch_size_per_gpu"]]
 
 
 class Record:
@@ -101,9 +111,10 @@ def main() -> None:
     parser.add_argument("grid", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=16, help="samples a step")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    known = costs_of(asked.grid)
+    known = costs_of(asked.grid, asked.batch)
     best = min(cost for _, cost in known.values())
     told: dict[str, Any] = {"configurations": len(known), "best": min(known, key=lambda n: known[n][1])}
     for tuner in ("gridsearch", "random", "model_based"):
