@@ -74,7 +74,8 @@ def python_of(job: Job, started: Started) -> str:
     """The interpreter of a command; "" where none is known. Errors: AutoscoutError (exit 2) as above."""
     program = found_program(started.words[0], Path(job.launch.path or "."), variables(job, started))
     if job.launch.python:
-        return job.launch.python
+        # From where we stand, as in variables(): it is started in the command's folder.
+        return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
     if Path(program).name.startswith("python"):
         return program
     beside = Path(program).parent / "python"

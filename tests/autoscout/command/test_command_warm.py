@@ -61,6 +61,15 @@ def test_many_runs_are_forked_from_one_interpreter(warm, tmp_path):
     assert not Path(f"/proc/{first}").exists()
 
 
+def test_an_interpreter_is_found_from_where_we_stand(write, tmp_path, monkeypatch):
+    """Not from the command's folder; `launch.python` is a path as the person has it."""
+    (tmp_path / "env").symlink_to(Path(sys.executable).parent)
+    monkeypatch.chdir(tmp_path)
+    path = write(*WARM, ("measure_s = 0.4", 'python = "env/python"\nmeasure_s = 0.4'))
+    with contextlib.closing(CommandProfiler(load_job(path))) as profiler:
+        assert profiler.run(C, "c", tmp_path / "e").status == "ok"
+
+
 def test_the_rounds_at_the_end_are_started_as_the_person_does(warm, tmp_path):
     warm.confirming(True)
     assert warm.run(C, "c", tmp_path / "e").status == "ok"
