@@ -1,4 +1,7 @@
-"""A folder that DeepSpeed's own autotuner left (0.19.8, two CPU ranks; without what it printed), whole and damaged."""
+"""Folders that DeepSpeed's own autotuner left, without what was printed, whole and damaged.
+
+0.19.8 on two CPU ranks; 0.14.5 with an engine that only pretended: its code wrote all but metrics.json and the logs.
+"""
 
 import json
 import shutil
@@ -11,6 +14,7 @@ from ds_configs import CONFIG
 from kb import store
 
 LEFT = Path(__file__).parent / "left_by_0_19_8"
+OLD = Path(__file__).parent / "left_by_0_14_5"
 TWO_STAGES = {**CONFIG, "zero_optimization": {"stage": [0, 1]}}
 
 
@@ -19,9 +23,9 @@ def left(tmp_path) -> Path:
     return Path(shutil.copytree(LEFT, tmp_path / "autotuning_results"))
 
 
-def imported(place, left: Path, tmp_path):
+def imported(place, left: Path, tmp_path, config=TWO_STAGES):
     kb = tmp_path / "kb.duckdb"
-    done = verbs.run("import", left, "--job", place.job_file(TWO_STAGES), "--kb", kb)
+    done = verbs.run("import", left, "--job", place.job_file(config), "--kb", kb)
     rows = [m for _, m in store.measurements(kb)] if kb.exists() else []
     return done, {(m.configuration.knobs["stage"], m.configuration.knobs["mbs"]): m for m in rows}
 
@@ -64,3 +68,17 @@ def test_nothing_but_its_model_info_run(place, left, tmp_path):
     done, rows = imported(place, left, tmp_path)
     assert (done.returncode, rows) == (2, {})
     assert "Traceback" not in done.stderr
+
+
+def test_all_of_an_older_version(place, tmp_path):
+    every_stage = {**CONFIG, "zero_optimization": {"stage": [0, 1, 2, 3]}}
+    left = Path(shutil.copytree(OLD, tmp_path / "autotuning_results"))
+    done, rows = imported(place, left, tmp_path, every_stage)
+    assert done.returncode == 0, done.stderr
+    ran = {at: m.metrics["samples_per_s"] for at, m in rows.items() if m.status == "ok"}
+    assert ran.keys() == {(0, 2), (0, 4), (0, 8), (1, 8), (2, 8)}
+    assert {at for at, m in rows.items() if m.status == "oom"} == {(3, 4), (3, 8)}
+    summary = (left / "summary.txt").read_text()
+    best = max(ran, key=lambda at: ran[at])
+    assert f"{ran[best]:.3f}" in summary
+    assert f"z{best[0]}_gas1_tmbspg{best[1]}" in summary
