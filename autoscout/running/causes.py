@@ -124,7 +124,7 @@ TABLE = (
         r"|is not available|not implemented|exceed|(?:greater|less|larger|smaller|more|fewer|higher|lower) than"
         r"|at least|at most|cannot be|can ?not (?:use|be)|require|need(?:s|ed)?\b|or (?:higher|newer|later)"
         r"|too (?:large|small|long|short|many|few)|mismatch|conflict|unknown|no module or parameter"
-        r"|not (?:equal|aligned)|(?:!=|==|<=|>=)|\d ?[<>] ?\S*\d|[<>] ?\w+ \d)",
+        r"|not (?:equal|aligned)|validation errors? for|(?:!=|==|<=|>=)|\d ?[<>] ?\S*\d|[<>] ?\w+ \d)",
         before=True,
     ),
     Row(
@@ -172,6 +172,9 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
+# pydantic says on the next two lines which field, and what is wrong with it.
+_FIELD = re.compile(r"\d+ validation errors? for \S+(?:: \S+)?")
+_VALUE = re.compile(r" \[type=\w+, input_value=(.*), input_type=\w+\]$")
 _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the following|ambiguous|invalid).*)$")
 
 
@@ -189,6 +192,9 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
         elif said := _EXCEPTION.match(bare):
             found.append(Raised(type=said[1], message=said[2] or said[3] or "", file=file, stepped=stepped))
             file = ""
+        elif found and bare and _FIELD.fullmatch(found[-1].message):
+            wrong = _VALUE.sub(r", not \1", bare)
+            found[-1] = msgspec.structs.replace(found[-1], message=f"{found[-1].message}: {wrong}")
         elif found and not found[-1].message and bare:
             found[-1] = msgspec.structs.replace(found[-1], message=bare)
         elif _COMPLAINT.search(bare):

@@ -69,6 +69,9 @@ class DeepSpeed(Target):
         if not config_space.batch_of(job, config):
             notes.append("the ds_config says no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
+        if asked.enabled and asked.fast and (listed := config_space.beyond_fast(config, asked, job)):
+            notes.append(f"tuned, too: {' and '.join(listed)}; DeepSpeed's own fast mode would hand a list to its "
+                         f"engine, which refuses it")  # fmt: skip
         if "tuner_num_trials" in (config.get("autotuning") or {}) and asked.tuner_num_trials != job.budget.profiles:
             notes.append(f"{job.budget.profiles} experiments, as the budget says; the ds_config's tuner_num_trials = "
                          f"{asked.tuner_num_trials} gives way to it")  # fmt: skip

@@ -19,7 +19,15 @@ from autoscout.targets.command.arguments import Place, Started
 from autoscout.targets.command.template import filled as fill
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.autotuning import mapped, settings
-from autoscout.targets.deepspeed.config_space import BATCH, STAGE, batch_of, config_of, read_config, scalar_of
+from autoscout.targets.deepspeed.config_space import (
+    BATCH,
+    STAGE,
+    batch_of,
+    config_of,
+    read_config,
+    scalar_of,
+    takes_auto,
+)
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
 from autoscout.targets.jobs import declared
@@ -57,7 +65,7 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
             2,
         )
     values = {name: value for name in (MICRO, STEPS, BATCH) if isinstance(value := config.get(name), int)}
-    words = mapped(words, _mappings(job, words), {**_scalars(config), **values})
+    words = mapped(words, mappings(job, words), {**_scalars(config), **values})
     environment = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"} if device_kind(job) == "cpu" else {}
     return Started(words=words, environment={**environment, **run.environment}, files={**run.files, to: text})
 
@@ -137,10 +145,15 @@ def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> l
     return [of(word) for word in words]
 
 
-def _mappings(job: Job, words: list[str]) -> dict[str, str]:
-    """The person's arg_mappings; else a Hugging Face Trainer's own flags, where the command has them."""
-    given = settings(read_config(job)).arg_mappings
-    return given if given is not None else {name: flag for name, flag in _HUGGING_FACE.items() if flag in words}
+def mappings(job: Job, words: list[str]) -> dict[str, str]:
+    """The person's arg_mappings; else a Hugging Face Trainer's own flags, where the command has them, or the ds_config
+    shows by an "auto" that a Trainer reads it: that refuses a ds_config with other numbers than its arguments."""
+    config = read_config(job)
+    given = settings(config).arg_mappings
+    if given is not None:
+        return given
+    trainer = takes_auto(job) and any(v == "auto" and p not in (MICRO, STAGE) for p, v in ds_config.leaves(config))
+    return {name: flag for name, flag in _HUGGING_FACE.items() if trainer or flag in words}
 
 
 def _scalars(config: Config) -> dict[str, Value]:

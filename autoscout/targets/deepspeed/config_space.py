@@ -130,6 +130,11 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
     return chosen
 
 
+def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
+    """What is tuned here although DeepSpeed's fast mode knows the stage and the micro batch alone."""
+    return [path for path in choices_of(config, found, job) if path not in (STAGE, MICRO)]
+
+
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
     """All of them, without those whose model states cannot fit on a device."""
     params, activation, memory, half = _known_of_model(job, config, found)

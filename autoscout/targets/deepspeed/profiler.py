@@ -12,12 +12,15 @@ from autoscout.running import processes
 from autoscout.running.supervised import run as supervised_run
 from autoscout.targets.command import surroundings
 from autoscout.targets.command.arguments import Place
+from autoscout.targets.command.failures import classify
+from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.deepspeed import ds_config
-from autoscout.targets.deepspeed.arguments import started
-from autoscout.targets.deepspeed.config_space import STAGE
+from autoscout.targets.deepspeed.arguments import mappings, started
+from autoscout.targets.deepspeed.autotuning import mapped
+from autoscout.targets.deepspeed.config_space import BATCH, STAGE
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
-from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
@@ -71,7 +74,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     config = json.loads(text)
     written = folder / "model_info.json"
     zero = {n: v for n, v in config.get("zero_optimization", {}).items() if n.startswith("offload_")}
-    batch = {MICRO: 1, STEPS: 1, "train_batch_size": job.devices}
+    batch: dict[str, Value] = {MICRO: 1, STEPS: 1, BATCH: job.devices}
     config |= {**batch, "zero_optimization": {**zero, "stage": 3}, "memory_breakdown": False}
     config["autotuning"] = {"enabled": True, "model_info_path": str(written.resolve()), "model_info": {"profile": True}}
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     Path(path).write_text(json.dumps(config))
     variables = surroundings.variables(job, run)
     ended = supervised_run(
-        run.words,
+        mapped(run.words, mappings(job, run.words), batch),
         variables,
         Path(job.launch.path or "."),
         folder,
@@ -91,8 +94,9 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     try:
         return json.loads(written.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        last = (folder / "output.log").read_text(errors="replace").strip().rpartition("\n")[2] if ended else ""
-        raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
+        known, lacking = preset_of(job).failure, f"it wrote no {written.name}"
+        why = classify(ended, folder / "output.log", known, limit_s, 0, lacking, False)[1]
+        raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed: {why}") from error
 
 
 def _is_config(path: Path) -> bool:

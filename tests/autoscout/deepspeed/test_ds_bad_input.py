@@ -75,6 +75,11 @@ def test_auto_everywhere_is_what_the_hugging_face_trainer_fills_in(place):
     sent = json.loads(run.files["/f/ds_config.json"])
     assert sent["train_micro_batch_size_per_gpu"] == 4
     assert (sent["zero_optimization"]["stage"], sent["gradient_clipping"]) == (2, "auto")
+    # Without the flags the Trainer's own defaults stand, and it refuses a ds_config with other numbers.
+    path.write_text(path.read_text().replace("--per_device_train_batch_size 1 ", ""))
+    words = started(load_job(path), chosen, Place(folder="/f", port="1", iterations="5")).words
+    assert words[words.index("--per_device_train_batch_size") + 1] == "4"
+    assert words[words.index("--gradient_accumulation_steps") + 1] == str(sent["gradient_accumulation_steps"])
 
 
 def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
@@ -91,6 +96,37 @@ def test_a_number_of_trials_that_gives_way_to_the_budget_is_said(place):
     assert any("30 experiments, as the budget says" in said for said in target_of(job).notes_on_job(job))
     usual = place.job({**CONFIG, "autotuning": {"enabled": True, "tuner_num_trials": 30}})
     assert not any("trials" in said for said in target_of(usual).notes_on_job(usual))
+
+
+LISTED = {**CONFIG, "autotuning": {"enabled": True, "fast": True}}
+
+
+def test_lists_that_deepspeeds_fast_mode_would_not_take_apart_are_said(place):
+    """It hands them to its engine, which refuses them, and ends with exit code 0."""
+    from autoscout.targets.target import target_of
+
+    said = "tuned, too: zero_optimization.reduce_bucket_size; DeepSpeed's own fast mode would hand a list to its engine"
+    assert any(note.startswith(said) for note in target_of(place.job()).notes_on_job(place.job(LISTED)))
+    slow = {**LISTED, "autotuning": {"enabled": True, "fast": False}}
+    for other in ({**LISTED, "zero_optimization": {"stage": [0, 1]}}, slow):
+        assert not any("fast mode" in note for note in target_of(place.job()).notes_on_job(place.job(other)))
+
+
+def test_what_its_engine_refuses_is_one_sentence_with_the_field(place, tmp_path):
+    """pydantic says on lines of its own which field, and what is wrong with it."""
+    error = "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig"
+    field = "  Input should be a valid integer [type=int_type, input_value=[50000, 5000000], input_type=list]"
+    further = "    For further information visit https://errors.pydantic.dev/2.12/v/int_type"
+    lines = ["Traceback (most recent call last):", error, "reduce_bucket_size", field, further]
+    told = "\n".join(f"[rank0]: {line}" for line in lines)
+    (place.folder / "train.py").write_text(f"import sys\nsys.exit({told!r})\n")
+    job = place.job()
+    profiler = profiler_of(job)
+    found = profiler.run(JobSpace.of_job(job).reference, "it", tmp_path / "run")
+    profiler.close()
+    assert found.status == "invalid"
+    assert "reduce_bucket_size: Input should be a valid integer, not [50000, 5000000]" in found.evidence
+    assert "errors.pydantic.dev" not in found.evidence
 
 
 def test_offloading_without_an_optimizer(place):

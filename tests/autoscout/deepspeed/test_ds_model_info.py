@@ -47,10 +47,12 @@ def test_18_what_was_counted_is_not_counted_again(folder):
 
 def test_18_a_model_that_does_not_run_is_one_sentence(tmp_path):
     persons(tmp_path, LEFT_TO_US)
-    (tmp_path / "train.py").write_text("raise RuntimeError('no such model')\n")
+    rule = "import atexit\natexit.register(print, '=' * 60)\n"  # as torchrun ends what it says
+    (tmp_path / "train.py").write_text(f"{rule}raise ValueError('no such model')\n")
     done = run_tune(tmp_path, tmp_path / "kb", profiles=3)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert "profile_model_info: the model did not run with DeepSpeed (exit 1): RuntimeError: no such model" in last
+    assert "profile_model_info: the model did not run with DeepSpeed: ended with exit code 1" in last
+    assert "ValueError: no such model" in last
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "autotuning_results" / "profile_model_info" / "model_info.json").exists()
