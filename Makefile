@@ -138,6 +138,7 @@ $(DEEPSPEED)/ready:
 	$(PYTHON) -m venv --clear $(DEEPSPEED)
 	$(DEEPSPEED)/bin/python -m pip install --quiet torch==2.13.0 numpy
 	$(DEEPSPEED)/bin/python -m pip install --quiet deepspeed==0.19.8
+	$(DEEPSPEED)/bin/python -m pip install --quiet transformers==5.23.0 accelerate==1.15.0
 	DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops PATH="$(CURDIR)/$(DEEPSPEED)/bin:$$PATH" \
 		$(DEEPSPEED)/bin/python -c "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as Op; Op().load()"
 	@touch $@

@@ -24,6 +24,7 @@ from autoscout.targets.deepspeed.config_space import (
     STAGE,
     batch_of,
     config_of,
+    leaves_auto,
     read_config,
     scalar_of,
     takes_auto,
@@ -31,11 +32,12 @@ from autoscout.targets.deepspeed.config_space import (
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
 from autoscout.targets.jobs import declared
-from kb.records import AutoscoutError, Configuration, Job, Rendered, Value
+from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendered, Value
 
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
 _HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
+ENGINES = "{folder}/metrics.json"  # which DeepSpeed's engine writes for its autotuner
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
@@ -98,9 +100,9 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
     _agree_on_batch(config, job, batch_of(job, read_config(job)), found.mp_size)
     if place is not None and place.measuring:
         config |= {"steps_per_print": 1, "log_level": "info"}
-        if job.objective.metric == "flops_per_gpu":
+        if any(isinstance(source, MetricSource) and source.file == ENGINES for source in job.launch.metrics.values()):
             last = job.launch.warmup + job.launch.iterations
-            path = str(Path(place.folder) / "metrics.json")
+            path = ENGINES.replace("{folder}", place.folder)
             steps = {"start_profile_step": max(found.start_profile_step, 2), "end_profile_step": max(last, 3)}
             config["autotuning"] = {"enabled": True, "metric_path": path, **steps}
     return config
@@ -152,7 +154,7 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
     given = settings(config).arg_mappings
     if given is not None:
         return given
-    trainer = takes_auto(job) and any(v == "auto" and p not in (MICRO, STAGE) for p, v in ds_config.leaves(config))
+    trainer = takes_auto(job) and leaves_auto(config)
     return {name: flag for name, flag in _HUGGING_FACE.items() if trainer or flag in words}
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
-from autoscout.targets.deepspeed.config_space import BATCH
+from autoscout.targets.deepspeed.config_space import BATCH, leaves_auto
 from kb.records import AutoscoutError
 
 _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
@@ -57,7 +58,9 @@ def job_of(
         launch["python"] = str(Path(python).absolute())
     metrics: dict[str, Any] = {"loss": loss} if loss else {}
     if asked.metric in ("flops", "FLOPS_per_gpu"):
-        metrics["flops_per_gpu"] = {"file": "{folder}/metrics.json", "json": "FLOPS_per_gpu"}
+        metrics["flops_per_gpu"] = {"file": ENGINES, "json": "FLOPS_per_gpu"}
+    if leaves_auto(found):  # a Hugging Face Trainer lets the engine print no steps
+        metrics["samples_per_s"] = {"file": ENGINES, "json": "throughput"}
     if metrics:
         launch["metrics"] = metrics
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}

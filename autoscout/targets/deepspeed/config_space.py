@@ -76,6 +76,11 @@ def takes_auto(job: Job) -> bool:
     return "--deepspeed_config" not in words and any(w.split("=")[0] == "--deepspeed" for w in words)
 
 
+def leaves_auto(config: Config) -> bool:
+    """Whether there is an "auto" that only a Hugging Face Trainer fills in."""
+    return any(value == "auto" and path not in (MICRO, STAGE) for path, value in ds_config.leaves(config))
+
+
 def catalog(job: Job, shipped: Catalog) -> Catalog:
     """Errors: AutoscoutError (exit 2) for a ds_config that cannot be read or has nothing to tune."""
     config = read_config(job)

@@ -82,6 +82,24 @@ def test_auto_everywhere_is_what_the_hugging_face_trainer_fills_in(place):
     assert words[words.index("--gradient_accumulation_steps") + 1] == str(sent["gradient_accumulation_steps"])
 
 
+def test_the_speed_under_a_trainer_is_what_the_engine_writes(place):
+    """A Trainer lets it print no steps, so nothing would be read of its log."""
+    from autoscout.targets.command.arguments import Place
+    from autoscout.targets.deepspeed.arguments import started
+    from autoscout.targets.deepspeed.command_line import job_of
+    from autoscout.targets.jobs import load_job
+
+    auto = {**CONFIG, "gradient_clipping": "auto"}
+    job = load_job(
+        place.toml(job_of(place.config(auto), ["train.py", "--deepspeed", "ds_config.json"], "cpu", 2, None))
+    )
+    space = JobSpace.of_job(job)
+    sent = started(job, space.reference, Place(folder="/f", port="1", iterations="5")).files["/f/ds_config.json"]
+    assert json.loads(sent)["autotuning"]["metric_path"] == "/f/metrics.json"
+    plain = job_of(place.config(CONFIG), ["train.py"], "cpu", 2, None)
+    assert "metrics" not in plain["launch"]
+
+
 def test_a_name_that_is_none_of_deepspeeds_nor_nearly_is_noted(place):
     job = place.job({**CONFIG, "my_own_settings": {"a": 1}})
     from autoscout.targets.target import target_of

@@ -4,7 +4,13 @@ torchrun --nproc-per-node 2 trains_hf.py --deepspeed ds_config.json --output_dir
 """
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments
+from transformers import (  # type: ignore[import-not-found]
+    GPT2Config,
+    GPT2LMHeadModel,
+    HfArgumentParser,
+    Trainer,
+    TrainingArguments,
+)
 
 LENGTH, WORDS = 32, 512
 
