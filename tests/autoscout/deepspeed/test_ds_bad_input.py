@@ -89,10 +89,8 @@ def test_the_speed_under_a_trainer_is_what_the_engine_writes(place):
     from autoscout.targets.deepspeed.command_line import job_of
     from autoscout.targets.jobs import load_job
 
-    auto = {**CONFIG, "gradient_clipping": "auto"}
-    job = load_job(
-        place.toml(job_of(place.config(auto), ["train.py", "--deepspeed", "ds_config.json"], "cpu", 2, None))
-    )
+    config = place.config({**CONFIG, "gradient_clipping": "auto"})
+    job = load_job(place.toml(job_of(config, ["train.py", "--deepspeed", str(config)], "cpu", 2, None)))
     space = JobSpace.of_job(job)
     sent = started(job, space.reference, Place(folder="/f", port="1", iterations="5")).files["/f/ds_config.json"]
     assert json.loads(sent)["autotuning"]["metric_path"] == "/f/metrics.json"
