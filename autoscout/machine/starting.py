@@ -12,6 +12,7 @@ from typing import Any
 from autoscout.cluster import gpus
 from autoscout.job.presets import devices as known_devices
 from autoscout.targets.target import names, target
+from kb import door
 from kb.records import AutoscoutError
 
 _LAUNCHERS = (
@@ -118,8 +119,8 @@ def _of_line(
 
 def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        config = door.parsed_json(text)
+    except ValueError as error:
         raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
     config = config.get("text_config", config) if isinstance(config, dict) else {}
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}

@@ -17,6 +17,7 @@ from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import started
 from autoscout.targets.deepspeed.config_space import STAGE
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
@@ -89,8 +90,8 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
         lambda: "the model is known" if written.is_file() and written.stat().st_size else "",
     )
     try:
-        return json.loads(written.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        return door.parsed_json(written.read_text())
+    except (OSError, ValueError) as error:
         last = (folder / "output.log").read_text(errors="replace").strip().rpartition("\n")[2] if ended else ""
         raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed (exit {ended.code}): {last}") from error
 

@@ -24,6 +24,7 @@ from autoscout.targets.vllm import load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
 from autoscout.targets.vllm.reuse import Reuse
 from autoscout.targets.vllm.server import Server
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, content_hash, shape
 
 _WORKER = Path(__file__).parent / "worker"
@@ -246,8 +247,8 @@ def model_of(job: Job) -> str:
     if not job.launch.model_path:
         return "random weights"
     try:
-        config = json.loads((path / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        config = door.parsed_json((path / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
         raise AutoscoutError(
             f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
         ) from error

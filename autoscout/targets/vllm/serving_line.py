@@ -1,12 +1,12 @@
 """A person's present `vllm serve` command (`[launch] current`): what it says, as a configuration has it."""
 
-import json
 from collections.abc import Iterator, Mapping
 
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job
 
 _ALIASES = {
@@ -56,7 +56,7 @@ def _spread(flag: str, text: str) -> dict[str, object]:
     if not text.startswith("{"):
         return {flag: text}
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        fields = door.parsed_json(text)
+    except ValueError as error:
         raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
     return {f"{flag}.{name}": value for name, value in fields.items()}
