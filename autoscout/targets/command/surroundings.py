@@ -6,7 +6,9 @@ answers.
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from autoscout.cluster import gpus
 from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
+from autoscout.targets.command.flags import words_of
 from autoscout.targets.command.preset import preset_of
 from kb.records import AutoscoutError, Job, content_hash
 
@@ -30,6 +33,14 @@ for name in NAMES:
     except m.PackageNotFoundError: pass
 print(json.dumps(found))
 """
+_WORD = re.compile(r"[\w./-]+")
+_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them, long paths too
+_HEAD = 512  # bytes
+# The word at the beginning of each command of a script, behind its variables.
+_STARTS = re.compile(
+    r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
+    r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
+)
 _LARGEST = 2**20  # bytes of a file that is taken for code
 
 
@@ -72,13 +83,46 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 def python_of(job: Job, started: Started) -> str:
     """The interpreter of a command; "" where none is known. Errors: AutoscoutError (exit 2) as above."""
-    program = found_program(started.words[0], Path(job.launch.path or "."), variables(job, started))
+    cwd, environment = Path(job.launch.path or "."), variables(job, started)
+    program = found_program(started.words[0], cwd, environment)
     if job.launch.python:
         return job.launch.python
-    if Path(program).name.startswith("python"):
-        return program
+    if started.words[:2] == ["bash", "-c"]:  # the first of its programs that an interpreter runs
+        found = (shutil.which(word, path=environment["PATH"]) for word in _WORD.findall(started.words[2]))
+        return next((python for path in found if path and (python := _runs(path, environment))), "")
+    if python := _runs(program, environment):
+        return python
     beside = Path(program).parent / "python"
     return str(beside) if beside.is_file() else sys.executable if Path(program).name == "torchrun" else ""
+
+
+def lacking(job: Job) -> list[str]:
+    """Programs of a shell command that are found nowhere. One that waits for such a server would wait to its limit."""
+    text = command_of(job)
+    if words_of(text, "launch.command") is not None:
+        return []
+    path = variables(job, Started(words=[], environment=job.launch.environment, files={}))["PATH"]
+    names = dict.fromkeys(name for name in _STARTS.findall(text) if not re.search(rf"\b{re.escape(name)}\s*\(\)", text))
+    known = subprocess.run(
+        ["bash", "-c", 'for name; do type -- "$name" >/dev/null 2>&1 && echo "$name"; done', "-", *names],
+        cwd=job.launch.path or ".",
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    ).stdout.split("\n")
+    return [name for name in names if name not in known]
+
+
+def _runs(program: str, environment: dict[str, str]) -> str:
+    """ "" or the Python that runs a program: itself, or what its first lines name."""
+    if Path(program).name.startswith("python"):
+        return program
+    try:
+        with open(program, "rb") as file:
+            named = _NAMED.search(file.read(_HEAD).decode(errors="replace"))
+    except OSError:
+        return ""
+    return (shutil.which(named[1], path=environment["PATH"]) or "") if named else ""
 
 
 def _cpu() -> dict[str, str]:
