@@ -82,7 +82,8 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
             continue
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
         if words and Path(words[0]).name in _LAUNCHERS:
-            found = words
+            loads = found and words[:2] == ["vllm", "bench"]  # what asks the server before it
+            found = [*found, *words] if loads else words
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return found, exported, (int(nodes[0]) if nodes else 1, int(gpus[1])) if gpus else None
@@ -99,7 +100,8 @@ def here() -> tuple[str, int]:
 def _of_line(
     words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    made = next((job for name in names() if (job := target(name).recognises(words))), None)
+    by_engine = sorted(names(), key=lambda name: name == "command")  # which takes any line
+    made = next((job for name in by_engine if (job := target(name).recognises(words))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
@@ -111,7 +113,7 @@ def _of_line(
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())
-    launch["current"] = shlex.join(words)
+    launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = variables
     return made, notes

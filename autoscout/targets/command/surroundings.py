@@ -34,8 +34,6 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
-_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them, long paths too
-_HEAD = 512  # bytes
 # The word at the beginning of each command of a script, behind its variables.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
@@ -88,9 +86,9 @@ def python_of(job: Job, started: Started) -> str:
     if job.launch.python:
         return job.launch.python
     if started.words[:2] == ["bash", "-c"]:  # the first of its programs that an interpreter runs
-        found = (shutil.which(word, path=environment["PATH"]) for word in _WORD.findall(started.words[2]))
-        return next((python for path in found if path and (python := _runs(path, environment))), "")
-    if python := _runs(program, environment):
+        found = (interpreter.of_program(word, environment["PATH"]) for word in _WORD.findall(started.words[2]))
+        return next(filter(None, found), "")
+    if python := interpreter.of_program(program, environment["PATH"]):
         return python
     beside = Path(program).parent / "python"
     return str(beside) if beside.is_file() else sys.executable if Path(program).name == "torchrun" else ""
@@ -111,18 +109,6 @@ def lacking(job: Job) -> list[str]:
         text=True,
     ).stdout.split("\n")
     return [name for name in names if name not in known]
-
-
-def _runs(program: str, environment: dict[str, str]) -> str:
-    """ "" or the Python that runs a program: itself, or what its first lines name."""
-    if Path(program).name.startswith("python"):
-        return program
-    try:
-        with open(program, "rb") as file:
-            named = _NAMED.search(file.read(_HEAD).decode(errors="replace"))
-    except OSError:
-        return ""
-    return (shutil.which(named[1], path=environment["PATH"]) or "") if named else ""
 
 
 def _cpu() -> dict[str, str]:

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
 from kb.records import Configuration, Job
@@ -121,3 +121,8 @@ class Vllm(Target):
         from autoscout.targets.vllm.importer import READER
 
         return {"vllm": READER}
+
+    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+        from autoscout.targets.vllm.serving_line import job_of_server
+
+        return job_of_server(words)

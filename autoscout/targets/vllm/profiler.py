@@ -22,6 +22,7 @@ from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
 from autoscout.targets.vllm import load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
+from autoscout.targets.vllm.kept import identity_of
 from autoscout.targets.vllm.reuse import Reuse
 from autoscout.targets.vllm.server import Server
 from kb import door
@@ -191,6 +192,7 @@ class VllmProfiler:
         return {
             **found,
             "model": model_of(job),
+            **identity_of(job),
             **({"draft": draft_of(job)} if job.launch.draft else {}),
             "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
             "clock": "wall" if self._kind == "serve" else "processor",
