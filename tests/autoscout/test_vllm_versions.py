@@ -114,5 +114,8 @@ def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monke
     assert found.arguments["--served-model-name"] == ["a", "b"]
     assert not {"--port", "--host"} & found.arguments.keys()
     assert found.environment["NCCL_DEBUG"] == "WARN"
+    narrow = Configuration({**space.reference.knobs, "chunked_prefill": False, "max_num_batched_tokens": 16384})
+    narrow.knobs.pop("long_prefill", None)
+    assert [JobSpace.of_job(one).is_valid(narrow) for one in (job, theirs)] == [True, False]
     assert "max_model_len=32768" in identity_of(theirs)["settings"]
     assert identity_of(job) == {}

@@ -42,8 +42,9 @@ class Vllm(Target):
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
+        from autoscout.targets.vllm.kept import as_long_as_said
 
-        return installed.adapted(catalog, installed.version_of(job))
+        return as_long_as_said(installed.adapted(catalog, installed.version_of(job)), job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
         from autoscout.targets.vllm import installed

@@ -4,7 +4,10 @@ import json
 import shlex
 from typing import Any
 
+import msgspec
+
 from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import Catalog
 from autoscout.space.opened import asking
 from autoscout.targets import current_launch
 from autoscout.targets.jobs import catalog_of
@@ -49,6 +52,14 @@ def kept(job: Job) -> dict[str, Any]:
     """Arguments of the engine that the line says and no knob of the space sets, by vLLM's names."""
     installed = version_of(job) if job.launch.current else None
     return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _NAMES}
+
+
+def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
+    """With rules for the longest request that the line allows, where the job's traffic needs less."""
+    said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
+    if not said.isdigit() or int(said) <= attributes_of(job)["model_len"]:
+        return catalog
+    return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": said})
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
