@@ -58,7 +58,14 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         if path.suffix == ".json":
             return _of_model(path, text)
         line, variables, nodes = launch_in(text, str(path))
-        return _of_line(line, path.resolve().parent, variables, nodes)
+        made, notes = _of_line(line, path.resolve().parent, variables, nodes)
+        if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
+            made["launch"]["current"] = shlex.join(["bash", path.name])
+            notes.append(
+                "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
+                "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
+            )
+        return made, notes
     return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
 
 

@@ -92,6 +92,15 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
 
 
+def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):
+    script = tmp_path / "serve.sh"
+    script.write_text("python -m sglang.launch_server --model x &\npython -m sglang.bench_serving --num-prompts 9\n")
+    text, notes = job_file([str(script)], tmp_path)
+    made = tomllib.loads(text)
+    assert (made["launch"]["script"], made["launch"]["current"]) == ("sglang-bench", "bash serve.sh")
+    assert any("run as a whole" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("line", "prefix", "python"),
     [
