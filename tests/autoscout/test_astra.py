@@ -47,7 +47,7 @@ def test_a_ring_of_neighbours_takes_its_steps_one_after_another():
 
 
 def test_an_all_reduce_takes_what_astra_sim_expects_of_it():
-    """tests/rt_template/refs/stdout.txt @ 518bd51: 1 MiB in four pieces on a ring of 8, local memory of 50 bytes a ns."""
+    """tests/rt_template/refs/stdout.txt @ 518bd51: 1 MiB in four pieces on a ring of 8; memory of 50 bytes a ns."""
     message = MIB // 4 // 8
     assert 4 * network("Ring", 8).ring([list(range(8))], message, 14, 7, 3 * (message // 50)) == 117_780
 

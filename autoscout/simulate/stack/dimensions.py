@@ -1,7 +1,7 @@
 """The network of a design, and where the groups of a parallel layout lie in it.
 
 NPUs are numbered with the first dimension fastest; tensor-parallel ranks are neighbours, then come the shares of a
-sequence, the replicas, and the pipeline stages furthest apart (COSMIC's order).
+sequence, the replicas, and the pipeline stages furthest apart.
 """
 
 import functools
