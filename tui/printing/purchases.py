@@ -24,8 +24,9 @@ def bought(found: Purchase) -> None:
         click.echo(f"today: {number(found.today)} s measured{faster}")
     if (s := found.simulator) is not None:
         click.echo(
-            f"by the simulator of today's job ({s.name}), corrected by {s.rows} measured configurations of {s.jobs} "
-            f"job{'s'[: s.jobs != 1]}; inside an island it takes the links that the device has"
+            f"by the simulator of today's job ({s.name}), corrected by {s.rows} measured "
+            f"configuration{'s'[: s.rows != 1]} of {s.jobs} job{'s'[: s.jobs != 1]}; inside an island it takes the "
+            "links that the device has"
         )
     if any(w.by == "design model" for w in found.workloads):
         _designed(learned)

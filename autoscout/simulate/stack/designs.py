@@ -1,7 +1,7 @@
 """Designs → metrics: whole clusters with their layouts, as columns, in one pass.
 
-Two ways: in closed form (close to a million designs a second a core), or with collectives chunk by chunk and gradients
-bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
+Two ways: in closed form (more than a million designs a second a core), or with collectives chunk by chunk and
+gradients bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
