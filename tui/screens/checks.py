@@ -14,7 +14,9 @@ class ChecksPane(Pane):
     def compose(self) -> ComposeResult:
         a = self.ascii
         with Horizontal(id="checks-top"):
-            yield Panel("predicted against measured", lambda w, h: checking.checks(self.state, w, h, a), "scatter")
+            yield Panel(
+                f"predicted against {self.state.seen}", lambda w, h: checking.checks(self.state, w, h, a), "scatter"
+            )
             with Vertical(id="checks-side"):
                 yield Panel("fidelity", lambda w, h: panels.trust(self.state, w, h, a), "fidelity")
                 yield Panel("simulators", lambda w, h: checking.members(self.state, w, a), "members")
