@@ -7,7 +7,7 @@ from tui_samples import configuration, decided, experiment, measured, started
 from kb import journal as j
 from kb.records import DESIGNED
 from tui.draw import checking, comparing, panels
-from tui.draw.runs import describe
+from tui.draw.runs import describe, experiment_row
 from tui.screens.launch_screen import evidence
 from tui.session.standing import standing
 from tui.session.state import fold
@@ -48,3 +48,9 @@ def test_screens_say_what_became_of_a_configuration(environment, words):
     assert all(word in said for word in words)
     assert ("measured" in said) == (words == ("measured",))
     assert ("real one" in said) == (words == ("measured",))
+
+
+def test_the_table_names_a_design_by_what_is_not_as_in_the_default():
+    state = designed(MODEL)
+    assert [experiment_row(state, i, False)[-1] for i in range(3)] == ["the default", "tp=4", "tp=4 mbs=2"]
+    assert experiment_row(designed({}), 1, False)[-1] == state.runs[1].name

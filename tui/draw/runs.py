@@ -24,8 +24,15 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
         "" if memory is None else number(memory),
         cost,
         kind,
-        run.name,
+        run.name if state.seen == "measured" else _against_default(state, run),
     ]
+
+
+def _against_default(state: State, run: Run) -> str:
+    """Of a design, whose whole name no table holds: what is not as in the default."""
+    known, ours = (state.default.knobs if state.default else {}), run.configuration.knobs
+    differs = [f"{name}={_shown(value)}" for name, value in ours.items() if known.get(name) != value]
+    return " ".join(differs) or "the default"
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
