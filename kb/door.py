@@ -5,8 +5,11 @@ refused. What a later AutoScout wrote cannot be checked by this one: it stays ou
 kb/sharing/arrivals.py checks the rows of a lake with it.
 """
 
+import json
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -64,6 +67,14 @@ def plain(text: str) -> str:
 def plain_json(text: bytes) -> bytes:
     """A JSON document whose strings hold no control characters but line ends and tabs: spaces are in their places."""
     return _ESCAPED.sub(lambda found: found[0] if found[0] == b"\\\\" else b" ", text)
+
+
+def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What a person's JSON says; `pairs` makes its objects. Errors: ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def private(text: str) -> str:

@@ -39,6 +39,15 @@ class KnobChange(msgspec.Struct, frozen=True):
     meaning: str
 
 
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person launches today, where an expert's recipe was better and is what the gain is quoted against.
+    `ratio`: its cost over that of the best, of runs that were not made in turns."""
+
+    measured: Measured
+    ratio: float
+    changes: list[KnobChange]
+
+
 class Best(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     metric: str
@@ -54,7 +63,8 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     evidence: str
     changes: list[KnobChange]
-    checkpoint: str = ""  # whether a training that runs as the default can go on as the best
+    checkpoint: str = ""  # whether a training that runs now can go on as the best
+    present: Present | None = None
 
 
 def best_of_session(kb: Path, session: str) -> Best:
@@ -153,6 +163,10 @@ def _best(
         beside = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
     said = {winner: best, **({default.id: beside} if beside else {})}
     worst = max(medians, key=medians.__getitem__)
+    now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
+    if now.id in medians and now.id not in (default.id, winner):
+        changes, ratio = _changes(job, now, best_configuration), medians[now.id] / medians[winner]
+        present = Present(measured=_measured(job, groups[now.id]), ratio=ratio, changes=changes)
     return Best(
         job=job.name,
         metric=job.objective.metric,
@@ -171,7 +185,8 @@ def _best(
         else _evidence(confirmed, called, len(groups[winner]), tried)
         + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
-        checkpoint=of_checkpoint(job, default, best_configuration),
+        checkpoint=of_checkpoint(job, now, best_configuration),
+        present=present,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.targets.found import Reader, Row, Source
+from kb import door
 from kb.records import AutoscoutError
 from kb.sources import sqlite_tables
 
@@ -104,8 +105,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, "rb") as file:
         for line in file:
             try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
+                yield door.parsed_json(line)
+            except ValueError:
                 return  # a torn last line
 
 

@@ -1,10 +1,10 @@
 """A model's shape from the config.json that Hugging Face repositories have: `[model] from = "config.json"`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.words import listed
+from kb import door
 from kb.records import AutoscoutError
 
 # What a config.json calls what [model] has; of several names the first that is there.
@@ -35,10 +35,10 @@ def shape_of(path: Path) -> dict[str, Any]:
     """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, that is no model's, or of
     an architecture that is not known."""
     try:
-        config = json.loads(path.read_text())
+        config = door.parsed_json(path.read_text())
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
     if not isinstance(config, dict):
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)

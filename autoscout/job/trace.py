@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.job.sessions import longest, talks
+from kb import door
 from kb.records import AutoscoutError, Job
 
 HASHED = (".jsonl", ".jsonl.gz")  # traces that say which blocks prompts have in common
@@ -68,10 +68,10 @@ def _hashed(path: Path) -> list[dict[str, Any]]:
 
 def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = door.parsed_json(line)
         numbers = [float(row[k]) for k in ("timestamp", "input_length", "output_length")]
         blocks = [int(h) for h in row["hash_ids"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise AutoscoutError(
             f"{path}, line {number}: {type(error).__name__} {error}; a line has timestamp (ms), input_length, "
             f"output_length and hash_ids",

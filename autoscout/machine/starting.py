@@ -12,6 +12,7 @@ from typing import Any
 from autoscout.cluster import gpus
 from autoscout.job.presets import devices as known_devices
 from autoscout.targets.target import names, target
+from kb import door
 from kb.records import AutoscoutError
 
 _LAUNCHERS = (
@@ -57,7 +58,14 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         if path.suffix == ".json":
             return _of_model(path, text)
         line, variables, nodes = launch_in(text, str(path))
-        return _of_line(line, path.resolve().parent, variables, nodes)
+        made, notes = _of_line(line, path.resolve().parent, variables, nodes)
+        if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
+            made["launch"]["current"] = shlex.join(["bash", path.name])
+            notes.append(
+                "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
+                "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
+            )
+        return made, notes
     return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
 
 
@@ -81,7 +89,8 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
             continue
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
         if words and Path(words[0]).name in _LAUNCHERS:
-            found = words
+            loads = found and words[:2] == ["vllm", "bench"]  # what asks the server before it
+            found = [*found, *words] if loads else words
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return found, exported, (int(nodes[0]) if nodes else 1, int(gpus[1])) if gpus else None
@@ -98,7 +107,8 @@ def here() -> tuple[str, int]:
 def _of_line(
     words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    made = next((job for name in names() if (job := target(name).recognises(words))), None)
+    by_engine = sorted(names(), key=lambda name: name == "command")  # which takes any line
+    made = next((job for name in by_engine if (job := target(name).recognises(words))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
@@ -110,7 +120,7 @@ def _of_line(
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())
-    launch["current"] = shlex.join(words)
+    launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = variables
     return made, notes
@@ -118,8 +128,8 @@ def _of_line(
 
 def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        config = door.parsed_json(text)
+    except ValueError as error:
         raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
     config = config.get("text_config", config) if isinstance(config, dict) else {}
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}

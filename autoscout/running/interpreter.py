@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pwd
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +17,27 @@ from autoscout.running import processes, results
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
+_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them, long paths too
+_HEAD = 512  # bytes
 _NOT_COMPARED = {"launcher"}
 
 
 def target_python(job: Job) -> list[str]:
     """The command that starts the target's interpreter."""
     return [*job.launch.command_prefix, job.launch.python or sys.executable]
+
+
+def of_program(program: str, path: str) -> str:
+    """ "" or the Python that runs a program: itself, or what its first lines name. `path`: as $PATH."""
+    found = shutil.which(program, path=path)
+    if found is None or Path(found).name.startswith("python"):
+        return found or ""
+    try:
+        with open(found, "rb") as file:
+            named = _NAMED.search(file.read(_HEAD).decode(errors="replace"))
+    except OSError:
+        return ""
+    return (shutil.which(named[1], path=path) or "") if named else ""
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:

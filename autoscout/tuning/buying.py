@@ -12,11 +12,12 @@ from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.stack.bill import parts
 from autoscout.simulate.stack.designs import evaluate
-from autoscout.simulate.stack.offers import Cluster, Doubled, Fit, clusters, doubled, offers
+from autoscout.simulate.stack.offers import Cluster, Doubled, Fit, Timed, clusters, doubled, offers
 from autoscout.simulate.stack.stack_member import ERROR
 from autoscout.simulate.stack.workloads import workloads
+from autoscout.tuning.tomorrow import Tomorrow
 from kb import store
-from kb.records import AutoscoutError, Job, Measurement, Value
+from kb.records import AutoscoutError, Job, Measurement, Share, Value
 from kb.similar import similar
 
 _PRIOR = 4  # jobs that the error on published steps (stack_member.ERROR) counts for beside measured ones
@@ -38,8 +39,20 @@ class Calibration(msgspec.Struct, frozen=True):
     source: str
 
 
+_UNKNOWN = Calibration(1.0, ERROR, 0, 0, 0, 0, "published steps alone")  # of a kind that today's job is not
+
+
+class Simulator(msgspec.Struct, frozen=True):
+    """That of today's job, where it prices the cluster; `rows` of `jobs` corrected it."""
+
+    name: str
+    jobs: int
+    rows: int
+
+
 class Workshare(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload on the cluster; seconds of a step or request, corrected, with the 90 % interval."""
+    """One workload on the cluster; seconds of a step or request, corrected, with the 90 % interval. `by`: the simulator
+    that says so."""
 
     kind: str
     layers: int
@@ -48,6 +61,7 @@ class Workshare(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     low: float
     high: float
+    by: str
     layout: dict[str, Value]
 
 
@@ -65,6 +79,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     today: float | None
     faster: float | None
     calibration: Calibration
+    simulator: Simulator | None
     doubled: list[Doubled]
 
 
@@ -75,17 +90,34 @@ def purchase(job: Job, usd: float, watts: float, kb: Path | None, today: Job | N
             f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
         )
     mix = workloads(job)
-    found = offers(job, mix, usd, watts)
+    past = _measured(job, today, kb)
+    simulators = Tomorrow(today, past) if today and today.target != "stack" else None
+    task = today.task if today else job.task
+    same = today is not None and workloads(today)[0] == mix[0]
+    alike = [(task == "serve") == bool(w["serving"]) for _, w in mix]
+    sold = {str(c["device"]): c for c in clusters(job)}.values()
+    asked: list[Job | Share] = [today if today and same else job, *job.traffic.mix]
+    told = [
+        workload if simulators and like and all(simulators.prices(workload, c) for c in sold) else None
+        for workload, like in zip(asked, alike, strict=True)
+    ]
+    timed = [_timed(simulators, workload) if simulators and workload else None for workload in told]
+    learned = calibration(past, today, needed=not any(timed))
+    found = offers(job, mix, usd, watts, timed)
     if not found:
         raise AutoscoutError(_nothing(job, usd, watts), 3)
     best = found[0]
-    learned, measured = calibration(job, kb, today)
-    task = today.task if today else job.task
-    same = today is not None and workloads(today)[0] == mix[0]
-    shares = [
-        _share(weight, fit, w, learned, (task == "serve") == bool(w["serving"]))
-        for (weight, w), fit in zip(mix, best.fits, strict=True)
-    ]
+    shares = []
+    for (weight, w), fit, workload, like in zip(mix, best.fits, told, alike, strict=True):
+        known = learned if like else _UNKNOWN
+        seconds, error, by = known.factor * fit.seconds, known.deviation, "design model"
+        if simulators and workload:
+            layout = {name: np.array([value]) for name, value in fit.layout.items()}
+            error = float(simulators.says(workload, best.cluster, layout).error[0])
+            seconds, by = fit.seconds, "today's simulator"
+        shares.append(_share(weight, fit, w, seconds, error, by))
+    times = [took for other, rows in past if today and other.id == today.id for took in _times(rows, other)]
+    measured = min(times, default=None)
     return Purchase(
         job=job.name,
         evidence="predicted; nothing of it was measured",
@@ -97,40 +129,50 @@ def purchase(job: Job, usd: float, watts: float, kb: Path | None, today: Job | N
         today=measured,
         faster=measured / shares[0].seconds if measured and same else None,
         calibration=learned,
-        doubled=doubled(best, mix),
+        simulator=Simulator(simulators.name, simulators.jobs, simulators.rows) if simulators and any(timed) else None,
+        doubled=doubled(best, mix, timed),
     )
 
 
-def _share(weight: float, fit: Fit, w: dict[str, int], learned: Calibration, alike: bool) -> Workshare:
-    """`alike`: of the kind of today's job, steps or requests: the one says nothing of the other."""
-    factor, deviation = (learned.factor, learned.deviation) if alike else (1.0, ERROR)
+def _timed(simulators: Tomorrow, workload: Job | Share) -> Timed:
+    """Clusters that differ only in what the simulator does not see are asked once."""
+    asked: dict[tuple[Value, ...], np.ndarray] = {}
+
+    def seconds(cluster: Cluster, layouts: dict[str, np.ndarray]) -> np.ndarray:
+        seen = tuple(cluster[name] for name in ("device", "npus", "npus_1", "bandwidth_2"))
+        if seen not in asked:
+            asked[seen] = simulators.says(workload, cluster, layouts).value
+        return asked[seen]
+
+    return seconds
+
+
+def _share(weight: float, fit: Fit, w: dict[str, int], seconds: float, error: float, by: str) -> Workshare:
     return Workshare(
         kind="request" if w["serving"] else "step",
         layers=w["layers"],
         hidden=w["hidden"],
         weight=weight,
-        seconds=factor * fit.seconds,
-        low=factor * fit.seconds * math.exp(-SPAN * deviation),
-        high=factor * fit.seconds * math.exp(SPAN * deviation),
+        seconds=seconds,
+        low=seconds * math.exp(-SPAN * error),
+        high=seconds * math.exp(SPAN * error),
+        by=by,
         layout=fit.layout,
     )
 
 
-def calibration(job: Job, kb: Path | None, today: Job | None) -> tuple[Calibration, float | None]:
-    """What measured rows say of the design model, and the best time of today's job. Errors: AutoscoutError (exit 2) for
-    a job of today that has no measured row the model can describe."""
+def calibration(past: Sequence[tuple[Job, list[Measurement]]], today: Job | None, needed: bool) -> Calibration:
+    """What measured rows say of the design model. `needed`: nothing else prices the cluster. Errors: AutoscoutError
+    (exit 2) for a job of today that has no measured row the model can describe."""
     known: dict[str, list[float]] = {}
-    left_out, fastest = 0, None
-    past = _measured(job, today, kb)
+    left_out = 0
     for other, measured in past:
-        errors, seconds = _residuals(other, measured)
+        errors = _residuals(other, measured)
         left_out += len(measured) - len(errors)
         if errors:
             known.setdefault(other.id, []).extend(errors)
-        if today and other.id == today.id and seconds:
-            fastest = min(seconds)
     own = known.get(today.id, []) if today else []
-    if today and not own:
+    if today and needed and not own:
         raise AutoscoutError(
             f"{today.name}: the knowledge base has no measured row of it that the design model describes "
             f"(devices with a price: {', '.join(sorted(parts().device))}); tune it first, or leave --today out",
@@ -149,7 +191,7 @@ def calibration(job: Job, kb: Path | None, today: Job | None) -> tuple[Calibrati
     )
     rows = sum(len(errors) for errors in known.values())
     factor = math.exp(float(np.median(own))) if own else 1.0
-    return Calibration(factor, deviation, len(known), rows, len(own), left_out, source), fastest
+    return Calibration(factor, deviation, len(known), rows, len(own), left_out, source)
 
 
 def _measured(job: Job, today: Job | None, kb: Path | None) -> list[tuple[Job, list[Measurement]]]:
@@ -163,21 +205,23 @@ def _measured(job: Job, today: Job | None, kb: Path | None) -> list[tuple[Job, l
     ]
 
 
-def _residuals(job: Job, measured: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    """log(measured / predicted), and the measured seconds, of the rows that the design model describes."""
+def _residuals(job: Job, measured: Sequence[Measurement]) -> list[float]:
+    """log(measured / predicted) of the rows that the design model describes."""
     device = job.cluster.nodes[0].device
-    if device not in parts().device or len(job.cluster.nodes) > 1 or not job.model.layers:
-        return [], []
+    if device not in parts().device or len({node.device for node in job.cluster.nodes}) > 1 or not job.model.layers:
+        return []
     mix = workloads(job)[:1]
-    errors, seconds = [], []
+    errors = []
     for m in measured:
         took = _seconds(m, job)
         design = _design(job, m)
         if m.status == "ok" and took and design:
-            predicted = float(evaluate(design, mix)["latency_s"][0])
-            errors.append(math.log(took / predicted))
-            seconds.append(took)
-    return errors, seconds
+            errors.append(math.log(took / float(evaluate(design, mix)["latency_s"][0])))
+    return errors
+
+
+def _times(measured: Sequence[Measurement], job: Job) -> list[float]:
+    return [took for m in measured if m.status == "ok" and (took := _seconds(m, job))]
 
 
 def _seconds(m: Measurement, job: Job) -> float | None:

@@ -1,12 +1,16 @@
 """`best` where the final confirmation trains as the person does: what was searched with is another context."""
 
+import contextlib
 import json
 from pathlib import Path
 
+import msgspec
 from test_session import events_of, replay_job, run
 
 from autoscout.deploy.recommendation import best_of_session
-from kb.journal import ExperimentEnded
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.journal import ExperimentEnded, Journal, SessionStarted
+from kb.records import Measurement
 
 SLOWER = 3.0  # as the person trains
 
@@ -42,3 +46,30 @@ def test_runs_of_the_search_are_no_runs_of_the_confirmation(tmp_path: Path) -> N
     assert found.best.configuration == before.best.configuration
     assert "measured configurations" in found.evidence
     assert found.evidence.split(" measured")[0] == before.evidence.split(" measured")[0], "all that was tried counts"
+
+
+def test_a_present_launch_that_a_recipe_beats_is_still_what_a_person_sees(tmp_path: Path) -> None:
+    """The gain is quoted against the best recipe; who launches another one today has to be told what they gain."""
+    job = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    line = "vllm serve M --max-num-seqs 16"
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, current=line))
+    space = JobSpace.of_job(job)
+    now, recipe = space.recipes[:2]
+    path = tmp_path / "sessions" / "s" / "journal.jsonl"
+    path.parent.mkdir(parents=True)
+    with contextlib.closing(Journal(path)) as journal:
+        journal.append(
+            SessionStarted(
+                session="s", job=job, context="c", strategy="autoscout", seed=0, fidelity="profile", warm_start="off",
+                hyper={}, environment={}, kb_mark=0, default=now, recipes=[recipe], orderings=[],
+            )
+        )  # fmt: skip
+        for number, (one, tpot) in enumerate([(now, 25.0), (recipe, 10.0)]):
+            metrics = {job.objective.metric: tpot}
+            told = Measurement(configuration=one, name=space.name(one), context="c", status="ok", metrics=metrics)
+            journal.append(ExperimentEnded(number=number, purpose="search", measurement=told), sync=False)
+    found = best_of_session(tmp_path / "kb.duckdb", "s")
+    assert (found.reference, found.changes) == ("the best expert recipe", [])
+    assert found.present is not None
+    assert (found.present.ratio, found.present.measured.value) == (2.5, 25.0)
+    assert "max_num_seqs" in {change.knob for change in found.present.changes}

@@ -65,6 +65,60 @@ def test_a_config_json_is_a_model(tmp_path):
     assert (model.layers, model.kv_heads, model.gated, model.norm) == (2, 2, True, "rmsnorm")
 
 
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "torch_dtype": "float32",
+}
+
+
+def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(LLAMA))
+    script = tmp_path / "serve.sh"
+    script.write_text(
+        f"export VLLM_LOGGING_LEVEL=WARN\nvllm serve {tmp_path}/tiny -tp 2 --max-num-seqs 8 --trust-remote-code &\n"
+        "vllm bench serve --model x --random-input-len 64 --random-output-len 32 --num-prompts 50 --max-concurrency 5\n"
+    )
+    job = load_job(written(tmp_path, [str(script)]))
+    assert (job.target, job.task, job.devices, job.model.layers) == ("vllm", "serve", 2, 2)
+    assert (job.traffic.concurrency, job.traffic.input_len, job.traffic.output_len) == (5, 64, 32)
+    assert job.launch.model_path == str(tmp_path / "tiny")
+    assert job.launch.current.endswith("--trust-remote-code")
+    assert job.launch.environment == {"VLLM_LOGGING_LEVEL": "WARN"}
+    assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
+
+
+def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):
+    script = tmp_path / "serve.sh"
+    script.write_text("python -m sglang.launch_server --model x &\npython -m sglang.bench_serving --num-prompts 9\n")
+    text, notes = job_file([str(script)], tmp_path)
+    made = tomllib.loads(text)
+    assert (made["launch"]["script"], made["launch"]["current"]) == ("sglang-bench", "bash serve.sh")
+    assert any("run as a whole" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix", "python"),
+    [
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
+        ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
+        (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
+    ],
+)
+def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, python, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    text, notes = job_file(shlex.split(line), tmp_path)
+    made = tomllib.loads(text)
+    assert made["model"] == {"preset": "llama-3.1-8b"}
+    assert made["launch"].get("command_prefix", []) == prefix
+    assert made["launch"].get("python", "") == python
+    assert any(note.startswith("traffic: ") for note in notes)  # what was guessed is said
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [

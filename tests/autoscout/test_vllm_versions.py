@@ -12,6 +12,7 @@ import pytest
 from autoscout.deploy.export import launch
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm.kept import identity_of
 from kb.records import Cluster, Configuration, Job, Node
 from tests.tools import vllm_arguments
 
@@ -89,3 +90,32 @@ def test_flags_of_what_was_measured_stay_whatever_is_installed_here(
     assert "kv_offload" not in JobSpace.of_job(older).knob
     measured = Configuration({"tp": 1, "kv_offload": 8})
     assert vllm.engine_arguments(older, measured)["kv_offloading_size"] == 8
+
+
+LINE = (
+    "vllm serve M --max-num-seqs 64 --max-model-len 32768 --no-async-scheduling --api-key k --served-model-name a b "
+    '--load-format dummy --hf-overrides \'{"x": {"y": 1}}\' --port 1'
+)
+
+
+def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line with --max-model-len 32768 was measured and exported for the longest request of the job's traffic."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    job = job_with(max(VERSIONS), tmp_path)
+    own = msgspec.structs.replace(job.launch, current=LINE, environment={"NCCL_DEBUG": "WARN"})
+    theirs = msgspec.structs.replace(job, launch=own)
+    space = JobSpace.of_job(theirs)
+    given = vllm.engine_arguments(theirs, space.reference)
+    assert (given["max_model_len"], given["load_format"], given["max_num_seqs"]) == (32768, "dummy", 64)
+    assert given["hf_overrides"] == {"x": {"y": 1}}
+    assert "served_model_name" not in given  # an experiment asks for its own
+    found = launch(theirs, space.reference, "x", "")
+    assert found.arguments["--api-key"] == "k"
+    assert found.arguments["--served-model-name"] == ["a", "b"]
+    assert not {"--port", "--host"} & found.arguments.keys()
+    assert found.environment["NCCL_DEBUG"] == "WARN"
+    narrow = Configuration({**space.reference.knobs, "chunked_prefill": False, "max_num_batched_tokens": 16384})
+    narrow.knobs.pop("long_prefill", None)
+    assert [JobSpace.of_job(one).is_valid(narrow) for one in (job, theirs)] == [True, False]
+    assert "max_model_len=32768" in identity_of(theirs)["settings"]
+    assert identity_of(job) == {}

@@ -82,17 +82,74 @@ def test_without_measurements_the_interval_is_that_of_published_steps_and_says_s
     assert "published steps alone" in autoscout("predict", WANTED, "--usd", "4e7").stdout
 
 
-def test_a_measured_job_corrects_the_answer_and_its_interval(kb, today, tomorrow):
-    plain = answer(tomorrow, "--usd", "1e6")
+def test_a_measured_job_is_priced_by_its_own_simulator_which_its_rows_correct(kb, today, tomorrow):
+    plain = answer(tomorrow, "--usd", "1e6")["workloads"][0]
     found = answer(tomorrow, "--usd", "1e6", "--kb", kb, "--today", today)
-    learned = found["calibration"]
-    assert (learned["jobs"], learned["today_rows"]) == (1, learned["rows"])
-    assert learned["today_rows"] >= 5
-    assert found["workloads"][0]["seconds"] == pytest.approx(learned["factor"] * plain["workloads"][0]["seconds"])
-    assert found["faster"] == pytest.approx(found["today"] / found["workloads"][0]["seconds"])
-    assert learned["deviation"] != plain["calibration"]["deviation"]
+    step, used = found["workloads"][0], found["simulator"]
+    assert (step["by"], used["name"], used["jobs"]) == ("today's simulator", "analytic", 1)
+    assert used["rows"] >= 5
+    assert found["faster"] == pytest.approx(found["today"] / step["seconds"])
+    assert 0.9 * found["today"] / 16 < step["seconds"] < 2 * found["today"] / 16  # sixteen instead of one
+    assert step["high"] / step["low"] < plain["high"] / plain["low"]
+    # never surer than the simulator is of what was never measured
+    assert math.log(step["high"] / step["seconds"]) >= 1.64 * 0.1
     said = autoscout("predict", tomorrow, "--usd", "1e6", "--kb", kb, "--today", today).stdout
     assert "the new cluster is" in said
+    assert "design model" not in said
+
+
+def test_bandwidth_between_islands_is_what_the_design_says(kb, today, tmp_path):
+    seconds = []
+    for gb_s in (25, 200):
+        path = tmp_path / f"{gb_s}.toml"
+        path.write_text(
+            TOMORROW + SMALL.replace("MIX", "") + f"\n[space]\nfix = {{ bandwidth_2 = {gb_s}, npus_1 = 8 }}\n"
+        )
+        seconds.append(answer(str(path), "--usd", "1e7", "--kb", kb, "--today", today)["workloads"][0]["seconds"])
+    assert seconds[1] < seconds[0]
+
+
+def imported(kb: Path, job: Path, rows: str) -> None:
+    table = job.with_suffix(".csv")
+    table.write_text(rows)
+    done = autoscout("import", str(table), "--job", str(job), "--kb", str(kb))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_measured_server_prices_tomorrows_requests(tmp_path):
+    load = "input_len = 1024, output_len = 128, concurrency = 64"
+    job, stack = tmp_path / "chat.toml", tmp_path / "stack.toml"
+    model = 'task = "serve"\nmodel = { preset = "llama-3.1-8b" }\n'
+    job.write_text(
+        f'name = "chat"\ntarget = "vllm"\n{model}traffic = {{ {load} }}\n'
+        'cluster = { nodes = [{ device = "h100", count = 1 }] }\nobjective = { minimize = "e2el_p50_ms" }\n'
+    )
+    stack.write_text(
+        f'name = "chats"\ntarget = "stack"\n{model}traffic = {{ {load} }}\n'
+        'cluster = { nodes = [{ device = "h100", count = 16 }] }\nobjective = { minimize = "latency_s" }\n'
+    )
+    imported(tmp_path / "kb.duckdb", job, "max_num_seqs,e2el_p50_ms\n64,1900\n128,1850\n")
+    found = answer(str(stack), "--usd", "1e6", "--kb", str(tmp_path / "kb.duckdb"), "--today", str(job))
+    assert found["simulator"] == {"name": "analytic-serving", "jobs": 1, "rows": 2}
+    assert found["workloads"][0]["kind"] == "request"
+    assert 0 < found["workloads"][0]["low"] < found["today"] == 1.85
+
+
+def test_a_job_that_no_simulator_knows_corrects_the_design_model(kb, tomorrow, tmp_path):
+    job = tmp_path / "own.toml"
+    own = 'name = "own"\ntarget = "command"\nlaunch = { command = "train {mbs}", metrics = { step_time_s = "(.*)" } }\n'
+    own += 'cluster = { nodes = [{ device = "h100", count = 1 }] }\nobjective = { minimize = "step_time_s" }\n'
+    knob = '[[space.knob]]\nname = "mbs"\nvalues = [1, 2]\nsets = "{mbs}"\n'
+    job.write_text(own + SMALL.replace("MIX", "") + knob)
+    imported(tmp_path / "own.duckdb", job, "mbs,step_time_s\n1,1.2\n2,1.0\n")
+    plain = answer(tomorrow, "--usd", "1e6")
+    found = answer(tomorrow, "--usd", "1e6", "--kb", str(tmp_path / "own.duckdb"), "--today", str(job))
+    learned = found["calibration"]
+    assert found["simulator"] is None
+    assert (learned["jobs"], learned["today_rows"]) == (1, 2)
+    assert found["workloads"][0]["by"] == "design model"
+    assert found["workloads"][0]["seconds"] == pytest.approx(learned["factor"] * plain["workloads"][0]["seconds"])
+    assert learned["deviation"] > plain["calibration"]["deviation"]  # two clusters err, each by itself
 
 
 def test_another_model_is_corrected_but_not_said_to_be_faster(kb, today):
@@ -104,8 +161,9 @@ def test_of_two_kinds_of_jobs_only_the_kind_that_was_measured_is_corrected(kb, t
     both = str(tmp_path / "both.toml")
     plain, found = answer(both, "--usd", "1e6"), answer(both, "--usd", "1e6", "--kb", kb, "--today", today)
     assert [w["kind"] for w in found["workloads"]] == ["step", "request"]
-    ratios = [b["seconds"] / a["seconds"] for a, b in zip(plain["workloads"], found["workloads"], strict=True)]
-    assert ratios == pytest.approx([found["calibration"]["factor"], 1.0])
+    assert [w["by"] for w in found["workloads"]] == ["today's simulator", "design model"]
+    wide = [w["high"] / w["low"] for w in (plain["workloads"][1], found["workloads"][1])]
+    assert wide[0] == pytest.approx(wide[1])
 
 
 def test_twice_of_a_thing_never_makes_it_slower():

@@ -24,13 +24,13 @@ def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
                     "red" if far else "blue",
                 )
             )
-    return scatter(width, height, points, ascii_only)
+    return scatter(width, height, points, ascii_only, state.seen)
 
 
 def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(
-        f"{'step':>5} {'predicted':>10} {'measured':>10} {'error':>7} {'MAPE':>6}  configuration\n", style="dim"
+        f"{'step':>5} {'predicted':>10} {state.seen:>10} {'error':>7} {'MAPE':>6}  configuration\n", style="dim"
     )
     for check in reversed(state.checks[-max(1, height - 1) :]):
         error = "failed" if check.measured is None else f"{(check.predicted - check.measured) / check.measured:+.1%}"

@@ -20,7 +20,7 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     interval of their mean where they were measured more than once."""
     groups = measured(state)
     if state.job is None or not groups:
-        return Text("nothing measured yet", style="dim")
+        return Text(f"nothing {state.seen} yet", style="dim")
     default = state.default.id if state.default else ""
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
@@ -47,7 +47,7 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
         style = "bold" if metric == state.job.objective.metric else ""
         text.append(f"{metric:<18.17}" + "".join(f"{c:>14}" for c in cells) + "\n", style=style)
     counts = "".join(f"{len(groups[key]):>14}" for key in shown)
-    text.append(f"{'measured times':<18}{counts}\n", style="dim")
+    text.append(f"{f'{state.seen} times':<18}{counts}\n", style="dim")
     return text
 
 
@@ -99,10 +99,10 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
             if len(differing) == 1:
                 found.setdefault(differing[0], []).append(max(ca, cb) / min(ca, cb) - 1)
     if not found:
-        return Text("no two measured configurations differ in one knob alone yet", style="dim")
+        return Text(f"no two {state.seen} configurations differ in one knob alone yet", style="dim")
     ranked = sorted(found.items(), key=lambda kv: -statistics.median(kv[1]))
     top = statistics.median(ranked[0][1]) or 1.0
-    text = Text("what one knob alone changed, measured\n", style="dim", no_wrap=True, overflow="ellipsis")
+    text = Text(f"what one knob alone changed, {state.seen}\n", style="dim", no_wrap=True, overflow="ellipsis")
     for name, gains in ranked[: max(1, height - 1)]:
         middle = statistics.median(gains)
         pairs = f"{len(gains)} pair{'s' if len(gains) > 1 else ''}"
@@ -110,7 +110,7 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
+def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "measured") -> Text:
     """From the default to the best, one knob (or a set that must change at once) a line. `found`: `autoscout why`."""
     steps = found["steps"]
     if not steps:
@@ -121,7 +121,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool) -> Text:
     arrow = "->" if ascii_only else "→"
     text = Text(no_wrap=True, overflow="ellipsis")
     for step in steps:
-        kind = "measured" if step["measured"] else f"predicted ±{found['error']:.0%}"
+        kind = seen if step["measured"] else f"predicted ±{found['error']:.0%}"
         value = f"{'' if step['measured'] else '~'}{number(step['value'])}"
         if not step["knobs"]:
             text.append(f"{'the reference':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")

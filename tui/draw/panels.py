@@ -5,6 +5,7 @@ from rich.text import Text
 
 from autoscout.job.words import reference_of
 from kb.journal import Outlook
+from kb.records import DESIGNED
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
@@ -31,7 +32,7 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     fits = len(text.plain) + len(state.session) + 2 <= width
     text.append(f"  {state.session}\n" if fits else "\n", style="dim")
     if state.best_value is None:
-        return text.append(" best –  nothing measured yet", style="dim")
+        return text.append(f" best –  nothing {state.seen} yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     text.append(f" best {metric(state.job, state.best_value)}", style="bold")
     text.append(f"  {gain(state)}")
@@ -52,7 +53,9 @@ def _at_a_word(line: Text, width: int) -> Text:
 def gain(state: State) -> str:
     """The gain over the reference and what it rests on."""
     if state.gain is None:
-        return "default not measured"
+        return f"default not {state.seen}"
+    if state.seen == "designed":  # a model says the same again: no rounds, no interval
+        return f"{state.gain:.3f}× default, {DESIGNED}"
     if state.confirmed is None:
         return f"{state.gain:.3f}× default (single runs)"
     c = state.confirmed
@@ -82,7 +85,7 @@ def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text = plot(width, max(2, height - 1), best_so_far(state), marks, state.default_value, "default", last, ascii_only)
     mark = {kind: fidelity_mark(kind, ascii_only) for kind in ("measured", "predicted", "known")}  # type: ignore[arg-type]
     counts = [
-        (mark["measured"], ("measured", "meas."), state.searched),
+        (mark["measured"], (state.seen, f"{state.seen[:4]}."), state.searched),
         (mark["predicted"], ("predicted", "pred."), state.predicted),
         (mark["known"], ("known", "known"), state.known),
         (glyph("error", ascii_only), ("failed", "failed"), sum(state.failures.values())),
@@ -111,7 +114,7 @@ def failures(state: State, width: int, height: int, ascii_only: bool) -> Text:
 def changes(state: State, width: int, ascii_only: bool) -> Text:
     """Best against default: only the knobs that differ."""
     if state.default is None or (state.best is None and state.confirmed is None):
-        return Text("nothing measured yet", style="dim")
+        return Text(f"nothing {state.seen} yet", style="dim")
     winner = state.confirmed.winner if state.confirmed else state.best.configuration if state.best else state.default
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
@@ -221,10 +224,12 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
     else:
         text.append("no check of the simulators yet\n", style="dim")
         height -= 1
-    why = state.fidelity_why
-    if not why and state.job is not None and state.fidelity == "measured":
+    why, fidelity = state.fidelity_why, state.fidelity
+    if state.seen == "designed" and fidelity == "measured":
+        fidelity, why = "predicted", f"{DESIGNED}; an experiment is the more exact one"
+    if not why and state.job is not None and fidelity == "measured":
         why = "every experiment is a real one"
-    said = f"{fidelity_mark(state.fidelity, ascii_only)} {state.fidelity}{': ' if why else ''}{why}"
+    said = f"{fidelity_mark(fidelity, ascii_only)} {fidelity}{': ' if why else ''}{why}"
     return text.append("\n".join(fit_lines(said, width, max(1, height))))
 
 

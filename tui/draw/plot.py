@@ -100,8 +100,14 @@ def bar(share: float, width: int, ascii_only: bool = False) -> str:
     return ("#" if ascii_only else "█") * full + ("." if ascii_only else "░") * (width - full)
 
 
-def scatter(width: int, height: int, points: Sequence[tuple[float, float, str, str]], ascii_only: bool = False) -> Text:
-    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against measured."""
+def scatter(
+    width: int,
+    height: int,
+    points: Sequence[tuple[float, float, str, str]],
+    ascii_only: bool = False,
+    seen: str = "measured",
+) -> Text:
+    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against what was seen."""
     values = [v for x, y, _, _ in points for v in (x, y) if v > 0]
     if not values:
         return Text("no check yet", style="dim")
@@ -127,7 +133,7 @@ def scatter(width: int, height: int, points: Sequence[tuple[float, float, str, s
         for character, style in line:
             text.append(character, style=style)
         text.append("\n")
-    text.append(" " * (margin + 1) + "measured ↑  predicted →"[:columns], style="dim")
+    text.append(" " * (margin + 1) + f"{seen} ↑  predicted →"[:columns], style="dim")
     return text
 
 

@@ -24,8 +24,15 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
         "" if memory is None else number(memory),
         cost,
         kind,
-        run.name,
+        run.name if state.seen == "measured" else _against_default(state, run),
     ]
+
+
+def _against_default(state: State, run: Run) -> str:
+    """Of a design, whose whole name no table holds: what is not as in the default."""
+    known, ours = (state.default.knobs if state.default else {}), run.configuration.knobs
+    differs = [f"{name}={_shown(value)}" for name, value in ours.items() if known.get(name) != value]
+    return " ".join(differs) or "the default"
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
@@ -40,13 +47,13 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
     if run.predicted is not None:
         text.append(f"\npredicted {number(run.predicted)}")
         text.append(
-            f", measured {number(run.value)}: {run.predicted / run.value - 1:+.1%}\n"
+            f", {state.seen} {number(run.value)}: {run.predicted / run.value - 1:+.1%}\n"
             if run.value
-            else ", not measured\n"
+            else f", not {state.seen} yet\n"
             if run.status == "running"
             else f", but {run.status}\n"
         )
-    _metrics(text, run, ascii_only)
+    _metrics(text, run, state.seen, ascii_only)
     _knobs(text, state, run)
     if run.measurement is not None and run.measurement.environment:
         _title(text, "environment")
@@ -64,13 +71,13 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
     return text
 
 
-def _metrics(text: Text, run: Run, ascii_only: bool) -> None:
+def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
     m = run.measurement
     if m is None:
         return
-    _title(text, "measured")
+    _title(text, seen)
     for name, value in m.metrics.items():
-        text.append(f"{name:<18}{number(value)}\n")
+        text.append(f"{name:<17} {number(value)}\n")
     if m.iterations_s:
         text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")

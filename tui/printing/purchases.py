@@ -4,7 +4,7 @@ import math
 
 import click
 
-from autoscout.tuning.buying import Purchase, Workshare
+from autoscout.tuning.buying import Calibration, Purchase, Workshare
 from tui.text import number, table
 
 
@@ -15,17 +15,21 @@ def bought(found: Purchase) -> None:
         f"  {c['npus']} {c['device']} in islands of {c['npus_1']} ({c['bandwidth_1']} GB/s of each), "
         f"{c['bandwidth_2']} GB/s of each between them; {found.usd / 1e6:.1f} M$, {found.watts / 1e3:.0f} kW\n"
     )
-    rows = [(_named(w), f"{w.weight:g}", f"{number(w.seconds)} s", _between(w), _laid(w)) for w in found.workloads]
-    click.echo(table(rows, ("workload", "weight", "predicted", "90 % interval", "layout")))
+    rows = [
+        (_named(w), f"{w.weight:g}", f"{number(w.seconds)} s", _between(w), w.by, _laid(w)) for w in found.workloads
+    ]
+    click.echo(table(rows, ("workload", "weight", "predicted", "90 % interval", "by", "layout")))
     if found.today:
         faster = f"; the new cluster is {found.faster:.2f} × as fast" if found.faster else ""
+        click.echo(f"today: {number(found.today)} s measured{faster}")
+    if (s := found.simulator) is not None:
         click.echo(
-            f"today: {number(found.today)} s measured, {learned.factor:.2f} × what the model says of its "
-            f"{learned.today_rows} rows (median){faster}"
+            f"by the simulator of today's job ({s.name}), corrected by {s.rows} measured "
+            f"configuration{'s'[: s.rows != 1]} of {s.jobs} job{'s'[: s.jobs != 1]}; inside an island it takes the "
+            "links that the device has"
         )
-    click.echo(f"interval from {learned.source}: the logarithm of a time is off by {learned.deviation:.2f}")
-    if learned.left_out:
-        click.echo(f"{learned.left_out} measured rows are left out: failed, or on what the design model does not know")
+    if any(w.by == "design model" for w in found.workloads):
+        _designed(learned)
     click.echo("")
     before = sum(w.weight * w.seconds for w in found.workloads) / sum(w.weight for w in found.workloads)
     told = [
@@ -38,6 +42,15 @@ def bought(found: Purchase) -> None:
         for d in found.doubled
     ]
     click.echo(table(told, ("twice the", "mean time", "as fast", "then costs")))
+
+
+def _designed(learned: Calibration) -> None:
+    """Where the interval of the design model comes from."""
+    if learned.today_rows:
+        click.echo(f"corrected × {learned.factor:.2f}, what today's job took of what the design model says (median)")
+    click.echo(f"interval of the design model from {learned.source}: logarithms are off by {learned.deviation:.2f}")
+    if learned.left_out:
+        click.echo(f"{learned.left_out} measured rows are left out: failed, or on what the design model does not know")
 
 
 def _named(w: Workshare) -> str:

@@ -93,11 +93,16 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
     click.echo("")
     click.echo(_standings(found, unit))
     click.echo("")
-    if found.changes:
-        rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in found.changes]
-        click.echo(table(rows, ("knob", "default", "best", "what it does")))
-    else:
-        click.echo(f"Keep {found.reference}: nothing was proven to be faster.")
+    changes = found.changes if found.present is None else found.present.changes
+    if changes:
+        rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in changes]
+        click.echo(table(rows, ("knob", "default" if found.present is None else "now", "best", "what it does")))
+    if found.present is not None:
+        runs = "1 run" if found.present.measured.measurements == 1 else f"{found.present.measured.measurements} runs"
+        click.echo(f"Your present launch took {found.present.ratio:.2f}× its cost ({runs}, not in turns with it).")
+    if not found.changes:
+        keep = "Keep" if found.present is None else "That is"
+        click.echo(f"{keep} {found.reference}: nothing was proven to be faster.")
     click.echo("")
     click.echo(found.evidence)
     if found.checkpoint:
@@ -140,6 +145,7 @@ def _standings(found: Best, unit: str) -> str:
     for title, m in (
         ("best", found.best),
         (found.reference.removeprefix("the "), found.default),
+        ("your present launch", found.present and found.present.measured),
         ("worst seen", found.worst),
     ):
         if m is not None:

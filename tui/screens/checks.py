@@ -1,5 +1,6 @@
 """Checks: what was predicted, what was measured, and who is believed where."""
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
@@ -14,9 +15,13 @@ class ChecksPane(Pane):
     def compose(self) -> ComposeResult:
         a = self.ascii
         with Horizontal(id="checks-top"):
-            yield Panel("predicted against measured", lambda w, h: checking.checks(self.state, w, h, a), "scatter")
+            yield Panel("predicted against measured", self._scatter, "scatter")
             with Vertical(id="checks-side"):
                 yield Panel("fidelity", lambda w, h: panels.trust(self.state, w, h, a), "fidelity")
                 yield Panel("simulators", lambda w, h: checking.members(self.state, w, a), "members")
         yield Panel("where they fail", lambda w, h: checking.regions(self.state, w, h, a), "regions")
         yield Panel("checks, newest first", lambda w, h: checking.check_list(self.state, w, h, a), "check-list")
+
+    def _scatter(self, width: int, height: int) -> Text:
+        self.query_one("#scatter", Panel).border_title = f"predicted against {self.state.seen}"
+        return checking.checks(self.state, width, height, self.ascii)

@@ -74,7 +74,7 @@ class ComparePane(Pane):
         confirmed = self.state.confirmed
         if confirmed is not None and confirmed.winner == self.state.default and len(self._why["steps"]) > 1:
             text.append("nothing is measurably faster than the default; to the fastest seen:\n", style="dim")
-        return text.append(comparing.ablation(self._why, width, self.ascii))
+        return text.append(comparing.ablation(self._why, width, self.ascii, self.state.seen))
 
     def _effects(self, width: int, height: int) -> Text:
         text = comparing.effects(self.state, width, height // 2, self.ascii)

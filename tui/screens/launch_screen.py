@@ -21,7 +21,7 @@ class LaunchPane(Pane):
 
 def evidence(state: State) -> Text:
     if state.job is None or state.best_value is None:
-        return Text("nothing measured yet", style="dim")
+        return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
     if c is not None and c.sentence:
@@ -29,6 +29,6 @@ def evidence(state: State) -> Text:
     elif c is not None and c.behind is not None and c.rival_name:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
-    if c is None:
+    if c is None and state.seen == "measured":
         text.append("\nnot re-measured yet: the session does that at its end", style="dim")
     return text

@@ -32,7 +32,7 @@ from kb.journal import (
     WarmStarted,
     WarmStartWorth,
 )
-from kb.records import Configuration, Job, Measurement
+from kb.records import DESIGNED, Configuration, Job, Measurement
 from tui.session.effort import Effort
 from tui.session.rationale import Reasons
 from tui.text import when_and_where
@@ -143,6 +143,11 @@ class State(msgspec.Struct, kw_only=True):
     warm: WarmStarted | None = None
     worth: WarmStartWorth | None = None
     reasons: Reasons = msgspec.field(default_factory=Reasons)
+
+    @property
+    def seen(self) -> str:
+        """What became of a configuration, in a word: of what is designed on models nothing is ever measured."""
+        return "designed" if DESIGNED in self.environment.values() else "measured"
 
     @property
     def best_value(self) -> float | None:

@@ -67,24 +67,43 @@ def _in_ring(algorithm: str, size: int, members: int, stride: int) -> tuple[floa
     return (members - 1) * stride, math.log2(members) * stride
 
 
-class Sizes:
-    """(n,) NPUs of a dimension: which values there are, and each design's place among them."""
+class Kinds:
+    """(n,) sizes of a dimension with codes of topology and algorithm: which sizes there are, and each design's place in
+    a table of topology × algorithm × size."""
 
-    def __init__(self, size: Array) -> None:
-        self.values, self.places = _placed(size)
+    def __init__(self, size: Array, topology: Array, algorithm: Array) -> None:
+        self.values, self._places = _placed(size)
+        self._topology = topology
+        self.own = self._of(algorithm)
+
+    @functools.cached_property
+    def direct(self) -> Array:
+        """The same with direct messages, whatever the algorithm is."""
+        return self._of(DIRECT)
+
+    def _of(self, algorithm: Array | int) -> Array:
+        return (self._topology * len(ALGORITHMS) + algorithm) * len(self.values) + self._places
 
 
 class Table:
-    """`phase` for columns: (n,) codes of topology and algorithm, sizes, members and strides → hops and shares."""
+    """`phase` for columns: (n,) kinds, members and strides → hops and shares, by the dimension's own algorithm or by
+    direct messages."""
 
-    def __init__(self, sizes: Sizes, members: Array, stride: Array) -> None:
+    def __init__(self, kinds: Kinds, members: Array, stride: Array) -> None:
         (inside, which), (apart, how_far) = _placed(members), _placed(stride)
-        self._hops, self._share = _tabled(sizes.values, inside, apart)
-        self._at = (sizes.places * len(inside) + which) * len(apart) + how_far
-        self._block = len(sizes.values) * len(inside) * len(apart)
+        self._hops, self._share = _tabled(kinds.values, inside, apart)
+        self._kinds = kinds
+        self._at = which * len(apart) + how_far
+        self._block = len(inside) * len(apart)
 
-    def __call__(self, topology: Array, algorithm: Array | int) -> tuple[Array, Array]:
-        at = (topology * len(ALGORITHMS) + algorithm) * self._block + self._at
+    def own(self) -> tuple[Array, Array]:
+        return self._of(self._kinds.own)
+
+    def direct(self) -> tuple[Array, Array]:
+        return self._of(self._kinds.direct)
+
+    def _of(self, kinds: Array) -> tuple[Array, Array]:
+        at = kinds * self._block + self._at
         return self._hops.take(at), self._share.take(at)
 
 

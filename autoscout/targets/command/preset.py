@@ -18,10 +18,11 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, 
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """What a failed run of it says, as a pattern, and what that means."""
+    """What a failed run of it says, as a pattern, and what that means; `always`: a run says it that has its numbers."""
 
     says: str
     status: Status
+    always: bool = False
 
 
 class Batch(Strict, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from autoscout.running.warm_run import WarmScript
 from autoscout.running.worker import ending
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, not_on_hosts, started
-from autoscout.targets.command.failures import classify, died_of, nearest_lines
+from autoscout.targets.command.failures import classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
@@ -173,7 +173,7 @@ class CommandProfiler:
             conditions=_conditions(reader),
         )
         if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
-            if died := self._died(reader, ended, log):
+            if died := self._died(reader, ended, log) or despite(log, preset_of(job).failure):
                 return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=told.losses)
             if broken := reader.not_finite():
                 return msgspec.structs.replace(told, status="wrong", evidence=broken)

@@ -4,7 +4,6 @@ Of each pattern the longest text that every match must contain is looked for fir
 log is read at hundreds of MB/s, in memory for one piece of it.
 """
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.targets.command import nested
+from kb import door
 from kb.records import MetricSource
 
 MOST = 100_000  # values of a metric that are kept
@@ -156,8 +156,8 @@ class ResultFile:
         if not text.strip():
             return
         try:
-            self._keep(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            self._keep(door.parsed_json(text))
+        except ValueError as error:
             self.problem = f"$AUTOSCOUT_RESULT holds half a JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
@@ -166,8 +166,8 @@ class ResultFile:
 
     def _take(self, line: bytes) -> None:
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
+            found = door.parsed_json(line)
+        except ValueError:
             return
         self._keep(found)
 
@@ -182,8 +182,8 @@ class ResultFile:
 def number_at(path: Path, inside: str) -> float | None:
     """What a JSON file says at a path such as results.0.step; None where it says no number."""
     try:
-        found = nested.at(json.loads(path.read_bytes()), inside)
-    except (OSError, ValueError, RecursionError):
+        found = nested.at(door.parsed_json(path.read_bytes()), inside)
+    except (OSError, ValueError):
         return None
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 

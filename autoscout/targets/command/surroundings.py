@@ -6,7 +6,9 @@ answers.
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from autoscout.cluster import gpus
 from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
+from autoscout.targets.command.flags import words_of
 from autoscout.targets.command.preset import preset_of
 from kb.records import AutoscoutError, Job, content_hash
 
@@ -30,6 +33,12 @@ for name in NAMES:
     except m.PackageNotFoundError: pass
 print(json.dumps(found))
 """
+_WORD = re.compile(r"[\w./-]+")
+# The word at the beginning of each command of a script, behind its variables.
+_STARTS = re.compile(
+    r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
+    r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
+)
 _LARGEST = 2**20  # bytes of a file that is taken for code
 
 
@@ -72,14 +81,35 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 def python_of(job: Job, started: Started) -> str:
     """The interpreter of a command; "" where none is known. Errors: AutoscoutError (exit 2) as above."""
-    program = found_program(started.words[0], Path(job.launch.path or "."), variables(job, started))
+    cwd, environment = Path(job.launch.path or "."), variables(job, started)
+    program = found_program(started.words[0], cwd, environment)
     if job.launch.python:
         # From where we stand, as in variables(): it is started in the command's folder.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
-    if Path(program).name.startswith("python"):
-        return program
+    if started.words[:2] == ["bash", "-c"]:  # the first of its programs that an interpreter runs
+        found = (interpreter.of_program(word, environment["PATH"]) for word in _WORD.findall(started.words[2]))
+        return next(filter(None, found), "")
+    if python := interpreter.of_program(program, environment["PATH"]):
+        return python
     beside = Path(program).parent / "python"
     return str(beside) if beside.is_file() else sys.executable if Path(program).name == "torchrun" else ""
+
+
+def lacking(job: Job) -> list[str]:
+    """Programs of a shell command that are found nowhere. One that waits for such a server would wait to its limit."""
+    text = command_of(job)
+    if words_of(text, "launch.command") is not None:
+        return []
+    path = variables(job, Started(words=[], environment=job.launch.environment, files={}))["PATH"]
+    names = dict.fromkeys(name for name in _STARTS.findall(text) if not re.search(rf"\b{re.escape(name)}\s*\(\)", text))
+    known = subprocess.run(
+        ["bash", "-c", 'for name; do type -- "$name" >/dev/null 2>&1 && echo "$name"; done', "-", *names],
+        cwd=job.launch.path or ".",
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    ).stdout.split("\n")
+    return [name for name in names if name not in known]
 
 
 def _cpu() -> dict[str, str]:

@@ -5,12 +5,12 @@ is nearly one of DeepSpeed's is refused: `reduce_bukket` would tune nothing.
 """
 
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
@@ -65,8 +65,8 @@ def parsed(text: str, where: str) -> Config:
     bare = _COMMENT.sub(lambda found: found[1] or "", text)
     bare = _TRAILING.sub(lambda found: found[1] or "", bare)
     try:
-        config = json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, where))
-    except (ValueError, RecursionError) as error:
+        config = door.parsed_json(bare, lambda pairs: _once(pairs, where))
+    except ValueError as error:
         raise AutoscoutError(f"{where}: is no JSON ({error})", 2) from error
     if not isinstance(config, dict):
         raise AutoscoutError(f"{where}: is no object with DeepSpeed's settings", 2)

@@ -5,13 +5,13 @@ failed; stderr.log says how. Values that are "auto", or lists that were not take
 and are left out; a file that was being written when its writer died is named with what it lacks.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from autoscout.targets.found import Reader, Row, Source
+from kb import door
 from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "samples_per_s": "samples_per_s"}
@@ -42,15 +42,15 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
     where = str(folder.relative_to(root))
     try:
         config = _config(folder)
-    except (OSError, ValueError, RecursionError, AutoscoutError) as error:
+    except (OSError, ValueError, AutoscoutError) as error:
         return Row(where, {}, f"its configuration cannot be read ({error})")
     cells = {name: value for name, value in _flat(config).items() if not name.startswith("autotuning")}
     try:
-        metrics = json.loads((folder / "metrics.json").read_text())
+        metrics = door.parsed_json((folder / "metrics.json").read_text())
     except FileNotFoundError:
         failure = _failure(folder)
         return Row(where, cells, failure["evidence"]) if not failure["status"] else Row(where, {**cells, **failure})
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return Row(where, cells, f"metrics.json cannot be read ({error})")
     if not isinstance(metrics, dict):
         return Row(where, cells, "metrics.json is no table of metrics")
@@ -84,7 +84,7 @@ def _config(folder: Path) -> dict[str, Any]:
     problem: Exception = AutoscoutError("is no configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
-            found = json.loads((folder / name).read_text())
+            found = door.parsed_json((folder / name).read_text())
         except (OSError, ValueError) as error:
             problem = error if (folder / name).exists() else problem
             continue

@@ -20,6 +20,7 @@ from autoscout.targets.deepspeed.arguments import mappings, started
 from autoscout.targets.deepspeed.autotuning import mapped
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
@@ -92,8 +93,8 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
         lambda: "the model is known" if written.is_file() and written.stat().st_size else "",
     )
     try:
-        return json.loads(written.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        return door.parsed_json(written.read_text())
+    except (OSError, ValueError) as error:
         known, lacking = preset_of(job).failure, f"it wrote no {written.name}"
         why = classify(ended, folder / "output.log", known, limit_s, 0, lacking, False)[1]
         raise AutoscoutError(f"{INFO}: the model did not run with DeepSpeed: {why}") from error

@@ -6,12 +6,12 @@ target = "stack" whose [space] is theirs.
 """
 
 import ast
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.words import nearest_name
+from kb import door
 from kb.records import AutoscoutError
 
 _SECTIONS = ("SYSTEM_KNOBS", "NETWORK_KNOBS", "WORKLOAD_KNOBS", "DERIVED_KNOBS", "CONSTRAINTS")
@@ -190,8 +190,8 @@ def _plain(path: Path) -> dict[str, Any]:
     text = path.read_text()
     if path.suffix == ".json":
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
+            return door.parsed_json(text)
+        except ValueError as error:
             raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
     found: dict[str, Any] = {}
     name = ""

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
 from kb.records import Configuration, Job
@@ -42,8 +42,9 @@ class Vllm(Target):
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
+        from autoscout.targets.vllm.kept import as_long_as_said
 
-        return installed.adapted(catalog, installed.version_of(job))
+        return as_long_as_said(installed.adapted(catalog, installed.version_of(job)), job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
         from autoscout.targets.vllm import installed
@@ -121,3 +122,8 @@ class Vllm(Target):
         from autoscout.targets.vllm.importer import READER
 
         return {"vllm": READER}
+
+    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+        from autoscout.targets.vllm.serving_line import job_of_server
+
+        return job_of_server(words)

@@ -9,6 +9,7 @@ from autoscout.cluster import devices
 from autoscout.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
+from autoscout.targets.vllm.kept import kept
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -20,10 +21,14 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     """EngineArgs's keyword arguments for what the job and the configuration decide; the model's path is not among them.
 
-    The longest request comes from the job's traffic. A knob of a person's own catalog sets what its `sets` says.
+    The longest request comes from the job's traffic, or a person's own line that allows longer ones. A knob of a
+    person's own catalog sets what its `sets` says.
     """
+    own = kept(job)
+    longest, theirs = attributes_of(job)["model_len"], own.get("max_model_len")
     arguments: dict[str, Any] = {
-        "max_model_len": attributes_of(job)["model_len"],
+        **own,
+        "max_model_len": max(longest, theirs) if isinstance(theirs, int) else theirs or longest,
         "dtype": _DTYPES[job.model.dtype],
     }
     # Whatever is installed here today: the configuration has the knobs of the version that measured it.
@@ -82,9 +87,9 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     return spread | ({"data_parallel_backend": "ray"} if int(configuration.knobs.get("dp", 1)) > 1 else {})
 
 
-def flags(arguments: dict[str, Any]) -> dict[str, Value]:
+def flags(arguments: dict[str, Any]) -> dict[str, Value | list[str]]:
     """The arguments as `vllm serve` has them: --no-… for what is off; a nested one is JSON; one alone has True."""
-    found: dict[str, Value] = {}
+    found: dict[str, Value | list[str]] = {}
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
@@ -99,7 +104,7 @@ def serve_command(job: Job, model: str, arguments: dict[str, Any], port: int) ->
     words = [*job.launch.command_prefix, job.launch.python or sys.executable, "-m", "vllm.entrypoints.cli.main"]
     words += ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", SERVED_NAME]
     for flag, value in flags(arguments).items():
-        words += [flag] if value is True else [flag, str(value)]
+        words += [flag] if value is True else [flag, *map(str, value if isinstance(value, list) else [value])]
     return words
 
 
@@ -113,13 +118,14 @@ def engine_size(configuration: Configuration) -> int:
 
 
 def environment_variables(job: Job) -> dict[str, str]:
-    """What a person has to set too for the same run."""
+    """What a person has to set too for the same run, with what they set anyway."""
     if devices.device_kind(job) == "cuda":
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | job.launch.environment
     # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
     variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     # A single rank computes in the engine's process; else it has one of its own, and both spin waiting for each other.
-    return variables | ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {})
+    alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {}
+    return variables | alone | job.launch.environment
 
 
 def launcher(job: Job) -> str:

@@ -5,11 +5,11 @@ a sweep's summary.json repeats its run=N.json, so only the latter are read. What
 (request rate, concurrency) is the job's traffic, not a knob: rows of another load are no measurement of the job.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from autoscout.targets.found import Reader, Row, Source
+from kb import door
 from kb.records import AutoscoutError, Job
 
 _AT = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -91,8 +91,8 @@ def _is_result(found: object) -> bool:
 
 def _load(path: Path) -> object:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+        return door.parsed_json(path.read_text())
+    except (OSError, ValueError):
         return None
 
 

@@ -8,6 +8,7 @@ from autoscout.cluster import devices
 from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
+from autoscout.targets.vllm.kept import of_the_server
 from kb.records import Configuration, Job
 
 MODEL = "MODEL"  # where the job has random weights only
@@ -32,7 +33,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         name="",
         evidence="",
         program=["vllm", "serve", job.launch.model_path or MODEL],
-        arguments={**arguments.flags(arguments.engine_arguments(job, configuration))},
+        arguments={**arguments.flags(arguments.engine_arguments(job, configuration)), **of_the_server(job)},
         environment=arguments.environment_variables(job),
         devices=used or [arguments.world_size(configuration)],
         missing=missing,

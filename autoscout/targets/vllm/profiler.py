@@ -22,8 +22,10 @@ from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
 from autoscout.targets.vllm import load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
+from autoscout.targets.vllm.kept import identity_of
 from autoscout.targets.vllm.reuse import Reuse
 from autoscout.targets.vllm.server import Server
+from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, content_hash, shape
 
 _WORKER = Path(__file__).parent / "worker"
@@ -190,6 +192,7 @@ class VllmProfiler:
         return {
             **found,
             "model": model_of(job),
+            **identity_of(job),
             **({"draft": draft_of(job)} if job.launch.draft else {}),
             "driver": {"serve": "http", "warm": "in process", "reuse": "in process, reused"}[self._kind],
             "clock": "wall" if self._kind == "serve" else "processor",
@@ -246,8 +249,8 @@ def model_of(job: Job) -> str:
     if not job.launch.model_path:
         return "random weights"
     try:
-        config = json.loads((path / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        config = door.parsed_json((path / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
         raise AutoscoutError(
             f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
         ) from error

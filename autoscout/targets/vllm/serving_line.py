@@ -1,27 +1,113 @@
-"""A person's present `vllm serve` command (`[launch] current`): what it says, as a configuration has it."""
+"""A person's present `vllm serve` command (`[launch] current`): what it says, as a configuration or a job has it."""
 
-import json
+import os
+import re
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from autoscout.job.hf_config import shape_of
+from autoscout.job.presets import models
+from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
+from autoscout.targets.vllm.kept import said_in, spread
 from kb.records import AutoscoutError, Configuration, Job
 
-_ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-O": "--compilation-config",
-    "-cc": "--compilation-config",
+_OLD = "vllm.entrypoints.openai.api_server"  # as `python -m …`
+_RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+_LOAD = {  # of `vllm bench serve`: what it is in [traffic]
+    "--random-input-len": "input_len",
+    "--random-output-len": "output_len",
+    "--input-len": "input_len",
+    "--output-len": "output_len",
+    "--num-prompts": "requests",
+    "--max-concurrency": "concurrency",
 }
+_GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
+
+
+def job_of_server(words: list[str]) -> dict[str, Any] | None:
+    """A job file's content from a line that starts a server (and maybe one that loads it, `vllm bench serve`); None
+    where it starts none. `notes`: what a person should look at."""
+    begins = next((i for i, w in enumerate(words) if w == _OLD or words[i : i + 2] == ["vllm", "serve"]), None)
+    if begins is None:
+        return None
+    loads = next((i for i in range(begins, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
+    server = [word for word in words[:loads] if word not in ("&", "&&", ";")]
+    line = shlex.join(server)
+    said, after = said_in(line), server[begins + 1 + (server[begins] == "vllm") :]
+    named = after[0] if after and not after[0].startswith("-") else "".join(said.get("--model", [""]))
+    launch: dict[str, Any] = {"current": line}
+    notes: list[str] = []
+    model = _model_of(named, launch, notes)
+    before = server[:begins] if server[begins] == "vllm" else server[: max(begins - 2, 0)]
+    if before:
+        launch |= {"command_prefix": before, "python": "python3"}
+    program = server[begins] if server[begins] == "vllm" else server[begins - 2]
+    if python := "" if before else of_program(program, os.environ.get("PATH", os.defpath)):
+        launch["python"] = python
+    else:
+        notes.append("launch.python: the interpreter that has vLLM, as it is called there")
+    made = {
+        "name": re.sub(r"[^\w.-]", "-", Path(named).name).lstrip("-_.") or "server",
+        "task": "serve",
+        "target": "vllm",
+        "model": model,
+        "traffic": _traffic_of(shlex.join(words[loads:]), notes),
+        "objective": {"maximize": "output_tokens_per_s"},
+        "launch": launch,
+    }
+    ranks = 1
+    for flag in _RANKS:
+        ranks *= int("".join(said.get(flag, ["1"]))) if "".join(said.get(flag, ["1"])).isdigit() else 1
+    notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
+    return {**made, "notes": notes, **({"devices": (1, ranks)} if ranks > 1 else {})}
+
+
+def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """[model] of what a line serves: a folder's, a downloaded one's, or a shape that we know by its name."""
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
+    folder = next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
+    if folder is not None:
+        launch["model_path"] = str(folder.resolve())
+        try:
+            shape_of(folder / "config.json")
+        except AutoscoutError as error:
+            notes.append(f"model: {error}")
+        return {"from": str(folder.resolve() / "config.json")}
+    plain = named.rpartition("/")[2].lower()
+    alike = max((name for name in models() if plain.startswith(name)), key=len, default="")
+    if alike:
+        notes.append(f"launch.model_path: the folder of {named}; without it random weights of that shape are served")
+        return {"preset": alike}
+    notes.append(
+        f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
+    )
+    return {"from": "config.json"}
+
+
+def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
+    """[traffic] of a load test's line, or a guess. All prompts are asked at once where it does not say how many."""
+    said = {flag: "".join(words) for flag, words in current_launch.said_of(line).items()}
+    told = {field: int(said[flag]) for flag, field in _LOAD.items() if said.get(flag, "").isdigit()}
+    rate = said.get("--request-rate", "inf")
+    if not {"input_len", "output_len"} <= told.keys():
+        notes.append("traffic: what your users ask with and read, in tokens, and how many there are; these are guesses")
+        told = {**{name: n for name, n in _GUESSED.items() if name != "concurrency"}, **told}
+    if re.fullmatch(r"\d+(\.\d+)?", rate) and float(rate) > 0:
+        return {"rate": float(rate), **{name: n for name, n in told.items() if name != "concurrency"}}
+    return {"concurrency": told.get("requests", _GUESSED["concurrency"]), **told}
 
 
 def problems(job: Job) -> Iterator[str]:
     """What of the line cannot be read."""
     try:
-        said = _said(job)
+        said = said_in(job.launch.current)
     except AutoscoutError as error:
         yield str(error)
         return
@@ -35,28 +121,10 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found: dict[str, object] = {}
         for flag, value in flags(engine_arguments(job, configuration)).items():
-            found |= {flag: value} if value is True else _spread(flag, str(value))
+            found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    found, moved = current_launch.configuration(space, _said(job), mapped, batches(space.attributes, 1))
+    found, moved = current_launch.configuration(
+        space, said_in(job.launch.current), mapped, batches(space.attributes, 1)
+    )
     return found, current_launch.note(moved)
-
-
-def _said(job: Job) -> dict[str, list[str]]:
-    """The line's flags by their long names."""
-    said: dict[str, list[str]] = {}
-    for flag, words in current_launch.said_of(job.launch.current).items():
-        name = _ALIASES.get(flag, flag.replace("_", "-"))
-        said |= {n: [str(value)] for n, value in _spread(name, " ".join(words)).items()} if words else {name: []}
-    return said
-
-
-def _spread(flag: str, text: str) -> dict[str, object]:
-    """A flag whose value is JSON as one flag a field, which is another way to write it."""
-    if not text.startswith("{"):
-        return {flag: text}
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
-    return {f"{flag}.{name}": value for name, value in fields.items()}

@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.losses import LossesIfTold
 from autoscout.targets.command.profiler import CommandProfiler
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace, load_job, target_of
 from kb.records import AutoscoutError, Configuration
 
 C = Configuration({"mbs": 2, "workers": 2, "fast": True})
@@ -194,6 +195,20 @@ def test_a_command_that_is_not_there_is_bad_input(write):
     job = load_job(write(("command = ", 'command = "trainr --mbs 2" # ')))
     with pytest.raises(AutoscoutError, match="'trainr' is no program that can be run here"):
         CommandProfiler(job).environment()
+
+
+def test_programs_of_a_shell_command_tell_its_interpreter_and_are_looked_for(write, tmp_path):
+    """`vllm serve … & vllm bench serve …` was measured without vLLM's version, and without vLLM until its limit."""
+    script = tmp_path / "serve"
+    script.write_text(f"#!{sys.executable}\nprint(1)\n")
+    script.chmod(0o755)
+    shell = ' --mbs {mbs} {workers} {fast} & until A=1 curll -sf x; do sleep 1; done; if true; then echo 1 | (cat); fi"'
+    job = load_job(write(('trainer.py --mbs 2"', f"trainer.py{shell}"), (f"{sys.executable} -S ", f"{script} ")))
+    assert CommandProfiler(job).environment()["python"]
+    said = target_of(job).notes_on_job(job)
+    assert [note for note in said if "no program" in note] == [
+        "launch.command: 'curll' is no program that can be run here"
+    ]
 
 
 def test_an_edited_script_is_another_context(write, tmp_path):

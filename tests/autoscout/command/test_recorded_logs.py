@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.targets.command.failures import despite
 from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import Numbers, Stream
 from kb.records import MetricSource
@@ -30,6 +31,15 @@ READ = {
         "loss": [x for x in (8.05342, 8.13908, 8.01982, 7.94284) for _ in range(2)],
         "grad_norm": [x for x in (1.0743, 1.0748, 1.0869, 1.0922) for _ in range(2)],
         "step_time_s": [2, 2, 2],
+    },
+    "vllm-bench": {
+        "requests_per_s": [38.4],
+        "output_tokens_per_s": [614.38],
+        "total_tokens_per_s": [1843.14],
+        "ttft_mean_ms": [413.69],
+        "ttft_p99_ms": [697.52],
+        "tpot_mean_ms": [9.52],
+        "tpot_p99_ms": [12.7],
     },
     "megatron-lm": {
         "loss": [6.470419, 6.467474, 6.450533, 6.441865, 6.424744, 6.429839],
@@ -60,6 +70,18 @@ def test_a_recorded_log_is_read(name: str):
     assert log.startswith(b"# ")
     found = read(PRESET.get(name, name), log)
     assert {metric: found[metric] for metric in READ[name]} == READ[name]
+
+
+def test_a_load_test_whose_requests_fail_is_no_result(tmp_path: Path):
+    log = (LOGS / "vllm-bench.log").read_text()
+    assert despite(LOGS / "vllm-bench.log", preset("vllm-bench").failure) is None
+    refused = tmp_path / "output.log"
+    refused.write_text(
+        log.replace("Failed requests:                         0", "Failed requests:                         3")
+    )
+    status, evidence = despite(refused, preset("vllm-bench").failure) or ("", "")
+    assert status == "error"
+    assert "it ended well, but said: Failed requests: 3" in evidence
 
 
 def test_every_preset_that_is_called_proven_has_a_recorded_log():

@@ -1,0 +1,109 @@
+"""What a person's serve line says beside the knobs: their own settings, in every experiment and in what is exported."""
+
+import json
+import shlex
+from typing import Any
+
+import msgspec
+
+from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import Catalog
+from autoscout.space.opened import asking
+from autoscout.targets import current_launch
+from autoscout.targets.jobs import catalog_of
+from autoscout.targets.vllm.installed import version_of
+from kb import door
+from kb.records import AutoscoutError, Job, Value
+
+_ALIASES = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-O": "--compilation-config",
+    "-cc": "--compilation-config",
+}
+# What the job says itself, or an experiment has to choose: which model, in which type, and where it listens.
+_OURS = {"model", "tokenizer", "dtype", "seed", "disable_log_stats"}
+_WHERE = {"host", "port", "uds", "headless"}
+_NAMES = {"served_model_name"}  # which users ask for, and an experiment's do not
+
+
+def said_in(line: str) -> dict[str, list[str]]:
+    """The line's flags by their long names. Errors: AutoscoutError (exit 2)."""
+    said: dict[str, list[str]] = {}
+    for flag, words in current_launch.said_of(line).items():
+        name = _ALIASES.get(flag, flag.replace("_", "-"))
+        said |= {n: [value] for n, value in spread(name, words[0]).items()} if len(words) == 1 else {name: words}
+    return said
+
+
+def spread(flag: str, text: str) -> dict[str, str]:
+    """A flag whose value is JSON as one flag a field, which is another way to write it. Errors: AutoscoutError."""
+    if not text.startswith("{"):
+        return {flag: text}
+    try:
+        fields = door.parsed_json(text)
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
+    return {f"{flag}.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+
+
+def kept(job: Job) -> dict[str, Any]:
+    """Arguments of the engine that the line says and no knob of the space sets, by vLLM's names."""
+    installed = version_of(job) if job.launch.current else None
+    return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _NAMES}
+
+
+def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
+    """With rules for the longest request that the line allows, where the job's traffic needs less."""
+    said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
+    if not said.isdigit() or int(said) <= attributes_of(job)["model_len"]:
+        return catalog
+    return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": said})
+
+
+def of_the_server(job: Job) -> dict[str, Value | list[str]]:
+    """Flags that concern the server alone (keys, names, templates): for what is exported."""
+    engine = kept(job)
+    found = {name: value for name, value in _beside(job).items() if name not in engine}
+    return {f"--{name.replace('_', '-')}": _as_said(value) for name, value in found.items()}
+
+
+def identity_of(job: Job) -> dict[str, str]:
+    """What tells measurements apart that were made with other settings of the person's own."""
+    own = {name: _as_said(value) for name, value in kept(job).items()}
+    said = [f"{name}={value}" for name, value in sorted({**own, **job.launch.environment}.items())]
+    return {"settings": shlex.join(said)} if said else {}
+
+
+def _beside(job: Job) -> dict[str, Any]:
+    catalog = catalog_of(job)
+    attributes = attributes_of(job)
+    named = {*job.space.fix, *job.space.limit, *job.space.allow}
+    chosen = {k.sets.split(".")[0] for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)}
+    found: dict[str, Any] = {}
+    for flag, words in said_in(job.launch.current).items():
+        name, _, inner = flag.lstrip("-").replace("-", "_").partition(".")
+        off = name.startswith("no_") and not words
+        name = name.removeprefix("no_") if off else name
+        if name in chosen or name in _OURS or name in _WHERE or not flag.startswith("--"):
+            continue
+        value: Any = [_value(word) for word in words] if len(words) > 1 else _value(words[0]) if words else not off
+        if inner:
+            found.setdefault(name, {})[inner] = value
+        else:
+            found[name] = value
+    return found
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def _as_said(value: Any) -> Value | list[str]:
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return json.dumps(value) if isinstance(value, dict) else value
