@@ -42,6 +42,7 @@ class SessionApp(Wired[None]):
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
+        self.blank = True  # until the journal is read, or takes longer
         self._panes = Panes(self.session, "tune")
         self._dirty = True
         self._prepared = False  # all screens are made
@@ -74,6 +75,8 @@ class SessionApp(Wired[None]):
         session.alive, session.tail, session.share = read.alive, read.tail, read.share
         session.problem, session.words = read.problem, read.words
         self._dirty = True
+        if self.blank:
+            self._draw()
 
     def _say(self, event: Steered) -> None:
         asked = " ".join([event.what, *(f"{n}={v}" for n, v in event.values.items())])
@@ -86,14 +89,14 @@ class SessionApp(Wired[None]):
         """Draws what came since the last tick; once a second also what only the clock changes. Where nothing came, and
         nobody does anything, it makes a screen that was not opened yet."""
         session = self.session
+        self.appear()
         if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
             self._dirty = True
         if self._dirty and self._pace.due():
-            self._dirty = False
-            self.repaint()
+            self._draw()
         elif not self._prepared and self._pace.calm() and session.share >= 1.0:
             self._prepared = not await self._panes.prepare()
 
@@ -105,6 +108,11 @@ class SessionApp(Wired[None]):
             self._dirty = True
 
     # ---- drawing -----------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        self._dirty = False
+        self.repaint()
+        self.appear()
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""

@@ -16,9 +16,19 @@ from tui.wire import Canvas, Pace, framed
 Outcome = TypeVar("Outcome")
 
 
+class _Paper(Screen[None]):
+    """What everything else lies on."""
+
+    def _compositor_refresh(self) -> None:
+        """Puts a frame together, where there is something to show."""
+        if not getattr(self.app, "blank", False):
+            super()._compositor_refresh()
+
+
 class Wired(App[Outcome]):
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
+        self.blank = False  # nothing is known yet that a frame could show
         self._canvas = Canvas(self.console.color_system, ascii_only)
         self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
         self._late = False  # a frame waits until the terminal takes it
@@ -27,6 +37,15 @@ class Wired(App[Outcome]):
         self.animation_level = "none"
         add_themes(self)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+
+    def get_default_screen(self) -> Screen[None]:
+        return _Paper(id="_default")
+
+    def appear(self) -> None:
+        """The first frame."""
+        if self.blank:
+            self.blank = False
+            self.screen.refresh()
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent | events.Resize):

@@ -18,8 +18,10 @@ class Line(Static):
 
     def show(self, text: Text) -> None:
         if text != self._shown:
-            self._shown = text
-            self.update(text)
+            before, self._shown = self._shown, text
+            whole_lines = text.no_wrap and before is not None and before.no_wrap
+            as_high = whole_lines and text.plain.count("\n") == before.plain.count("\n")
+            self.update(text, layout=not as_high)  # placing everything anew takes longer than drawing this
 
 
 class Panel(Static):
@@ -38,7 +40,7 @@ class Panel(Static):
             return
         if self.takes_long():
             if self._shown is None:
-                self.update(Text("adding up …", style="dim"))
+                self.update(Text("adding up …", style="dim"), layout=False)
             self._beside.ask(partial(self._draw_text, width, height))
         else:
             self._show(self._draw_text(width, height))
@@ -46,7 +48,7 @@ class Panel(Static):
     def _show(self, text: Text) -> None:
         if text != self._shown:
             self._shown = text
-            self.update(text)
+            self.update(text, layout=False)  # a panel is as large as its place
 
     def on_resize(self) -> None:
         self.repaint()
