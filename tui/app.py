@@ -22,7 +22,7 @@ from tui.draw import panels
 from tui.draw.winning_launch import command
 from tui.feed import TICK_S, Measured, Read, follow, measure
 from tui.modals import Choose, Help, Prompt, Sure
-from tui.screens.pane import Panes
+from tui.screens.pane import Pane, Panes
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
@@ -43,7 +43,8 @@ class SessionApp(Wired[None]):
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
         self.blank = True  # until the journal is read, or takes longer
-        self._panes = Panes(self.session, "tune")
+        self._panes = Panes(self.session, "tune")  # kept, as these lines: to look them up takes a while
+        self._headline, self._problem = Line(id="headline"), Line(id="problem")
         self._dirty = True
         self._prepared = False  # all screens are made
         self._catching = False  # the past is being folded, in slices
@@ -54,8 +55,8 @@ class SessionApp(Wired[None]):
         return self.screen_stack[0]
 
     def compose(self) -> ComposeResult:
-        yield Line(id="headline")
-        yield Line(id="problem")
+        yield self._headline
+        yield self._problem
         yield self._panes
         yield KeyLine()
 
@@ -71,7 +72,7 @@ class SessionApp(Wired[None]):
         for order in session.take(read.events):
             self._say(order)
         if session.share < 1.0 <= read.share:
-            gc.freeze()  # a long journal's events stay: going through them again and again would stop the screen
+            _keep_all()
         session.alive, session.tail, session.share = read.alive, read.tail, read.share
         session.problem, session.words = read.problem, read.words
         self._dirty = True
@@ -99,6 +100,8 @@ class SessionApp(Wired[None]):
             self._draw()
         elif not self._prepared and self._pace.calm() and session.share >= 1.0:
             self._prepared = not await self._panes.prepare()
+            if self._prepared:
+                self.sheets.prepare()
 
     def on_measured(self, measured: Measured) -> None:
         session = self.session
@@ -116,7 +119,7 @@ class SessionApp(Wired[None]):
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
-        if not self.screen_stack or not self.base.query("#headline"):
+        if not self._panes.is_mounted:
             return
         session = self.session
         if session.alive and session.live.ended is None:
@@ -129,22 +132,26 @@ class SessionApp(Wired[None]):
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
             text.append("\n 80×24 shows more" if not session.ascii_only else "\n 80x24 shows more", style="dim")
-        self.base.query_one("#headline", Line).show(text)
+        self._headline.show(text)
         advice = session.problem or stands.advice
-        problem = self.base.query_one("#problem", Line)
-        problem.display = bool(advice)
-        problem.show(Text(advice))
+        self._problem.display = bool(advice)
+        self._problem.show(Text(advice))
         self._panes.pane.repaint()
 
     # ---- screens and keys --------------------------------------------------------------------------------
 
     async def action_show(self, key: str) -> None:
+        self.blank = True  # one frame, of the whole screen
         pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
-        self.call_after_refresh(pane.repaint)
+        self.call_after_refresh(self._opened, pane)
         typed_in = pane.query("TextArea")  # where there is something to type, typing goes there and is no key
         self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
         self.refresh_bindings()
+
+    def _opened(self, pane: Pane) -> None:
+        pane.repaint()
+        self.appear()
 
     @property
     def shown(self) -> str:
@@ -174,7 +181,12 @@ class SessionApp(Wired[None]):
         self.push_screen(Help(self._panes.pane.help, keys))
 
     def action_copy(self) -> None:
-        line = command(self.session.state)
+        def write() -> None:  # in a thread: all that launches is loaded for it
+            self.call_later(self._copy, command(self.session.state))
+
+        self.run_worker(write, thread=True)
+
+    def _copy(self, line: str) -> None:
         if not line:
             self.notify("nothing measured yet")
             return
@@ -301,6 +313,7 @@ class SessionApp(Wired[None]):
 
     def _go_on(self) -> None:
         self._catching = False
+        _keep_all()
         self._go(self.session.cursor)
 
     def action_step(self, by: int) -> None:
@@ -325,6 +338,12 @@ class SessionApp(Wired[None]):
     def action_live(self) -> None:
         self.session.go_live()
         self.repaint()
+
+
+def _keep_all() -> None:
+    """A long journal's events stay: going through them again and again for what can go would stop the screen."""
+    gc.freeze()
+    gc.set_threshold(2000, 10, 1000)
 
 
 def _typed_in(widget: Widget | None) -> bool:

@@ -1,10 +1,12 @@
 """What all screens share: they look at one session, and redraw when told to. Each is made when it is first opened."""
 
 import asyncio
+from contextlib import suppress
 from importlib import import_module
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.widgets import ContentSwitcher
 
 from tui.actions import SCREENS
@@ -47,10 +49,15 @@ class Pane(Vertical):
         return len(self.state.runs) > MANY
 
     def on_mount(self) -> None:
+        with suppress(NoMatches):  # the screens were closed while this one was made
+            self.ready()
         for panel in self.query(Panel):
-            panel.takes_long = lambda: self.long
+            panel.takes_long = panel.takes_long or (lambda: self.long)
         for box in self.query("Input, TextArea"):
             box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
+
+    def ready(self) -> None:
+        """Its widgets exist."""
 
     def repaint(self) -> None:
         for panel in self.query(Panel):
@@ -89,7 +96,11 @@ class Panes(ContentSwitcher):
         super().__init__(initial=f"{first}-pane")
         self._session, self._first = session, first
         self._made: dict[str, Pane] = {}
+        self._coloured: dict[str, str] = {}  # the theme of each
         self._making = asyncio.Lock()
+
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._coloured_anew())
 
     def compose(self) -> ComposeResult:
         first = self._made[self._first] = self._new(self._first)
@@ -111,7 +122,14 @@ class Panes(ContentSwitcher):
     async def open(self, key: str) -> Pane:
         await self._make(key)
         self.current = f"{key}-pane"
+        if self._coloured.get(key) != self.app.theme:  # another theme is put on what is seen, and here
+            self._coloured[key] = self.app.theme
+            self.app.stylesheet.update(self.pane)
         return self.pane
+
+    def _coloured_anew(self) -> None:
+        """The one that is seen was given the theme of now, the others were not."""
+        self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:
         """Makes one that was not opened yet, so that opening it is quick; False: there is none."""
@@ -126,6 +144,7 @@ class Panes(ContentSwitcher):
                 pane = self._new(key)
                 pane.display = False
                 await self.mount(pane)
+                self._coloured[key] = self.app.theme
                 self._made[key] = pane  # now it can be asked
 
     def _new(self, key: str) -> Pane:

@@ -30,15 +30,17 @@ class Panel(Static):
         self.border_title = title
         self._draw_text = draw
         self._shown: Text | None = None
+        self._drawn_for = (0, 0)
         self._beside: Beside[Text] = Beside(self, self._show)
-        self.takes_long: Callable[[], bool] = bool  # whether what is drawn takes longer than a key may wait
+        self.takes_long: Callable[[], bool] | None = None  # whether what is drawn takes longer than a key may wait
 
     def repaint(self) -> None:
         """Draws anew from the state of now."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return
-        if self.takes_long():
+        self._drawn_for = (width, height)
+        if self.takes_long is not None and self.takes_long():
             if self._shown is None:
                 self.update(Text("adding up …", style="dim"), layout=False)
             self._beside.ask(partial(self._draw_text, width, height))
@@ -51,4 +53,5 @@ class Panel(Static):
             self.update(text, layout=False)  # a panel is as large as its place
 
     def on_resize(self) -> None:
-        self.repaint()
+        if self.content_size != self._drawn_for:
+            self.repaint()
