@@ -98,7 +98,7 @@ class SessionApp(Wired[None]):
             self._dirty = True
         if self._dirty and self._pace.due():
             self._draw()
-        elif not self._prepared and self._pace.calm() and session.share >= 1.0:
+        elif not self._prepared and self.is_running and self._pace.calm() and session.share >= 1.0:
             self._prepared = not await self._panes.prepare()
             if self._prepared:
                 self.sheets.prepare()
@@ -119,7 +119,7 @@ class SessionApp(Wired[None]):
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
-        if not self._panes.is_mounted:
+        if not self._panes.is_mounted or not self.is_running:  # closing takes the widgets away
             return
         session = self.session
         if session.alive and session.live.ended is None:

@@ -19,9 +19,13 @@ class Line(Static):
     def show(self, text: Text) -> None:
         if text != self._shown:
             before, self._shown = self._shown, text
-            whole_lines = text.no_wrap and before is not None and before.no_wrap
-            as_high = whole_lines and text.plain.count("\n") == before.plain.count("\n")
+            as_high = before is not None and _height(text) == _height(before) is not None
             self.update(text, layout=not as_high)  # placing everything anew takes longer than drawing this
+
+
+def _height(text: Text) -> int | None:
+    """Lines; None where that depends on the width."""
+    return text.plain.count("\n") if text.no_wrap else None
 
 
 class Panel(Static):
