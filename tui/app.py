@@ -90,13 +90,14 @@ class SessionApp(Wired[None]):
         """Draws what came since the last tick; once a second also what only the clock changes. Where nothing came, and
         nobody does anything, it makes a screen that was not opened yet."""
         session = self.session
-        self.appear()
+        if not self._dirty:
+            self.appear()
         if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
             self._dirty = True
-        if self._dirty and self._pace.due():
+        if self._dirty and (self.blank or self._pace.due()):
             self._draw()
         elif not self._prepared and self.is_running and self._pace.calm() and session.share >= 1.0:
             self._prepared = not await self._panes.prepare()
@@ -113,9 +114,11 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        self._dirty = False
-        self.repaint()
-        self.appear()
+        """On a busy machine the journal may be read before there is anything to draw on: then the next tick does."""
+        if self._panes.is_mounted:
+            self._dirty = False
+            self.repaint()
+            self.appear()
 
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""

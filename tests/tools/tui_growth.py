@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from textual.pilot import Pilot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 from tui_samples import (  # type: ignore[import-not-found] - found by the line above
@@ -26,14 +25,14 @@ from tui_samples import (  # type: ignore[import-not-found] - found by the line 
 )
 
 from kb.journal import Rewarded
+from tests.tools.tui_speed import keys
 from tui.app import SessionApp
 from tui.session.follow import Follower
 
 EVENTS = 1_000_000
 A_SECOND = 1000  # events that come in
 SECONDS = 10
-KEYS = ["1", "2", "3", "4", "5", "k", "b", "slash", "o", "o", "m", "escape", "6", "8", "9", "question_mark", "escape"]
-KEYS += ["t", "t", "t", "1"]
+KEYS = "1 2 3 4 5 k b slash o o m escape 6 8 9 question_mark escape t t t 1".split()  # noqa: SIM905 - keys, in this order
 
 
 def events(step: int) -> bytes:
@@ -78,30 +77,10 @@ def memory_mib() -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-async def keys(app: SessionApp, pilot: Pilot[None]) -> dict[str, float]:
-    """CPU milliseconds of the screens' thread from a key until what is shown next; of the slowest of each."""
-    shown: list[float] = []
-    usual = app.post_display_hook
-
-    def hook() -> None:
-        shown.append(time.thread_time())
-        usual()
-
-    app.post_display_hook = hook
-    took: dict[str, float] = {}
-    for key in KEYS:
-        shown.clear()
-        began = time.thread_time()
-        await pilot.press(key)
-        if shown:
-            took[key] = max(took.get(key, 0.0), 1000 * (shown[0] - began))
-        await pilot.pause(0.3)
-    return took
-
-
 def told(took: dict[str, float]) -> str:
     slowest = sorted(took, key=lambda key: -took[key])
-    return ", ".join(f"{key} {took[key]:.0f}" for key in slowest[:6]) + f"; median {took[slowest[len(took) // 2]]:.0f}"
+    ms = [f"{key} {1000 * took[key]:.0f}" for key in slowest[:6]]
+    return f"{', '.join(ms)}; median {1000 * took[slowest[len(took) // 2]]:.0f}"
 
 
 async def main(count: int, folder: Path) -> None:
@@ -124,7 +103,7 @@ async def main(count: int, folder: Path) -> None:
         memory = memory_mib() - before
         print(f"memory                 {memory:.0f} MiB, {memory * 2**20 / count:.0f} bytes an event")
         await pilot.pause(5.0)
-        print(f"a key, ms of CPU       {told(await keys(app, pilot))}", flush=True)
+        print(f"a key, ms of CPU       {told(await keys(app, pilot, zip(KEYS, KEYS, strict=True)))}", flush=True)
         stop = threading.Event()
         writer = threading.Thread(target=lambda: [None for _ in growing(journal, steps + 1, stop)])
         cpu, wall, had = time.process_time(), time.perf_counter(), app.session.count
@@ -133,7 +112,7 @@ async def main(count: int, folder: Path) -> None:
         share = (time.process_time() - cpu) / (time.perf_counter() - wall)
         rate = (app.session.count - had) / (time.perf_counter() - wall)
         print(f"{A_SECOND:,} events a second  {rate:,.0f} taken in a second, {share:.0%} of a core, writing included")
-        print(f"a key then             {told(await keys(app, pilot))}")
+        print(f"a key then             {told(await keys(app, pilot, zip(KEYS, KEYS, strict=True)))}")
         stop.set()
         writer.join()
 
