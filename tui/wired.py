@@ -64,6 +64,7 @@ class Wired(App[Outcome]):
     def refresh_css(self, animate: bool = True) -> None:
         """Another theme, on what is seen."""
         self.sheets.change()
+        self.stylesheet.apply(self)
         for screen in self.screen_stack:
             self.stylesheet.update_nodes(_seen(screen), animate=animate)
             screen._css_update_count = self._css_update_count
