@@ -56,10 +56,10 @@ async def test_the_others_are_made_while_nobody_presses_a_key(tmp_path):
 
 async def test_a_journal_that_is_read_before_there_is_anything_to_draw_on_is_drawn(tmp_path):
     """As on a machine that has much else to do."""
-    app = opened(tmp_path, ended())
-    app.session.follower.offset = (tmp_path / "journal.jsonl").stat().st_size  # the thread finds nothing new
-    read = Read(alive=None)
-    read.events = Follower(tmp_path / "journal.jsonl").everything()
+    journal = opened(tmp_path, ended()).session.follower.path
+    follower, read = Follower(journal), Read(alive=None)
+    read.events = follower.everything()  # the app's own thread finds nothing new
+    app = SessionApp(follower, tmp_path / "kb.duckdb")
     app.on_read(read)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "re-measured" in shown(app))
