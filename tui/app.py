@@ -11,7 +11,8 @@ from typing import Literal
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Input, TextArea
+from textual.widget import Widget
+from textual.widgets import Input
 
 from kb.journal import Steered
 from kb.orders import parsed
@@ -21,34 +22,14 @@ from tui.draw import panels
 from tui.draw.winning_launch import command
 from tui.feed import TICK_S, Measured, Read, follow, measure
 from tui.modals import Choose, Help, Prompt, Sure
-from tui.screens.arms import ArmsPane
-from tui.screens.checks import ChecksPane
-from tui.screens.cluster import ClusterPane
-from tui.screens.compare import ComparePane
-from tui.screens.experiments import ExperimentsPane
-from tui.screens.knowledge import KnowledgePane
-from tui.screens.launch_screen import LaunchPane
-from tui.screens.pane import Pane
-from tui.screens.tune import TunePane
-from tui.screens.why import WhyPane
+from tui.screens.pane import Pane, Panes
 from tui.session.follow import Follower
 from tui.session.remote import Remote
 from tui.session.watched import Watched
 from tui.themes import next_theme
+from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Line
 from tui.wired import Wired
-
-_PANES: dict[str, type[Pane]] = {
-    "tune": TunePane,
-    "arms": ArmsPane,
-    "checks": ChecksPane,
-    "cluster": ClusterPane,
-    "experiments": ExperimentsPane,
-    "compare": ComparePane,
-    "knowledge": KnowledgePane,
-    "launch": LaunchPane,
-    "why": WhyPane,
-}
 
 
 class SessionApp(Wired[None]):
@@ -61,8 +42,11 @@ class SessionApp(Wired[None]):
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
-        self._panes = ContentSwitcher(initial="tune-pane")  # kept: looking it up takes longer than a key may
+        self.blank = True  # until the journal is read, or takes longer
+        self._panes = Panes(self.session, "tune")  # kept, as these lines: to look them up takes a while
+        self._headline, self._problem = Line(id="headline"), Line(id="problem")
         self._dirty = True
+        self._prepared = False  # all screens are made
         self._catching = False  # the past is being folded, in slices
 
     @property
@@ -71,16 +55,12 @@ class SessionApp(Wired[None]):
         return self.screen_stack[0]
 
     def compose(self) -> ComposeResult:
-        yield Line(id="headline")
-        yield Line(id="problem")
-        with self._panes:
-            for key, pane in _PANES.items():
-                yield pane(self.session, id=f"{key}-pane")
-        yield Footer(compact=True, show_command_palette=False)
+        yield self._headline
+        yield self._problem
+        yield self._panes
+        yield KeyLine()
 
     def on_mount(self) -> None:
-        for box in self.query("Input, TextArea"):
-            box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
         self.run_worker(partial(follow, self.session, self.post_message), thread=True)
         self.run_worker(partial(measure, self.session, self.post_message), thread=True)
         self.set_interval(TICK_S, self._tick)
@@ -92,10 +72,12 @@ class SessionApp(Wired[None]):
         for order in session.take(read.events):
             self._say(order)
         if session.share < 1.0 <= read.share:
-            gc.freeze()  # a long journal's events stay: going through them again and again would stop the screen
+            _keep_all()
         session.alive, session.tail, session.share = read.alive, read.tail, read.share
         session.problem, session.words = read.problem, read.words
         self._dirty = True
+        if self.blank:
+            self._draw()
 
     def _say(self, event: Steered) -> None:
         asked = " ".join([event.what, *(f"{n}={v}" for n, v in event.values.items())])
@@ -104,17 +86,23 @@ class SessionApp(Wired[None]):
         else:
             self.notify(f"{asked}: done", markup=False)
 
-    def _tick(self) -> None:
-        """Draws what came since the last tick; once a second also what only the clock changes."""
+    async def _tick(self) -> None:
+        """Draws what came since the last tick; once a second also what only the clock changes. Where nothing came, and
+        nobody does anything, it makes a screen that was not opened yet."""
         session = self.session
+        if not self._dirty:
+            self.appear()
         if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
         if runs and time.time() - session.live.now >= 1.0:
             self._dirty = True
-        if self._dirty and self._pace.due():
-            self._dirty = False
-            self.repaint()
+        if self._dirty and (self.blank or self._pace.due()):
+            self._draw()
+        elif not self._prepared and self.is_running and self._pace.calm() and session.share >= 1.0:
+            self._prepared = not await self._panes.prepare()
+            if self._prepared:
+                self.sheets.prepare()
 
     def on_measured(self, measured: Measured) -> None:
         session = self.session
@@ -125,9 +113,16 @@ class SessionApp(Wired[None]):
 
     # ---- drawing -----------------------------------------------------------------------------------------
 
+    def _draw(self) -> None:
+        """On a busy machine the journal may be read before there is anything to draw on: then the next tick does."""
+        if self._panes.is_mounted:
+            self._dirty = False
+            self.repaint()
+            self.appear()
+
     def repaint(self) -> None:
         """Draws the pane that is seen; the others draw when they are opened."""
-        if not self.screen_stack or not self.base.query("#headline"):
+        if not self._panes.is_mounted or not self.is_running:  # closing takes the widgets away
             return
         session = self.session
         if session.alive and session.live.ended is None:
@@ -140,41 +135,38 @@ class SessionApp(Wired[None]):
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
         if self.size.width < 80 or self.size.height < 24:
             text.append("\n 80×24 shows more" if not session.ascii_only else "\n 80x24 shows more", style="dim")
-        self.base.query_one("#headline", Line).show(text)
+        self._headline.show(text)
         advice = session.problem or stands.advice
-        problem = self.base.query_one("#problem", Line)
-        problem.display = bool(advice)
-        problem.show(Text(advice))
-        self._current().repaint()
-
-    def _current(self) -> Pane:
-        return self._panes.get_child_by_id(self._panes.current or "tune-pane", Pane)
-
-    @property
-    def _knowledge(self) -> KnowledgePane:
-        return self._panes.get_child_by_id("knowledge-pane", KnowledgePane)
+        self._problem.display = bool(advice)
+        self._problem.show(Text(advice))
+        self._panes.pane.repaint()
 
     # ---- screens and keys --------------------------------------------------------------------------------
 
-    def action_show(self, key: str) -> None:
-        self._panes.current = f"{key}-pane"
+    async def action_show(self, key: str) -> None:
+        self.blank = True  # one frame, of the whole screen
+        pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
-        pane = self._current()
-        self.call_after_refresh(pane.repaint)
+        self.call_after_refresh(self._opened, pane)
         typed_in = pane.query("TextArea")  # where there is something to type, typing goes there and is no key
         self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
         self.refresh_bindings()
 
+    def _opened(self, pane: Pane) -> None:
+        pane.repaint()
+        self.appear()
+
     @property
     def shown(self) -> str:
         """The name of the screen that is seen."""
-        return (self._panes.current or "").removesuffix("-pane")
+        return self._panes.shown
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if not self.is_running or not self._panes.children:
             return True
         if action == "leave":
-            return isinstance(self.focused, Input | TextArea) or self._knowledge.busy
+            knowledge = self._panes.made("knowledge")
+            return _typed_in(self.focused) or (knowledge is not None and knowledge.busy)
         given = ", ".join(repr(each) for each in parameters)
         return actions.acts(f"{action}({given})" if given else action, self.shown)
 
@@ -189,10 +181,15 @@ class SessionApp(Wired[None]):
     def action_explain(self) -> None:
         screens = (f"1 … {len(actions.SCREENS)}", "screens")
         keys = [screens, *((actions.keys_of(a), a.says) for a in actions.of_screen(self.shown))]
-        self.push_screen(Help(self._current().help, keys))
+        self.push_screen(Help(self._panes.pane.help, keys))
 
     def action_copy(self) -> None:
-        line = command(self.session.state)
+        def write() -> None:  # in a thread: all that launches is loaded for it
+            self.call_later(self._copy, command(self.session.state))
+
+        self.run_worker(write, thread=True)
+
+    def _copy(self, line: str) -> None:
         if not line:
             self.notify("nothing measured yet")
             return
@@ -204,31 +201,25 @@ class SessionApp(Wired[None]):
         except OSError as error:
             self.notify(f"copied; not written to {file}: {error.strerror}", markup=False)
 
-    def action_filter(self) -> None:
-        self.action_show("experiments")
+    async def action_filter(self) -> None:
+        await self.action_show("experiments")
         self.base.query_one("#filter", Input).focus()
 
     def action_mark(self) -> None:
-        run = self.base.query_one(ExperimentsPane).selected
+        run = self._panes.pane.selected
         if run is None:
             return
         self.session.mark(run.configuration.id)
         self.notify(f"{len(self.session.marked)} marked to compare; 6 shows them")
 
     def action_cycle(self) -> None:
-        pane = self._current()
-        if isinstance(pane, ComparePane | ClusterPane):
-            pane.cycle()
+        self._panes.pane.cycle()
 
     def action_unfold(self) -> None:
-        pane = self._current()
-        if isinstance(pane, WhyPane):
-            pane.unfold()
+        self._panes.pane.unfold()
 
     def action_turn(self, pages: int) -> None:
-        pane = self._current()
-        if isinstance(pane, ExperimentsPane | KnowledgePane):
-            pane.turn(pages)
+        self._panes.pane.turn(pages)
 
     def action_move(self, by: int) -> None:
         focused = self.focused
@@ -239,7 +230,8 @@ class SessionApp(Wired[None]):
         next_theme(self)
 
     def action_leave(self) -> None:
-        if not self._knowledge.cancel():
+        knowledge = self._panes.made("knowledge")
+        if knowledge is None or not knowledge.cancel():
             self.set_focus(None)
 
     # ---- steering: orders, which the engine takes in before its next experiment -------------------------------
@@ -257,7 +249,7 @@ class SessionApp(Wired[None]):
 
     def _selected_knobs(self) -> list[str]:
         """["tp=2", "sp=true", …] of the experiment under the cursor; [] where there is none."""
-        run = self.base.query_one(ExperimentsPane).selected
+        run = self._panes.pane.selected
         if run is None:
             return []
         return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
@@ -278,10 +270,10 @@ class SessionApp(Wired[None]):
             self.push_screen(Choose(f"{what} which value for the rest of the session?", knobs), chosen)
 
     def action_order(self) -> None:
-        def written(line: str | None) -> None:
+        async def written(line: str | None) -> None:
             words = (line or "").split()
             if words and words[0] in actions.SCREENS:
-                self.action_show(words[0])
+                await self.action_show(words[0])
             elif words:
                 self._give(words[0], words[1:])
 
@@ -324,6 +316,7 @@ class SessionApp(Wired[None]):
 
     def _go_on(self) -> None:
         self._catching = False
+        _keep_all()
         self._go(self.session.cursor)
 
     def action_step(self, by: int) -> None:
@@ -348,6 +341,17 @@ class SessionApp(Wired[None]):
     def action_live(self) -> None:
         self.session.go_live()
         self.repaint()
+
+
+def _keep_all() -> None:
+    """A long journal's events stay: going through them again and again for what can go would stop the screen."""
+    gc.freeze()
+    gc.set_threshold(2000, 10, 1000)
+
+
+def _typed_in(widget: Widget | None) -> bool:
+    """Whether letters go there: a box for text, of whatever kind, has a cursor that blinks."""
+    return hasattr(widget, "cursor_blink")
 
 
 def watch(follower: Follower | Remote, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:

@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.widgets import Footer, OptionList
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
@@ -23,6 +23,7 @@ from tui.screens.asking import Verbs
 from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
 from tui.themes import next_theme
+from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Line, Panel
 from tui.wired import Wired
 
@@ -79,7 +80,7 @@ class HomeApp(Wired[Path]):
             with Horizontal(id="known"):
                 yield Panel("recent winners", lambda w, h: winners(self._winners, w, h), "winners")
                 yield Panel("machines known", lambda w, h: known(self._machines, w, h), "machines")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         where = f" AutoScout   knowledge base {self.kb}" + ("" if self.kb.exists() else " (empty)")

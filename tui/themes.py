@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.terminal_theme import TerminalTheme
 from textual.app import App
+from textual.cache import LRUCache
+from textual.css.stylesheet import Stylesheet
 from textual.theme import Theme
 
 from tui.session.remembered import remember, remembered
@@ -34,6 +36,7 @@ _BRIGHT += [(60, 150, 210), (225, 160, 195), (60, 190, 150), (255, 255, 255)]
 _SAFE_ANSI = TerminalTheme((16, 20, 24), (230, 230, 230), _DIM, _BRIGHT)
 THEMES = {"dark": "textual-dark", "light": "textual-light", "colour-blind-safe": _SAFE.name}
 _FILE = "theme.json"
+_SOURCES = 256  # of style sheets: one a class of widgets
 
 
 def add_themes(app: App[Any]) -> None:
@@ -49,11 +52,45 @@ def _colours(app: App[Any], usual: TerminalTheme, theme: str) -> None:
     app.ansi_theme_dark = _SAFE_ANSI if theme == _SAFE.name else usual
 
 
-def next_theme(app: App[Any]) -> str:
-    """Goes on to the next one; its name."""
+class Sheets:
+    """The style sheet as each theme makes it: to parse it takes longer than a key may wait."""
+
+    def __init__(self, app: App[Any]) -> None:
+        self._app = app
+        self._parsed: dict[str, Any] = {}  # rules by source, for each theme
+
+    def change(self) -> None:
+        """To that of the theme of now."""
+        sheet = self._app.stylesheet
+        self._fill(sheet, self._app.theme, self._app.get_css_variables())
+        sheet.parse()
+
+    def prepare(self) -> None:
+        """That of the theme which is next."""
+        name = THEMES[_next(self._app)]
+        if name not in self._parsed:
+            defaults = self._app.get_theme_variable_defaults()
+            sheet = Stylesheet()
+            sheet.source = dict(self._app.stylesheet.source)
+            colours = self._app.available_themes[name].to_color_system().generate()
+            self._fill(sheet, name, {**colours, **defaults})
+            sheet.parse()
+
+    def _fill(self, sheet: Stylesheet, theme: str, variables: dict[str, str]) -> None:
+        sheet._parse_cache = LRUCache(_SOURCES)
+        sheet.set_variables(variables)  # empties the cache
+        sheet._parse_cache = self._parsed.setdefault(theme, LRUCache(_SOURCES))
+
+
+def _next(app: App[Any]) -> str:
     names = list(THEMES)
     at = next((i for i, name in enumerate(names) if THEMES[name] == app.theme), 0)
-    name = names[(at + 1) % len(names)]
+    return names[(at + 1) % len(names)]
+
+
+def next_theme(app: App[Any]) -> str:
+    """Goes on to the next one; its name."""
+    name = _next(app)
     app.theme = THEMES[name]
     remember(_FILE, name)
     return name

@@ -19,6 +19,7 @@ from textual.strip import Strip
 from tui.ascii import plain_cell
 
 IDLE_BYTES_S = 700.0  # of frames that no key asked for
+CALM_S = 0.3  # without a key: what may be wanted next can be made ready
 ANSWER_S = 5.0  # a terminal that has not answered by then never will
 ASK = "\x1b[?2026$p"  # whether frames can be shown at once: what is asked at the start, and can be asked again
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # shown at once
@@ -246,6 +247,10 @@ class Pace:
     def due(self) -> bool:
         """Whether a frame that nobody asked for may be drawn."""
         return time.monotonic() >= self._quiet_until
+
+    def calm(self) -> bool:
+        """Whether nobody did anything for a while."""
+        return time.monotonic() - self._wanted_at >= CALM_S
 
     def sent(self, count: int) -> None:
         now = time.monotonic()

@@ -1,32 +1,75 @@
 """Screens whose frames go over the line as tui/wire.py says: cells that changed, at the pace of the terminal."""
 
 import sys
+from collections.abc import Iterator
 from typing import TypeVar
 
 from rich.console import RenderableType
 from textual import events
 from textual._compositor import CompositorUpdate
 from textual.app import App
+from textual.dom import DOMNode
 from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.screen import Screen
+from textual.widgets import ContentSwitcher
 
-from tui.themes import add_themes
+from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
 
 
+class _Paper(Screen[None]):
+    """What everything else lies on."""
+
+    AUTO_FOCUS = ""  # each screen says where one types
+
+    def _compositor_refresh(self) -> None:
+        """Puts a frame together, where there is something to show."""
+        if not getattr(self.app, "blank", False):
+            super()._compositor_refresh()
+
+
+def _seen(node: DOMNode) -> Iterator[DOMNode]:
+    """It and what is in it, but for what lies behind other things of its place."""
+    yield node
+    for child in node.children:
+        if child.display or not isinstance(node, ContentSwitcher):
+            yield from _seen(child)
+
+
 class Wired(App[Outcome]):
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
+        self.blank = False  # what is drawn now is not complete yet: no frame is put together
         self._canvas = Canvas(self.console.color_system, ascii_only)
         self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
+        self.sheets = Sheets(self)
         self._late = False  # a frame waits until the terminal takes it
 
     def on_mount(self) -> None:
         self.animation_level = "none"
         add_themes(self)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+
+    def get_default_screen(self) -> Screen[None]:
+        return _Paper(id="_default")
+
+    def appear(self) -> None:
+        """What was drawn while it was blank, as one frame."""
+        if self.blank:
+            self.blank = False
+            self.screen.refresh()
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Another theme, on what is seen."""
+        self.sheets.change()
+        self.stylesheet.apply(self)
+        for screen in self.screen_stack:
+            self.stylesheet.update_nodes(_seen(screen), animate=animate)
+            screen._css_update_count = self._css_update_count
+        if self.screen.is_mounted:
+            self.screen._refresh_layout(self.size)
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent | events.Resize):
@@ -72,5 +115,6 @@ class Wired(App[Outcome]):
             self._pace.sent(len(frame.encode(errors="replace")))
 
     def _send_late(self) -> None:
+        self.sheets = Sheets(self)
         self._late = False
         self._send()

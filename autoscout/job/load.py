@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job import finetune
+from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
 from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
@@ -29,8 +30,6 @@ _MOST_TRAFFIC = {
 }
 _MOST_DEVICES = 2**20
 _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([hms])")
-_DURATION = re.compile(r"(?=.)(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?")
 
 
 def read_job(path: str | Path) -> Job:
@@ -120,15 +119,6 @@ def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
     if seconds(budget.wall) <= 0:
         raise AutoscoutError(f"--wall {budget.wall} allows no experiment", 2)
     return msgspec.structs.replace(job, budget=budget)
-
-
-def seconds(duration: str) -> float:
-    """ "90s", "20m", "1.5h", "1h30m" → seconds; "" → infinity."""
-    if not duration:
-        return float("inf")
-    if not _DURATION.fullmatch(duration):
-        raise AutoscoutError(f"'{duration}' is not a duration; write 90s, 20m, 1.5h or 1h30m", 2)
-    return sum(float(number) * {"s": 1, "m": 60, "h": 3600}[unit] for number, unit in _PART.findall(duration))
 
 
 def _listed(table: Any, name: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 
 from autoscout.cluster.devices import device_kind
-from autoscout.job.load import seconds
+from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.doctor import Finding
 from autoscout.machine.starting import here

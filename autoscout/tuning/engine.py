@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.job.load import seconds
+from autoscout.job.duration import seconds
 from autoscout.job.objective import cost, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.job.load import seconds, with_budget
+from autoscout.job.duration import seconds
+from autoscout.job.load import with_budget
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError
 

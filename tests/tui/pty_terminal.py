@@ -18,14 +18,21 @@ _ANSWER = b"\x1b[?2026;2$y"
 
 
 class PtyScreens:
-    """`autoscout ARGUMENTS` in a terminal of so many columns and rows; as a terminal does, it answers questions."""
+    """`autoscout ARGUMENTS`, or another `program` of Python, in a terminal of so many columns and rows; as a terminal
+    does, it answers questions."""
 
-    def __init__(self, *arguments: str, size: tuple[int, int] = (120, 40), **environment: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        size: tuple[int, int] = (120, 40),
+        program: tuple[str, str] = ("-m", "tui.cli"),
+        **environment: str,
+    ) -> None:
         ours, theirs = pty.openpty()
         self._resize(theirs, *size)
         clean = {k: v for k, v in os.environ.items() if k not in ("LC_ALL", "LC_CTYPE", "NO_COLOR", "LINES", "COLUMNS")}
         given = {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
-        command = [sys.executable, "-m", "tui.cli", *arguments]
+        command = [sys.executable, *program, *arguments]
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env={**clean, **given, **environment}, cwd=ROOT,
             start_new_session=True,

@@ -393,7 +393,7 @@ async def test_what_is_typed_does_no_harm(tmp_path):
             app.query_one("#schema", Tree).focus()
             await pilot.press(*"pvSrPx")
             for screen in ("tune", "experiments", "compare"):
-                app.action_show(screen)
+                await app.action_show(screen)
                 await pilot.press("S" if screen == "tune" else "r", "n", "escape")
     assert not (tmp_path / "orders.jsonl").exists()
 
@@ -406,7 +406,7 @@ async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_p
             await settle(pilot, app, len(session()))
             ours = {a.says for a in actions.ACTIONS}
             for screen in ("experiments", "knowledge", "tune"):
-                app.action_show(screen)
+                await app.action_show(screen)
                 offered = {command.title for command in app.get_system_commands(app.screen)}
                 assert offered & ours == {a.says for a in actions.ACTIONS if not a.on or screen in a.on}
             await pilot.press("ctrl+p", *"pause")

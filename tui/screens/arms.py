@@ -32,7 +32,7 @@ class ArmsPane(Pane):
             yield Panel("tournament of tree orderings", lambda w, h: panels.standings(self.state, w, a), "standings")
         yield Tree[Node]("tree", id="tree")
 
-    def on_mount(self) -> None:
+    def ready(self) -> None:
         self._grown: tuple[int, int] = (0, -1)
         self._beside: Beside[Node] = Beside(self, self._plant)
 

@@ -35,7 +35,7 @@ class ClusterPane(Pane):
             yield Panel("slots", lambda w, h: slots(self.state, self._around, w, a), "slots")
             yield Panel("queue", lambda w, h: queue(self.state, self._around, self.session.orders, h, a), "queue")
 
-    def on_mount(self) -> None:
+    def ready(self) -> None:
         self._view = _VIEWS[0]
         self.add_class(f"-{self._view}")
         for view in _VIEWS:

@@ -30,7 +30,7 @@ class ComparePane(Pane):
             yield Panel("which knob the gain comes from", self._ablation, "ablation")
             yield Panel("which knobs matter", self._effects, "effects")
 
-    def on_mount(self) -> None:
+    def ready(self) -> None:
         self.view = "configurations"
         self._why: dict[str, Any] | None = None
         self._why_of: tuple[int, int] = (0, 0)

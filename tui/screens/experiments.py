@@ -1,7 +1,9 @@
 """Experiments: a table that filters as one types, and one experiment in full beside it."""
 
+import time
+from collections.abc import Iterable
+
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
@@ -17,12 +19,17 @@ from tui.widgets.lazy_table import Cells, Rows
 _COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
 
 
-class Tail(Message):
-    """The end of an experiment's log."""
+_SLICE_S = 0.015  # of looking at runs, that a key may wait for
+_REST_S = 0.01
+_AT_ONCE = 1000  # runs
 
-    def __init__(self, run: Run, lines: list[str]) -> None:
+
+class Described(Message):
+    """One experiment in full, to be shown beside the table or over the whole screen."""
+
+    def __init__(self, run: Run, text: Text, whole_screen: bool) -> None:
         super().__init__()
-        self.run, self.lines = run, lines
+        self.run, self.text, self.whole_screen = run, text, whole_screen
 
 
 class ExperimentsPane(Pane):
@@ -38,17 +45,18 @@ class ExperimentsPane(Pane):
             with VerticalScroll(id="one"):
                 yield Static(id="one-text")
 
-    def on_mount(self) -> None:
+    def ready(self) -> None:
         self._key: tuple[object, ...] = ()
         self._matching: list[int] = []
         self._lines: list[str] = []  # what the filter looks at, by run
+        self._going_on = False  # more runs are looked at in a moment
         self._looked_at = 0  # runs
         self._unfinished: list[int] = []  # runs that may still change
         self._described: tuple[object, ...] = ()
 
     def repaint(self) -> None:
         words = self.query_one(Input).value.lower().split()
-        runs, table = self.state.runs, self.query_one(Rows)
+        runs = self.state.runs
         key = (tuple(words), id(self.state))
         fresh = key != self._key
         if fresh:
@@ -62,25 +70,39 @@ class ExperimentsPane(Pane):
             self._unfinished.remove(i)
             if i < len(self._lines):
                 self._lines[i] = _line(runs[i])
-        self._matching += self._match(words, self._looked_at)
-        self._unfinished += [i for i in range(self._looked_at, len(runs)) if runs[i].status == "running"]
-        self._looked_at = len(runs)
-        table.show(self._matching, keep=not fresh)
-        self._describe()
+        self._look_on(words, keep=not fresh)
 
-    def _match(self, words: list[str], start: int) -> list[int]:
-        """Runs from `start` on that have all the words, and none of those after a minus."""
-        runs = self.state.runs
+    def _look_on(self, words: list[str], keep: bool) -> None:
+        """Looks at runs that were not looked at, for a moment; at the rest of many between two keys."""
+        runs, until = self.state.runs, time.perf_counter() + _SLICE_S
+        while self._looked_at < len(runs) and time.perf_counter() < until:
+            end = min(len(runs), self._looked_at + _AT_ONCE)
+            self._matching += self._match(words, self._looked_at, end)
+            self._unfinished += [i for i in range(self._looked_at, end) if runs[i].status == "running"]
+            self._looked_at = end
+        self.query_one(Rows).show(self._matching, keep)
+        self._describe()
+        if self._looked_at < len(runs) and not self._going_on:
+            self._going_on = True
+            self.set_timer(_REST_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        self.repaint()
+
+    def _match(self, words: list[str], start: int, end: int) -> Iterable[int]:
+        """Runs from `start` to before `end` that have all the words, and none of those after a minus."""
         if not words:
-            return list(range(start, len(runs)))
-        self._lines += [_line(run) for run in runs[len(self._lines) :]]
+            return range(start, end)
+        self._lines += [_line(run) for run in self.state.runs[len(self._lines) : end]]
         has = [w for w in words if not (w.startswith("-") and len(w) > 1)]
         lacks = [w[1:] for w in words if w not in has]
-        return [
-            i
-            for i, line in enumerate(self._lines[start:], start)
-            if all(w in line for w in has) and not any(w in line for w in lacks)
-        ]
+        found: Iterable[tuple[int, str]] = enumerate(self._lines[start:end], start)
+        for word in has:
+            found = [each for each in found if word in each[1]]
+        for word in lacks:
+            found = [each for each in found if word not in each[1]]
+        return [i for i, _ in found]
 
     def _row(self, i: int) -> tuple[object, Cells]:
         cells = experiment_row(self.state, i, self.ascii)
@@ -102,8 +124,7 @@ class ExperimentsPane(Pane):
     def on_rows_chosen(self) -> None:
         """Enter: the whole screen for one experiment."""
         if run := self.selected:
-            tail = self.session.follower.tail(run.folder, lines=200) if run.folder else []
-            self.app.push_screen(Full(run.name, describe(self.state, run, tail, self.ascii)))
+            self._tell(run, whole_screen=True)
 
     @property
     def selected(self) -> Run | None:
@@ -122,19 +143,26 @@ class ExperimentsPane(Pane):
         if key == self._described:
             return
         self._described = key
-        text = describe(self.state, run, [], self.ascii) if run else Text("no experiment yet", style="dim")
-        self.query_one("#one-text", Static).update(text)
-        if run is not None and run.folder:
-            self._read_tail(run)
+        if run is None:
+            self.query_one("#one-text", Static).update(Text("no experiment yet", style="dim"))
+        else:
+            self._tell(run, whole_screen=False)
 
-    @work(thread=True, exclusive=True)
-    def _read_tail(self, run: Run) -> None:
-        if lines := self.session.follower.tail(run.folder):
-            self.post_message(Tail(run, lines))
+    def _tell(self, run: Run, whole_screen: bool) -> None:
+        """In a thread: the log may lie on a slow disk, and its command is written by all that launches it."""
+        state = self.state
 
-    def on_tail(self, tail: Tail) -> None:
-        if tail.run is self.selected:
-            self.query_one("#one-text", Static).update(describe(self.state, tail.run, tail.lines, self.ascii))
+        def write() -> None:  # no partial: Textual writes out the arguments of one, here all experiments
+            tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
+            self.post_message(Described(run, describe(state, run, tail, self.ascii), whole_screen))
+
+        self.run_worker(write, thread=True, exclusive=True, group="one")
+
+    def on_described(self, described: Described) -> None:
+        if described.whole_screen:
+            self.app.push_screen(Full(described.run.name, described.text))
+        elif described.run is self.selected:
+            self.query_one("#one-text", Static).update(described.text)
 
 
 def _line(run: Run) -> str:

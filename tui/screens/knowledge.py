@@ -81,7 +81,7 @@ class KnowledgePane(Pane):
                 yield Static("", id="asked")
                 yield DataTable(id="answer", zebra_stripes=True, cursor_type="row")
 
-    def on_mount(self) -> None:
+    def ready(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._history = remembered("sql_history.json", [])
         self._questions: dict[str, str] = remembered("sql_questions.json", {})

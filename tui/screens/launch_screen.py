@@ -1,5 +1,7 @@
 """Launch: the winning configuration, what it changes, and the command that runs it."""
 
+import sys
+
 from rich.text import Text
 from textual.app import ComposeResult
 
@@ -16,7 +18,11 @@ class LaunchPane(Pane):
     def compose(self) -> ComposeResult:
         yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")
         yield Panel("evidence", lambda w, h: evidence(self.state), "launch-evidence")
-        yield Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
+        run_it = Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
+        run_it.takes_long = lambda: (
+            "autoscout.deploy.export" not in sys.modules
+        )  # all that launches: for the first time
+        yield run_it
 
 
 def evidence(state: State) -> Text:

@@ -1,11 +1,31 @@
-"""What all screens share: they look at one session, and redraw when told to."""
+"""What all screens share: they look at one session, and redraw when told to. Each is made when it is first opened."""
 
+import asyncio
+from contextlib import suppress
+from importlib import import_module
+
+from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.css.query import NoMatches
+from textual.widgets import ContentSwitcher
 
-from tui.session.state import State
+from tui.actions import SCREENS
+from tui.session.state import Run, State
 from tui.session.watched import Watched
 from tui.widgets.beside import MANY
 from tui.widgets.panel import Panel
+
+_CLASSES = {
+    "tune": "tui.screens.tune:TunePane",
+    "arms": "tui.screens.arms:ArmsPane",
+    "checks": "tui.screens.checks:ChecksPane",
+    "cluster": "tui.screens.cluster:ClusterPane",
+    "experiments": "tui.screens.experiments:ExperimentsPane",
+    "compare": "tui.screens.compare:ComparePane",
+    "knowledge": "tui.screens.knowledge:KnowledgePane",
+    "launch": "tui.screens.launch_screen:LaunchPane",
+    "why": "tui.screens.why:WhyPane",
+}
 
 
 class Pane(Vertical):
@@ -29,9 +49,104 @@ class Pane(Vertical):
         return len(self.state.runs) > MANY
 
     def on_mount(self) -> None:
+        with suppress(NoMatches):  # the screens were closed while this one was made
+            self.ready()
         for panel in self.query(Panel):
-            panel.takes_long = lambda: self.long
+            panel.takes_long = panel.takes_long or (lambda: self.long)
+        for box in self.query("Input, TextArea"):
+            box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
+
+    def ready(self) -> None:
+        """Its widgets exist."""
 
     def repaint(self) -> None:
         for panel in self.query(Panel):
             panel.repaint()
+
+    # ---- what some can, and the others do not answer -------------------------------------------------------
+
+    @property
+    def selected(self) -> Run | None:
+        """The experiment under the cursor."""
+        return None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs that `cancel` ends."""
+        return False
+
+    def cancel(self) -> bool:
+        """Ends what runs; False if nothing does."""
+        return False
+
+    def cycle(self) -> None:
+        """The next view."""
+
+    def unfold(self) -> None:
+        """All of what is shown shortened."""
+
+    def turn(self, pages: int) -> None:
+        """Pages of a table."""
+
+
+class Panes(ContentSwitcher):
+    """All screens of a session, of which one is seen."""
+
+    def __init__(self, session: Watched, first: str) -> None:
+        super().__init__(initial=f"{first}-pane")
+        self._session, self._first = session, first
+        self._made: dict[str, Pane] = {}
+        self._coloured: dict[str, str] = {}  # the theme of each
+        self._making = asyncio.Lock()
+
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._coloured_anew())
+
+    def compose(self) -> ComposeResult:
+        first = self._made[self._first] = self._new(self._first)
+        yield first
+
+    @property
+    def shown(self) -> str:
+        """The name of the one that is seen."""
+        return (self.current or "").removesuffix("-pane")
+
+    @property
+    def pane(self) -> Pane:
+        """The one that is seen."""
+        return self._made[self.shown or self._first]
+
+    def made(self, key: str) -> Pane | None:
+        return self._made.get(key)
+
+    async def open(self, key: str) -> Pane:
+        await self._make(key)
+        self.current = f"{key}-pane"
+        if self._coloured.get(key) != self.app.theme:  # another theme is put on what is seen, and here
+            self._coloured[key] = self.app.theme
+            self.app.stylesheet.update(self.pane)
+        return self.pane
+
+    def _coloured_anew(self) -> None:
+        """The one that is seen was given the theme of now, the others were not."""
+        self._coloured = {self.shown: self.app.theme}
+
+    async def prepare(self) -> bool:
+        """Makes one that was not opened yet, so that opening it is quick; False: there is none."""
+        key = next((key for key in SCREENS if key not in self._made), None)
+        if key is not None:
+            await self._make(key)
+        return key is not None
+
+    async def _make(self, key: str) -> None:
+        async with self._making:
+            if key not in self._made:
+                pane = self._new(key)
+                pane.display = False
+                await self.mount(pane)
+                self._coloured[key] = self.app.theme
+                self._made[key] = pane  # now it can be asked
+
+    def _new(self, key: str) -> Pane:
+        module, _, name = _CLASSES[key].partition(":")
+        return getattr(import_module(module), name)(self._session, id=f"{key}-pane")

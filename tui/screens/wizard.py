@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Button, Footer, Input, Static
+from textual.widgets import Button, Input, Static
 from textual.worker import get_current_worker
 
 from autoscout.job.presets import devices, models
@@ -26,6 +26,7 @@ from kb.records import AutoscoutError
 from tui.actions import WIZARD_BINDINGS
 from tui.draw.findings import findings
 from tui.screens.asking import Verbs
+from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
 from tui.widgets.panel import Line
 
@@ -87,7 +88,7 @@ class NewJob(Screen[Path]):
         with Horizontal(id="go"):
             yield Button("start", id="start", compact=True)
             yield Line(id="said")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyLine()
 
     def _questions(self) -> ComposeResult:
         def row(label: str, *widgets: Input | Choice | Static) -> Horizontal:

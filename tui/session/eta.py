@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from autoscout.job.load import seconds
+from autoscout.job.duration import seconds
 from tui.session.state import Run, State
 
 _RECENT = 20  # experiments: later ones resemble each other more than the first

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from autoscout.job.load import seconds
+from autoscout.job.duration import seconds
 from tui.session.state import State
 from tui.text import clock
 

@@ -80,7 +80,9 @@ class Rows(ScrollView, can_focus=True):
         self.action_move(-1)
 
     def on_click(self, click: events.Click) -> None:
-        self._go(round(self.scroll_offset.y) + click.y - 1)
+        inside = click.get_content_offset(self)  # not counting the border
+        if inside is not None and inside.y > 0:
+            self._go(round(self.scroll_offset.y) + inside.y - 1)
 
     def _go(self, cursor: int) -> None:
         cursor = max(0, min(len(self.rows) - 1, cursor))

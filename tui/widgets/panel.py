@@ -18,8 +18,14 @@ class Line(Static):
 
     def show(self, text: Text) -> None:
         if text != self._shown:
-            self._shown = text
-            self.update(text)
+            before, self._shown = self._shown, text
+            as_high = before is not None and _height(text) == _height(before) is not None
+            self.update(text, layout=not as_high)  # placing everything anew takes longer than drawing this
+
+
+def _height(text: Text) -> int | None:
+    """Lines; None where that depends on the width."""
+    return text.plain.count("\n") if text.no_wrap else None
 
 
 class Panel(Static):
@@ -28,17 +34,19 @@ class Panel(Static):
         self.border_title = title
         self._draw_text = draw
         self._shown: Text | None = None
+        self._drawn_for = (0, 0)
         self._beside: Beside[Text] = Beside(self, self._show)
-        self.takes_long: Callable[[], bool] = bool  # whether what is drawn takes longer than a key may wait
+        self.takes_long: Callable[[], bool] | None = None  # whether what is drawn takes longer than a key may wait
 
     def repaint(self) -> None:
         """Draws anew from the state of now."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return
-        if self.takes_long():
+        self._drawn_for = (width, height)
+        if self.takes_long is not None and self.takes_long():
             if self._shown is None:
-                self.update(Text("adding up …", style="dim"))
+                self.update(Text("adding up …", style="dim"), layout=False)
             self._beside.ask(partial(self._draw_text, width, height))
         else:
             self._show(self._draw_text(width, height))
@@ -46,7 +54,8 @@ class Panel(Static):
     def _show(self, text: Text) -> None:
         if text != self._shown:
             self._shown = text
-            self.update(text)
+            self.update(text, layout=False)  # a panel is as large as its place
 
     def on_resize(self) -> None:
-        self.repaint()
+        if self.content_size != self._drawn_for:
+            self.repaint()
