@@ -120,7 +120,8 @@ def _of_line(
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())
-    launch.setdefault("current", shlex.join(words))
+    if "command" not in launch:
+        launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = variables
     return made, notes

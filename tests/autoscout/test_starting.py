@@ -101,6 +101,18 @@ def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tm
     assert any("run as a whole" in note for note in notes)
 
 
+def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": [0, 1]}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    (tmp_path / "train.py").touch()
+    line = shlex.split("deepspeed --num_gpus 2 train.py --layers 4 --deepspeed --deepspeed_config ds.json")
+    job = load_job(written(tmp_path, line))
+    assert (job.target, job.devices, job.traffic.global_batch, job.launch.current) == ("deepspeed", 2, 16, "")
+    assert "train.py --layers 4 --deepspeed --deepspeed_config" in job.launch.command
+    assert {knob.name for knob in JobSpace.of_job(job).knobs} == {"mbs", "stage"}
+
+
 @pytest.mark.parametrize(
     ("line", "prefix", "python"),
     [

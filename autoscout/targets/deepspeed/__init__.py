@@ -3,7 +3,7 @@ autotuner measured."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target, shipped
 from kb.records import AutoscoutError, Configuration, Job
@@ -158,3 +158,8 @@ class DeepSpeed(Target):
         from autoscout.targets.deepspeed.importer import READER
 
         return {"deepspeed": READER}
+
+    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+        from autoscout.targets.deepspeed.command_line import job_of_line
+
+        return job_of_line(words)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import hostfile
+from autoscout.targets import current_launch
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -16,6 +17,10 @@ from kb.records import AutoscoutError
 _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
+)
+_COUNTS = ("--num_gpus", "--nproc-per-node", "--nproc_per_node", "--num_processes")
+_NO_LOSS = (
+    "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
 )
 
 
@@ -74,6 +79,20 @@ def job_of(
         "budget": {"profiles": asked.tuner_num_trials},
         "launch": launch,
     }
+
+
+def job_of_line(words: list[str]) -> dict[str, Any] | None:
+    """As `job_of`, of a launch line that names its ds_config; None where it names none that is there. `devices`:
+    (nodes, of each), as far as the line says them. Errors: AutoscoutError (exit 2)."""
+    said = current_launch.said_of(shlex.join(words))
+    named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
+    if not (named.endswith(".json") and Path(named).is_file()):
+        return None
+    counts = [said[flag][0] for flag in _COUNTS if said.get(flag)]
+    gpus = int(counts[0]) if counts and counts[0].isdigit() else 0
+    made = job_of(Path(named), words, "cpu", gpus or 1, None)
+    del made["cluster"]
+    return {**made, "notes": [_NO_LOSS], **({"devices": (1, gpus)} if gpus else {})}
 
 
 def strategy_of(config: Path) -> str:
