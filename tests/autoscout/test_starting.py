@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from autoscout.machine.starting import job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -101,16 +102,21 @@ def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tm
     assert any("run as a whole" in note for note in notes)
 
 
-def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("micro", ["auto", None])
+def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, micro):
+    """Whose micro batch is left to us, or which DeepSpeed fills in: both ended in a sentence about an expression."""
     monkeypatch.chdir(tmp_path)
-    config = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": [0, 1]}}
+    config = {"train_batch_size": 16, "zero_optimization": {"stage": [0, 1]}}
+    config |= {"train_micro_batch_size_per_gpu": micro} if micro else {}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     (tmp_path / "train.py").touch()
     line = shlex.split("deepspeed --num_gpus 2 train.py --layers 4 --deepspeed --deepspeed_config ds.json")
     job = load_job(written(tmp_path, line))
     assert (job.target, job.devices, job.traffic.global_batch, job.launch.current) == ("deepspeed", 2, 16, "")
     assert "train.py --layers 4 --deepspeed --deepspeed_config" in job.launch.command
-    assert {knob.name for knob in JobSpace.of_job(job).knobs} == {"mbs", "stage"}
+    space = JobSpace.of_job(job)
+    assert {knob.name for knob in space.knobs} == ({"mbs", "stage"} if micro else {"stage"})
+    assert "train.py --layers 4" in target_of(job).probe_line(job, space.reference, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[
     }
     for name, text in declared(job).derived.items():
         expression = Expression(text, declared(job).derived)
-        if all(n in names for n in expression.names):
+        if all(names.get(n) is not None for n in expression.names):
             names[name] = expression(names)
     return names
 

@@ -103,6 +103,9 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
             said = ds_config.at(config, knob.sets) if " " not in knob.sets else None
             value = said if isinstance(said, bool | int | str) else _standing(knob)
             derived[knob.name] = repr(value)
+    if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed fills it in
+        steps = config.get(STEPS)
+        derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
     rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
     kept = {n: t for n, t in derived.items() if any(n in Expression(r.holds).names for r in rules) or _asked(n, knobs)}
     if batch_of(job, config):
@@ -127,7 +130,7 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
         chosen = {STAGE: _stages(job, config, found), **chosen}
     elif isinstance(stage, list) and "all" in stage:
         chosen[STAGE] = _stages(job, config, found)
-    if config.get(MICRO) in (None, "auto") and found.enabled:
+    if config.get(MICRO) == "auto" or (config.get(MICRO) is None and found.enabled):
         chosen[MICRO] = _micro(job, config, found)
     if found.enabled and not found.fast:
         for path, values in _templates(chosen.get(STAGE) or [stage or 0], config).items():

@@ -63,7 +63,8 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     }
     ranks = 1
     for flag in _RANKS:
-        ranks *= int("".join(said.get(flag, ["1"]))) if "".join(said.get(flag, ["1"])).isdigit() else 1
+        said_of_it = (said.get(flag) or ["1"])[0]
+        ranks *= int(said_of_it) if said_of_it.isdigit() else 1
     notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
     return {**made, "notes": notes, **({"devices": (1, ranks)} if ranks > 1 else {})}
 
