@@ -164,7 +164,7 @@ def screens():
     opened: list[PtyScreens] = []
 
     def opening(*arguments: str, size: tuple[int, int] = (120, 40), **environment: str) -> PtyScreens:
-        opened.append(PtyScreens(*arguments, size=size, **environment))
+        opened.append(PtyScreens(*arguments, size=size, program=("-m", "tui.cli"), **environment))
         return opened[-1]
 
     yield opening
