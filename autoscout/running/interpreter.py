@@ -49,6 +49,12 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
     return content_hash([job.id, compared, job.launch.transformer_engine, job.launch.command_prefix])
 
 
+def own_variables(job: Job) -> dict[str, str]:
+    """Of an environment: the variables that a job sets, which may change what is measured; hashed, since a token may be
+    among them."""
+    return {"variables": content_hash(job.launch.environment)} if job.launch.environment else {}
+
+
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
     """What the last line of a command says, as JSON. Errors: AutoscoutError (exit 2) naming the interpreter."""
     with results.writing("temporary files"):

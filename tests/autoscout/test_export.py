@@ -145,3 +145,14 @@ def test_a_serving_script_is_valid_shell(tmp_path: Path):
     for form in ("command", "slurm"):
         (tmp_path / form).write_text(written(serving()[0], serving()[2], form))
         subprocess.run(["bash", "-n", str(tmp_path / form)], check=True)
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3-8b-serve", "tiny-gpt-cpu"])
+def test_variables_of_the_job_are_in_every_launch(name):
+    """They were left out of training and serving without a word."""
+    job = load_job(f"fixtures/jobs/{name}.toml")
+    own = msgspec.structs.replace(job.launch, environment={"NCCL_ALGO": "Ring"})
+    job = msgspec.structs.replace(job, launch=own)
+    found = launch(job, JobSpace.of_job(job).reference, "", "")
+    assert found.environment["NCCL_ALGO"] == "Ring"
+    assert "export NCCL_ALGO=Ring" in written(job, found, "command")

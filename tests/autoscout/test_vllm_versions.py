@@ -117,5 +117,9 @@ def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monke
     narrow = Configuration({**space.reference.knobs, "chunked_prefill": False, "max_num_batched_tokens": 16384})
     narrow.knobs.pop("long_prefill", None)
     assert [JobSpace.of_job(one).is_valid(narrow) for one in (job, theirs)] == [True, False]
-    assert "max_model_len=32768" in identity_of(theirs)["settings"]
+    shorter = msgspec.structs.replace(
+        theirs, launch=msgspec.structs.replace(own, current=LINE.replace("32768", "16384"))
+    )
+    assert identity_of(theirs)["flags"] != identity_of(shorter)["flags"]
+    assert identity_of(theirs)["variables"] == identity_of(shorter)["variables"]
     assert identity_of(job) == {}

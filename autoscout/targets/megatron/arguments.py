@@ -119,14 +119,14 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
         # One thread per rank: ranks outnumber cores, and spinning OpenMP threads stall for minutes. Dynamo
         # would compile C++ in every new process. The ranks are on this machine.
         ours = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        return ours | _own_variables(job, configuration.knobs)
+        return ours | job.launch.environment | _own_variables(job, configuration.knobs)
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
     older = any(not _BLACKWELL.match(node.device) for node in devices.used_nodes(job, configuration))
     # Communication must be enqueued before the GEMM that it overlaps with: Megatron-LM insists on devices of a compute
     # capability below 10.
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
-    return {**connections, **newer.variables(knobs), **_own_variables(job, knobs)}
+    return {**connections, **newer.variables(knobs), **job.launch.environment, **_own_variables(job, knobs)}
 
 
 def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:

@@ -64,6 +64,7 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
         raise AutoscoutError(problem, 2)
     if theirs := persons.while_searching(job):
         found["flags"] = content_hash(theirs)
+    found |= environment.own_variables(job)
     return {**found, "worker": environment.hash_of(sorted(WORKER.glob("*.py"))), "launcher": launcher(job)}
 
 

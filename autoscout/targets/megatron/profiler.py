@@ -199,7 +199,8 @@ def worker_config(
     if devices.device_kind(job) == "cuda":
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which the probe counts them
     if job.cluster.hosts:  # which devices, and which network, each host's agent knows
-        variables.pop("GLOO_SOCKET_IFNAME", None)
+        if "GLOO_SOCKET_IFNAME" not in launch.environment:
+            variables.pop("GLOO_SOCKET_IFNAME", None)
     elif devices.device_kind(job) == "cuda":
         chosen = devices.variables(job, configuration, seen, arguments.world_size(configuration), memory, spare)
         variables |= chosen

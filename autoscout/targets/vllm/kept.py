@@ -1,11 +1,11 @@
 """What a person's serve line says beside the knobs: their own settings, in every experiment and in what is exported."""
 
 import json
-import shlex
 from typing import Any
 
 import msgspec
 
+from autoscout.running.interpreter import own_variables
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog
 from autoscout.space.opened import asking
@@ -13,7 +13,7 @@ from autoscout.targets import current_launch
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.vllm.installed import version_of
 from kb import door
-from kb.records import AutoscoutError, Job, Value
+from kb.records import AutoscoutError, Job, Value, content_hash
 
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
@@ -71,9 +71,8 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
 
 def identity_of(job: Job) -> dict[str, str]:
     """What tells measurements apart that were made with other settings of the person's own."""
-    own = {name: _as_said(value) for name, value in kept(job).items()}
-    said = [f"{name}={value}" for name, value in sorted({**own, **job.launch.environment}.items())]
-    return {"settings": shlex.join(said)} if said else {}
+    own = kept(job)
+    return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}
 
 
 def _beside(job: Job) -> dict[str, Any]:
