@@ -93,6 +93,12 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
 
 
+def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
+    line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
+    made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
+    assert made["space"]["fix"] == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+
+
 def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):
     script = tmp_path / "serve.sh"
     script.write_text("python -m sglang.launch_server --model x &\npython -m sglang.bench_serving --num-prompts 9\n")

@@ -12,10 +12,11 @@ from autoscout.job.presets import models
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
+from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.kept import said_in, spread
-from kb.records import AutoscoutError, Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, Value
 
 _OLD = "vllm.entrypoints.openai.api_server"  # as `python -m …`
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
@@ -65,8 +66,17 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     for flag in _RANKS:
         said_of_it = (said.get(flag) or ["1"])[0]
         ranks *= int(said_of_it) if said_of_it.isdigit() else 1
+    if asked := _asked_for(said):
+        made["space"] = {"fix": asked}
     notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
     return {**made, "notes": notes, **({"devices": (1, ranks)} if ranks > 1 else {})}
+
+
+def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
+    """What the line says of knobs that ask for the job's word, such as 8-bit weights: the models have to know of it."""
+    knobs = [knob for knob in shipped("vllm").knob if knob.asks]
+    told = {knob.name: " ".join(said.get(f"--{knob.sets.replace('_', '-')}", [])) for knob in knobs}
+    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told[knob.name]}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
