@@ -9,7 +9,7 @@ from autoscout.cluster import devices
 from autoscout.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
-from autoscout.targets.vllm.kept import kept
+from autoscout.targets.vllm.kept import kept, longest
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -24,13 +24,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     The longest request comes from the job's traffic, or a person's own line that allows longer ones. A knob of a
     person's own catalog sets what its `sets` says.
     """
-    own = kept(job)
-    longest, theirs = attributes_of(job)["model_len"], own.get("max_model_len")
-    arguments: dict[str, Any] = {
-        **own,
-        "max_model_len": max(longest, theirs) if isinstance(theirs, int) else theirs or longest,
-        "dtype": _DTYPES[job.model.dtype],
-    }
+    arguments: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": _DTYPES[job.model.dtype]}
     # Whatever is installed here today: the configuration has the knobs of the version that measured it.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
     for name, value in configuration.knobs.items():

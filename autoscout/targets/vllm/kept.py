@@ -23,7 +23,7 @@ _ALIASES = {
     "-cc": "--compilation-config",
 }
 # What the job says itself, or an experiment has to choose: which model, in which type, and where it listens.
-_OURS = {"model", "tokenizer", "dtype", "seed", "disable_log_stats"}
+_OURS = {"model", "tokenizer", "dtype", "seed", "disable_log_stats", "max_model_len"}
 _WHERE = {"host", "port", "uds", "headless"}
 _NAMES = {"served_model_name"}  # which users ask for, and an experiment's do not
 
@@ -54,12 +54,17 @@ def kept(job: Job) -> dict[str, Any]:
     return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _NAMES}
 
 
-def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
-    """With rules for the longest request that the line allows, where the job's traffic needs less."""
+def longest(job: Job) -> int:
+    """Tokens of the longest request that an engine is made for: what the traffic needs, or more if the line says it."""
     said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
-    if not said.isdigit() or int(said) <= attributes_of(job)["model_len"]:
+    return max(attributes_of(job)["model_len"], int(said) if said.isdigit() else 0)
+
+
+def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
+    """With rules for that length."""
+    if (length := longest(job)) <= attributes_of(job)["model_len"]:
         return catalog
-    return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": said})
+    return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
@@ -72,6 +77,8 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
 def identity_of(job: Job) -> dict[str, str]:
     """What tells measurements apart that were made with other settings of the person's own."""
     own = kept(job)
+    if (length := longest(job)) > attributes_of(job)["model_len"]:
+        own |= {"max_model_len": length}
     return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}
 
 
