@@ -19,6 +19,7 @@ _LAUNCHERS = (
     *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
     *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "numactl", "nsys", "uv"),
 )
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -81,14 +82,14 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
     found: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
     for line in (line.strip() for line in joined.splitlines()):
-        if assigned := re.match(r"(export\s+)?(\w+)=(.*)$", line):
+        if assigned := re.match(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)\s*$""", line):
             value = _filled(assigned[3].strip().strip("\"'()"), known)
             known[assigned[2]] = value
             if assigned[1]:
                 exported[assigned[2]] = value
             continue
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
-        if words and Path(words[0]).name in _LAUNCHERS:
+        if (program := _assigned(words)[1][:1]) and Path(program[0]).name in _LAUNCHERS:
             loads = found and words[:2] == ["vllm", "bench"]  # what asks the server before it
             found = [*found, *words] if loads else words
     if not found:
@@ -107,6 +108,8 @@ def here() -> tuple[str, int]:
 def _of_line(
     words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
 ) -> tuple[dict[str, Any], list[str]]:
+    given, words = _assigned(words)
+    variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # which takes any line
     made = next((job for name in by_engine if (job := target(name).recognises(words))), None)
     if made is None:
@@ -125,6 +128,13 @@ def _of_line(
     if variables:
         launch["environment"] = variables
     return made, notes
+
+
+def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """(variables that stand before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
+    count = next((i for i, word in enumerate(words) if word != "env" and not _ASSIGNED.fullmatch(word)), len(words))
+    pairs = (word.partition("=") for word in words[:count] if word != "env")
+    return {name: value for name, _, value in pairs}, words[count:]
 
 
 def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:

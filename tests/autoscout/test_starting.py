@@ -93,6 +93,17 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
 
 
+@pytest.mark.parametrize("before", ["A=1 B='x y'", "env A=1 B='x y'"])
+def test_variables_before_a_command_are_its_environment(tmp_path, before):
+    script = tmp_path / "run.sh"
+    script.write_text(f"C=3\nexport D=$C\n{before} torchrun --nproc-per-node 2 train.py --batch 4\n")
+    for given in ([str(script)], shlex.split(f"{before} torchrun --nproc-per-node 2 train.py --batch 4")):
+        made = tomllib.loads(job_file(given, tmp_path)[0])
+        expected = {"A": "1", "B": "x y"} | ({"D": "3"} if len(given) == 1 else {})
+        assert made["launch"]["environment"] == expected
+        assert made["launch"]["current"] == "torchrun --nproc-per-node 2 train.py --batch 4"
+
+
 def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
@@ -131,6 +142,22 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
         ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
         (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
+        (
+            "docker run -d --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model x/Llama-3.1-8B --max-num-seqs 16",
+            [
+                "docker",
+                "run",
+                "--rm",
+                "--gpus",
+                "all",
+                "-p",
+                "8000:8000",
+                "--entrypoint",
+                "",
+                "vllm/vllm-openai:v0.9.1",
+            ],
+            "python3",
+        ),
     ],
 )
 def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, python, monkeypatch):
@@ -140,6 +167,8 @@ def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, pyt
     assert made["model"] == {"preset": "llama-3.1-8b"}
     assert made["launch"].get("command_prefix", []) == prefix
     assert made["launch"].get("python", "") == python
+    assert made["launch"]["current"].startswith("vllm serve ")
+    assert not {"--nv", "--gpus"} & set(made["launch"]["current"].split())  # no flags of the container's
     assert any(note.startswith("traffic: ") for note in notes)  # what was guessed is said
 
 

@@ -93,7 +93,8 @@ def test_flags_of_what_was_measured_stay_whatever_is_installed_here(
 
 
 LINE = (
-    "vllm serve M --max-num-seqs 64 --max-model-len 32768 --no-async-scheduling --api-key k --served-model-name a b "
+    "apptainer exec --nv v.sif vllm serve M --max-num-seqs 64 --max-model-len 32768 --no-async-scheduling --api-key k "
+    "--served-model-name a b "
     '--load-format dummy --hf-overrides \'{"x": {"y": 1}}\' --port 1'
 )
 
@@ -112,7 +113,7 @@ def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monke
     found = launch(theirs, space.reference, "x", "")
     assert found.arguments["--api-key"] == "k"
     assert found.arguments["--served-model-name"] == ["a", "b"]
-    assert not {"--port", "--host"} & found.arguments.keys()
+    assert not {"--port", "--host", "--nv"} & found.arguments.keys()
     assert found.environment["NCCL_DEBUG"] == "WARN"
     narrow = Configuration({**space.reference.knobs, "chunked_prefill": False, "max_num_batched_tokens": 16384})
     narrow.knobs.pop("long_prefill", None)

@@ -1,6 +1,9 @@
 """What a person's serve line says beside the knobs: their own settings, in every experiment and in what is exported."""
 
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +18,8 @@ from autoscout.targets.vllm.installed import version_of
 from kb import door
 from kb.records import AutoscoutError, Job, Value, content_hash
 
+MODULE = "vllm.entrypoints.openai.api_server"  # as `python -m …`
+IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # whose entry point is the server
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -28,12 +33,29 @@ _WHERE = {"host", "port", "uds", "headless"}
 _NAMES = {"served_model_name"}  # which users ask for, and an experiment's do not
 
 
+def begins(words: Sequence[str]) -> int | None:
+    """Where a server's own words begin, behind `vllm serve`, its older module or its image; None where nothing does."""
+    for i, word in enumerate(words):
+        if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
+            return i + 2
+        if word == MODULE or IMAGE.search(word):
+            return i + 1
+    return None
+
+
 def said_in(line: str) -> dict[str, list[str]]:
-    """The line's flags by their long names. Errors: AutoscoutError (exit 2)."""
+    """The server's flags by their long names, without those of a container or a launcher before it.
+
+    Errors: AutoscoutError (exit 2)."""
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {error}", 2) from error
     said: dict[str, list[str]] = {}
-    for flag, words in current_launch.said_of(line).items():
+    for flag, words_of in current_launch.said_of(shlex.join(words[begins(words) or 0 :])).items():
         name = _ALIASES.get(flag, flag.replace("_", "-"))
-        said |= {n: [value] for n, value in spread(name, words[0]).items()} if len(words) == 1 else {name: words}
+        one = len(words_of) == 1
+        said |= {n: [value] for n, value in spread(name, words_of[0]).items()} if one else {name: words_of}
     return said
 
 

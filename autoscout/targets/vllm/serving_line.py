@@ -15,10 +15,9 @@ from autoscout.targets import current_launch
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.kept import said_in, spread
+from autoscout.targets.vllm.kept import IMAGE, begins, said_in, spread
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-_OLD = "vllm.entrypoints.openai.api_server"  # as `python -m …`
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 _LOAD = {  # of `vllm bench serve`: what it is in [traffic]
     "--random-input-len": "input_len",
@@ -34,25 +33,25 @@ _GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 def job_of_server(words: list[str]) -> dict[str, Any] | None:
     """A job file's content from a line that starts a server (and maybe one that loads it, `vllm bench serve`); None
     where it starts none. `notes`: what a person should look at."""
-    begins = next((i for i, w in enumerate(words) if w == _OLD or words[i : i + 2] == ["vllm", "serve"]), None)
-    if begins is None:
+    start = begins(words)
+    if start is None:
         return None
-    loads = next((i for i in range(begins, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
-    server = [word for word in words[:loads] if word not in ("&", "&&", ";")]
-    line = shlex.join(server)
-    said, after = said_in(line), server[begins + 1 + (server[begins] == "vllm") :]
-    named = after[0] if after and not after[0].startswith("-") else "".join(said.get("--model", [""]))
+    loads = next((i for i in range(start, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
+    own = [word for word in words[start:loads] if word not in ("&", "&&", ";")]
+    line = shlex.join(["vllm", "serve", *own])
+    said = said_in(line)
+    named = own[0] if own and not own[0].startswith("-") else (said.get("--model") or [""])[0]
     launch: dict[str, Any] = {"current": line}
     notes: list[str] = []
     model = _model_of(named, launch, notes)
-    before = server[:begins] if server[begins] == "vllm" else server[: max(begins - 2, 0)]
+    before, program = _before(words[:start])
     if before:
         launch |= {"command_prefix": before, "python": "python3"}
-    program = server[begins] if server[begins] == "vllm" else server[begins - 2]
-    if python := "" if before else of_program(program, os.environ.get("PATH", os.defpath)):
+        notes.append("launch.command_prefix: inside, this folder, the model and autoscout's package have to be mounted")
+    elif python := of_program(program, os.environ.get("PATH", os.defpath)):
         launch["python"] = python
     else:
-        notes.append("launch.python: the interpreter that has vLLM, as it is called there")
+        notes.append("launch.python: the interpreter that has vLLM")
     made = {
         "name": re.sub(r"[^\w.-]", "-", Path(named).name).lstrip("-_.") or "server",
         "task": "serve",
@@ -70,6 +69,16 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
         made["space"] = {"fix": asked}
     notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
     return {**made, "notes": notes, **({"devices": (1, ranks)} if ranks > 1 else {})}
+
+
+def _before(words: list[str]) -> tuple[list[str], str]:
+    """(what stands before the interpreter: a container or a launcher, the program that starts the server)."""
+    if IMAGE.search(words[-1]):  # its entry point is put aside, and nothing of it stays behind
+        shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
+        return [*shell[:2], "--rm", *shell[2:], "--entrypoint", "", words[-1]], ""
+    if words[-1] == "serve":
+        return words[:-2], words[-2]
+    return words[:-3], words[-3] if len(words) > 2 else "python3"
 
 
 def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
