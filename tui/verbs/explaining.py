@@ -13,14 +13,14 @@ from tui.options import common, kb_path, session_names
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
     """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
-    which knobs matter in the whole space. Measured and predicted values are told apart."""
+    which knobs matter in the whole space. Measured (or designed) and predicted values are told apart."""
     import msgspec
 
     from autoscout.deploy.importance import importance
     from autoscout.targets.jobs import JobSpace
     from kb import journal as journals
     from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
-    from kb.records import AutoscoutError
+    from kb.records import DESIGNED, AutoscoutError
     from tui.session.follow import journal_of
 
     path = journal_of(kb_path(kb), session)
@@ -41,6 +41,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 
     out = Console(highlight=False, width=100)
     out.print("from the reference to the best, one knob at a time", style="bold")
-    out.print(ablation(msgspec.to_builtins(found), 100, False))
+    seen = "designed" if DESIGNED in started.environment.values() else "measured"
+    out.print(ablation(msgspec.to_builtins(found), 100, False, seen))
     out.print("\nshare of the predicted variance that each knob explains alone", style="bold")
     out.print(effects_of(msgspec.to_builtins(found), 100, 20, False))
