@@ -13,7 +13,7 @@ from tui.options import common, kb_path, session_names
 @common
 def why(session: str, kb: Path | None, as_json: bool) -> None:
     """Say which knob the gain comes from: from the reference to the best configuration one knob at a time, and
-    which knobs matter in the whole space. Measured (or designed) and predicted values are told apart."""
+    which knobs matter in the whole space. Measured and predicted values are told apart."""
     import msgspec
 
     from autoscout.deploy.importance import importance
