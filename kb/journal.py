@@ -204,8 +204,9 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
     95 % interval; `rival` is the next best, and `behind` = rival / winner likewise. Intervals hold however often one
     looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven),
-    equal (less than 1 % apart), slower, undecided, alone (one did not run); "" in older journals. `p_better`: than the
-    default; `noise`: of the log of one measurement; `more`: rounds in all that would decide."""
+    equal (less than 1 % apart), slower, undecided, alone (one did not run), designed (by models, which
+    say the same again: no rounds, no intervals); "" in older journals. `p_better`: than the default; `noise`: of the
+    log of one measurement; `more`: rounds in all that would decide."""
 
     winner: Configuration
     name: str

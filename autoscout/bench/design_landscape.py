@@ -1,15 +1,18 @@
 """Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` its closed form.
 
-Of more designs than can be listed 20,000 are drawn, uniformly over what is valid; the reference is among them."""
+Of more designs than can be listed 20,000 are drawn, uniformly over what is valid; the reference is among them. One
+metric is told: what breaks a constraint fails, and further objectives are left out."""
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from autoscout.bench.landscape import Landscape
 from autoscout.job.words import nearest_name
 from autoscout.search.strategy import SAMPLE
 from autoscout.simulate.stack.designs import evaluate
+from autoscout.simulate.stack.stack_member import ClosedForm, within_limits
 from autoscout.simulate.stack.workloads import workloads
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
@@ -23,20 +26,22 @@ def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -
     for simulator in simulators:
         if simulator != CLOSED:
             raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)
-    whole = JobSpace.of_job(job)
+    alone = msgspec.structs.replace(job.objective, also=[], constraints=[])
+    whole = JobSpace.of_job(msgspec.structs.replace(job, objective=alone))
     default = expert_default(whole)
     space: Space = whole
     if not whole.enumerable:
         space = whole.sampled(SAMPLE, np.random.default_rng(0), including=[default])
     columns, metric = space.feasible.columns(), job.objective.metric
-    truth = evaluate(columns, workloads(job), whole=True)[metric]
+    found = evaluate(columns, workloads(job), whole=True)
+    kept = within_limits(job.objective, found, len(found[metric]))
     return Landscape(
         name=name or job.name,
         space=space,
         metric=metric,
         goal="min" if job.objective.minimize else "max",
-        truth=truth,
-        status=np.full(len(truth), "ok", dtype=object),
+        truth=np.where(kept, found[metric], np.nan),
+        status=np.where(kept, "ok", "invalid").astype(object),
         default=default,
-        simulators={s: evaluate(columns, workloads(job))[metric] for s in simulators},
+        simulators={s: ClosedForm(job.objective, workloads(job)).predict(columns).value for s in simulators},
     )

@@ -13,8 +13,9 @@ _STEADY, _MOVED = 0.01, 0.05  # difference of two in a row: up to here half as o
 
 
 class Anchors:
-    def __init__(self, job: Job, reference: Configuration) -> None:
-        self.job, self.reference = job, reference
+    def __init__(self, job: Job, reference: Configuration, exact: bool = False) -> None:
+        """`exact`: nothing is measured, so that nothing moves."""
+        self.job, self.reference, self.exact = job, reference, exact
         self.costs: list[float] = []
         self.again: list[Measurement] = []  # all but the first
         self._last = 0  # experiments of search when the last one was measured
@@ -23,7 +24,7 @@ class Anchors:
 
     def due(self, searched: int) -> bool:
         """Whether the reference is to be measured again after so many experiments of search."""
-        return bool(self.costs) and not self._given_up and searched - self._last >= self._every
+        return bool(self.costs) and not self._given_up and not self.exact and searched - self._last >= self._every
 
     def tell(self, measurement: Measurement, searched: int) -> None:
         """A measurement of the reference in this session. One that fails after it had worked is no anchor any more:

@@ -26,7 +26,7 @@ from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import check_of, target_of
-from autoscout.tuning import rounds
+from autoscout.tuning import designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, Wanted, wanted
@@ -74,8 +74,8 @@ class Engine:
         self.searched = 0  # those that count towards the budget
         self.stale = 0  # of those, since the best improved by 1 %
         self.engine_ms: list[float] = []
-        self.disturbances = Disturbances()
-        self.anchors = Anchors(self.job, started.default)
+        self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
+        self.anchors = Anchors(self.job, started.default, exact)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
         self.begun_at: float | None = None  # monotonic: preparing does not count
@@ -415,7 +415,7 @@ class Engine:
 
     def _confirm(self) -> Asking:
         """Finalists and reference re-measured in rounds; nothing is recommended on the strength of one lucky run.
-        Beside the budget; when the wall-clock limit is over, one round only."""
+        Beside the budget; when the wall-clock limit is over, one round only; of designs none (designed.py)."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds

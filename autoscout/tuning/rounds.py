@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from autoscout.job.objective import cost
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.graph import Space
-from autoscout.tuning import confirm
+from autoscout.tuning import confirm, designed
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evaluator import Wanted
 from autoscout.tuning.evidence import Noise
@@ -27,6 +27,8 @@ def confirmed(
     """`allowed`: what of the space may win; `done`: what was measured of it; `over`: no further round may begin.
 
     Errors: AutoscoutError (exit 3) when nothing worked, or could be measured again."""
+    if anchors.exact:
+        return designed.compared(job, space, done, reference)
     rows = [(m.configuration, cost(job.objective, m)) for m in done + anchors.again]
     ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
     quiet = anchors.reference == reference and Noise.of(anchors.costs).quiet

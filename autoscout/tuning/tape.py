@@ -29,6 +29,7 @@ from kb.journal import (
 from kb.records import AutoscoutError, Configuration
 
 E = TypeVar("E", bound=Event)
+_AGAIN = ("anchor", "repeat", "confirm")  # purposes of experiments whose configuration was measured before
 
 
 class Tape:
@@ -39,6 +40,7 @@ class Tape:
             e for e in past if not isinstance(e, SessionResumed | SessionEnded | Waiting | WarmStartWorth)
         )
         self._on_event = on_event
+        self.measured_again = any(isinstance(e, ExperimentStarted) and e.purpose in _AGAIN for e in past)
         self._unwritten: list[Event] = []
         self._began = time.monotonic()
         self._began_at = max(time.time(), max((e.at for e in past), default=0.0))

@@ -21,7 +21,7 @@ from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings, run
 from autoscout.bench.summary import summarize
 from autoscout.bench.variants import usable, variant
-from autoscout.job.objective import cost
+from autoscout.job.objective import cost, costs
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Objective, SpaceLimits
@@ -272,3 +272,19 @@ def test_bench_shows_tables_and_curves(table):
     assert "60 configurations" in done.stdout
     assert "median regret after n evaluations" in done.stdout
     assert "udo needs, of another's evaluations" in done.stdout
+
+
+def test_what_a_landscape_of_designs_tells_counts_whatever_else_the_job_wants():
+    """Only one metric is told, so neither a second objective nor a bound on another metric may be asked of it."""
+    job = load_job("fixtures/jobs/mpt-70b-stack.toml")
+    assert job.objective.also
+    assert job.objective.constraints
+    small = msgspec.structs.replace(job.space, fix={**job.space.fix, "mbs": 1, "zero": 3, "chunks": 1})
+    land = landscape(msgspec.structs.replace(job, space=small), ["closed"])
+    ok = land.status == "ok"
+    assert 0 < ok.mean() < 1  # the budget is part of the landscape
+    assert (np.isfinite(land.truth) == ok).all()
+    assert (np.isfinite(land.simulators["closed"]) == ok).all()
+    for row in (int(np.argmax(ok)), int(np.argmin(ok))):
+        told = land.measure(row, land.space.feasible.configuration(row), 0.0, 0)
+        assert (costs(land.space.objective, told) is not None) == ok[row]

@@ -7,8 +7,10 @@ from tui_samples import configuration, decided, experiment, measured, started
 from kb import journal as j
 from kb.records import DESIGNED
 from tui.draw import checking, comparing, panels
+from tui.draw.running import verdict
 from tui.draw.runs import describe, experiment_row
 from tui.screens.launch_screen import evidence
+from tui.session.eta import to_confirm
 from tui.session.standing import standing
 from tui.session.state import fold
 
@@ -54,3 +56,35 @@ def test_the_table_names_a_design_by_what_is_not_as_in_the_default():
     state = designed(MODEL)
     assert [experiment_row(state, i, False)[-1] for i in range(3)] == ["the default", "tp=4", "tp=4 mbs=2"]
     assert experiment_row(designed({}), 1, False)[-1] == state.runs[1].name
+
+
+def test_the_result_of_designs_claims_no_interval_whatever_a_session_of_before_wrote():
+    state = designed(MODEL)
+    winner, rival = state.runs[1], state.runs[2]
+    state.apply(
+        j.Confirmed(
+            winner=winner.configuration,
+            name=winner.name,
+            value=1.0,
+            default_name=state.runs[0].name,
+            default_value=2.0,
+            gain=2.0,
+            low=1.99,
+            high=2.01,
+            pairs=2,
+            rival_name=rival.name,
+            behind=1.1,
+            behind_low=1.09,
+            behind_high=1.11,
+            verdict="faster",
+            sentence="+100.0% (95 % interval +99.0% to +101.0%; 2 rounds)",
+        )
+    )
+    said = verdict(state).plain.splitlines()
+    assert said[:3] == ["tp=4", f"2.000× default, {DESIGNED}", "next, 1.100× its cost: tp=4 mbs=2"]
+    assert "interval" not in evidence(state).plain
+
+
+def test_nothing_of_designs_is_expected_to_run_again():
+    assert to_confirm(designed(MODEL)) == 0
+    assert to_confirm(designed({})) > 0

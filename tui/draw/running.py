@@ -5,8 +5,11 @@ import re
 from rich.text import Text
 
 from autoscout.job.words import reference_of
+from kb.journal import Confirmed
 from tui.draw.look import glyph, style
+from tui.draw.panels import gain
 from tui.draw.plot import bar
+from tui.draw.runs import called
 from tui.session.eta import expected_s
 from tui.session.state import Run, State
 from tui.text import clock, fit
@@ -52,9 +55,11 @@ def telling(lines: list[str]) -> list[str]:
 
 
 def verdict(state: State) -> Text:
-    """What the re-measurements decided."""
+    """What the re-measurements decided; of designs, of which there are none, what was found."""
     c = state.confirmed
     assert c is not None
+    if state.seen == "designed":
+        return _found(state, c)
     text = Text(no_wrap=True, overflow="ellipsis")
     if c.winner == state.default:
         kept = "nothing is measurably faster" if c.decided else "nothing is proven to be faster"
@@ -72,6 +77,17 @@ def verdict(state: State) -> Text:
         )
     text.append("8 shows the command, 6 where the gain comes from", style="dim")
     return text
+
+
+def _found(state: State, c: Confirmed) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    kept = f"keep {reference_of(state.job)}: none is predicted to be better"
+    text.append(kept if c.winner == state.default else called(state, c.winner, c.name), style="bold")
+    text.append(f"\n{gain(state)}\n")
+    rival = next((run for run in state.runs if c.rival_name and run.name == c.rival_name), None)
+    if rival is not None and c.behind is not None:
+        text.append(f"next, {c.behind:.3f}× its cost: {called(state, rival.configuration, rival.name)}\n", style="dim")
+    return text.append("8 shows the command, 6 where the gain comes from", style="dim")
 
 
 def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bool) -> str:

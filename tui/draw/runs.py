@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
@@ -24,13 +24,15 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
         "" if memory is None else number(memory),
         cost,
         kind,
-        run.name if state.seen == "measured" else _against_default(state, run),
+        called(state, run.configuration, run.name),
     ]
 
 
-def _against_default(state: State, run: Run) -> str:
-    """Of a design, whose whole name no table holds: what is not as in the default."""
-    known, ours = (state.default.knobs if state.default else {}), run.configuration.knobs
+def called(state: State, configuration: Configuration, name: str) -> str:
+    """Its name; of a design, whose whole name no table holds, what is not as in the default."""
+    if state.seen == "measured":
+        return name
+    known, ours = (state.default.knobs if state.default else {}), configuration.knobs
     differs = [f"{name}={_shown(value)}" for name, value in ours.items() if known.get(name) != value]
     return " ".join(differs) or "the default"
 

@@ -107,16 +107,16 @@ class Progress:
         if trusted == self.trusted:
             return
         self.trusted = trusted
-        measured = "failed" if event.measured is None else metric(self.job, event.measured)
+        found = "failed" if event.measured is None else metric(self.job, event.measured)
         self._line(
-            f"check {self.checks} of the simulators: predicted {number(event.predicted)}, measured {measured}; "
+            f"check {self.checks} of the simulators: predicted {number(event.predicted)}, {self.state.seen} {found}; "
             f"MAPE {event.mape:.0%} (limit {event.epsilon:.0%})"
         )
 
     def _experiment(self, event: ExperimentEnded) -> None:
         if event.purpose in ("search", "check"):
             self.searched += 1
-            self._measured(event.measurement, f"measured {self.searched}/{self.job.budget.profiles}")
+            self._measured(event.measurement, f"{self.state.seen} {self.searched}/{self.job.budget.profiles}")
             if self.searched % _EVERY == 0:
                 self._to_go()
         elif event.purpose == "confirm":
@@ -149,7 +149,10 @@ class Progress:
             self._line(f"re-measuring: {time_left}; more rounds, {most} at most, while they may change the choice")
         else:
             done = f"{self.searched} of {self.job.budget.profiles} experiments"
-            self._line(f"{done}; {time_left}, re-measuring included{self._worth()}")
+            self._line(f"{done}; {time_left}{self._with_rounds()}{self._worth()}")
+
+    def _with_rounds(self) -> str:
+        return ", re-measuring included" if self.state.seen == "measured" else ""
 
     def _worth(self) -> str:
         if self.outlook is None:
@@ -161,7 +164,7 @@ class Progress:
         c = cost(self.job.objective, m)
         if self.default is None and self.arm == "DEFAULT":
             self.default = c
-        if c is not None and (self.best is None or c < self.best) and fidelity.startswith(("measured", "known")):
+        if c is not None and (self.best is None or c < self.best) and fidelity.startswith((self.state.seen, "known")):
             self.best = c
         if c is not None:
             shown = metric(self.job, to_metric(self.job.objective, c))
@@ -188,7 +191,7 @@ class Progress:
 
     def _standing(self) -> str:
         """Best so far and its gain over the default."""
-        if self.confirming:
+        if self.confirming and self.state.seen == "measured":
             return "re-measuring"
         if self.best is None:
             return "best –"

@@ -71,8 +71,9 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         return
     click.echo("")
     best(found, None, False)
+    again = "" if DESIGNED in found.environment.values() else ", re-measurements included"
     click.echo(
-        f"\n{result.experiments} experiments, re-measurements included; the engine itself took "
+        f"\n{result.experiments} experiments{again}; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
     )
     spent, saved = device_hours(kb, result.session)

@@ -30,11 +30,13 @@ def evidence(state: State) -> Text:
         return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
+    if state.seen == "designed":  # whatever a session of before claimed
+        return text
     if c is not None and c.sentence:
         text.append("\n" + c.sentence.replace("; ", "\n"))
     elif c is not None and c.behind is not None and c.rival_name:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))
-    if c is None and state.seen == "measured":
+    if c is None:
         text.append("\nnot re-measured yet: the session does that at its end", style="dim")
     return text

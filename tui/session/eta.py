@@ -91,6 +91,8 @@ def _to_confirm(state: State) -> int:
     """Configurations that would be re-measured if the search ended now; of those that are, as many as were seen."""
     again = state.confirms
     seen = len(set(again))
+    if state.seen == "designed":  # nothing is measured, so nothing again
+        return seen
     if len(again) > seen + 1:  # the first round is over, in which the reference alone ran twice
         return seen
     best = state.best.value if state.best else None

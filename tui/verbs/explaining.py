@@ -20,7 +20,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     from autoscout.targets.jobs import JobSpace
     from kb import journal as journals
     from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
-    from kb.records import AutoscoutError
+    from kb.records import DESIGNED, AutoscoutError
     from tui.session.follow import journal_of
 
     path = journal_of(kb_path(kb), session)
@@ -41,6 +41,7 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 
     out = Console(highlight=False, width=100)
     out.print("from the reference to the best, one knob at a time", style="bold")
-    out.print(ablation(msgspec.to_builtins(found), 100, False))
+    seen = "designed" if DESIGNED in started.environment.values() else "measured"
+    out.print(ablation(msgspec.to_builtins(found), 100, False, seen))
     out.print("\nshare of the predicted variance that each knob explains alone", style="bold")
     out.print(effects_of(msgspec.to_builtins(found), 100, 20, False))

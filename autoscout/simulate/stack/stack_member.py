@@ -1,6 +1,6 @@
 """The closed form as a simulator that searches ask."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,12 @@ from kb.records import Objective
 ERROR = 0.32
 
 
-def _limits(objective: Objective) -> list[tuple[str, Callable[..., Any], float]]:
-    found = [constraint(text) for text in objective.constraints]
-    return [(metric, np.less_equal if sign == "<=" else np.greater_equal, bound) for metric, sign, bound in found]
+def within_limits(objective: Objective, found: Mapping[str, Any], n: int) -> np.ndarray:
+    """(n,) whether designs keep the objective's constraints; `found`: their metrics."""
+    kept = np.ones(n, dtype=bool)
+    for metric, sign, bound in map(constraint, objective.constraints):
+        kept &= found[metric] <= bound if sign == "<=" else found[metric] >= bound
+    return kept
 
 
 class ClosedForm:
@@ -36,9 +39,8 @@ class ClosedForm:
     def predict(self, columns: Columns) -> Prediction:
         found: dict[str, Any] = evaluate(columns, self._workloads)
         value = found[self._metric]
-        kept = [compare(found[metric], bound) for metric, compare, bound in _limits(self._objective)]
-        if kept:  # what breaks a constraint is worth nothing
-            value = np.where(np.all(kept, axis=0), value, np.inf if self._objective.minimize else 0.0)
+        kept = within_limits(self._objective, found, len(value))
+        value = np.where(kept, value, np.inf if self._objective.minimize else 0.0)  # else it is worth nothing
         parts = {n.removeprefix("part_"): v for n, v in found.items() if n.startswith("part_")}
         return Prediction(
             value=value,

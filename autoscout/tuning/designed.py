@@ -1,0 +1,56 @@
+"""The end of a session in which nothing can be measured: a model that is asked again says the same again.
+
+So there are no anchors, no repeats and no rounds, and no interval is claimed: what was found is said as it is."""
+
+from collections.abc import Sequence
+
+from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import reference_of
+from autoscout.space.graph import Space
+from autoscout.targets.target import target_of
+from autoscout.tuning.confirm import differing, nothing_worked
+from autoscout.tuning.tape import Tape
+from kb.journal import Confirmed
+from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
+
+_SAME = 1e-6  # of the cost: of equals the one nearest to the reference is chosen
+
+
+def exact(job: Job, tape: Tape) -> bool:
+    """Whether measuring again is pointless. A session that did it before this was known goes on as it began."""
+    return target_of(job).designs and not tape.measured_again
+
+
+def compared(job: Job, space: Space, done: Sequence[Measurement], reference: Configuration) -> Confirmed:
+    """`done`: one answer each. Errors: AutoscoutError (exit 3) when nothing worked."""
+    found = [(c, m) for m in done if (c := cost(job.objective, m)) is not None]
+    if not found:
+        raise AutoscoutError(nothing_worked(job, done), 3)
+    least = min(c for c, _ in found)
+    alike = [(differing(m.configuration, reference), c, m) for c, m in found if c <= least * (1 + _SAME)]
+    _, best, winner = min(alike, key=lambda each: each[:2])
+    others = [(c, m) for c, m in found if m.configuration.id != winner.configuration.id]
+    rival = min(others, key=lambda each: each[0], default=None)
+    held = next((c for c, m in found if m.configuration.id == reference.id), None)
+    return Confirmed(
+        winner=winner.configuration,
+        name=space.name(winner.configuration),
+        value=to_metric(job.objective, best),
+        default_name=space.name(reference),
+        default_value=None if held is None else to_metric(job.objective, held),
+        gain=None if held is None else held / best,
+        low=None,
+        high=None,
+        pairs=0,
+        rival_name="" if rival is None else space.name(rival[1].configuration),
+        behind=None if rival is None else rival[0] / best,
+        verdict="designed",
+        sentence=f"{DESIGNED}: of {len(found)} designs {_words(job, winner.configuration == reference, held, best)}",
+    )
+
+
+def _words(job: Job, kept: bool, held: float | None, best: float) -> str:
+    called = reference_of(job)
+    if kept:
+        return f"none is predicted to be better than {called}"
+    return "the best, beside none to compare with" if held is None else f"the best, {held / best:.3f}× {called}"
