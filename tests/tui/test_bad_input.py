@@ -151,6 +151,28 @@ async def test_wide_and_right_to_left_names_move_no_border(tmp_path, size):
         assert {cell_len(table.render_line(y).text) for y in range(5)} == {table.size.width}
 
 
+async def test_line_ends_and_tabs_in_names_move_no_border(tmp_path):
+    events = other_scripts()
+    broken = "a\nb\tc\r\x1b[2Jd"
+    first = started()
+    events[0] = msgspec.structs.replace(
+        first, session=broken, job=msgspec.structs.replace(JOB, name=broken), strategy=broken, environment={broken: "1"}
+    )
+    for i in range(6, 9):
+        c = Configuration({"knob": broken, broken: i})
+        m = msgspec.structs.replace(measured(c, 1.0 / i), name=f"{broken}{i}")
+        events += experiment(i, m, 1_700_000_000.0 + 20 * i)
+    size = (80, 24)
+    app = recording(tmp_path, events)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(events))
+        for key in "123456789":
+            await pilot.press(key)
+            await settle(pilot, app, len(events))
+            strips = app.screen._compositor.render_strips()
+            assert [cell_len(strip.text) for strip in strips] == [size[0]] * size[1]
+
+
 def test_text_that_turns_text_around_is_taken_out():
     assert plain(RIGHT_TO_LEFT) == "\u05e9\u05dc\u05d5\u05dd?evil?"
 
