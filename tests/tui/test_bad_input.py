@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from test_app import recording, settle, text_of, until
 from tui_samples import JOB, configuration, ended, experiment, measured, running, started
 
+from autoscout.job import shipped
 from kb import journal as j
 from kb import lock
 from kb.journal import AnyEvent
@@ -171,6 +172,28 @@ async def test_line_ends_and_tabs_in_names_move_no_border(tmp_path):
             await settle(pilot, app, len(events))
             strips = app.screen._compositor.render_strips()
             assert [cell_len(strip.text) for strip in strips] == [size[0]] * size[1]
+
+
+async def test_the_longest_name_of_a_job_that_comes_with_us_is_whole_on_a_small_terminal(tmp_path):
+    longest = max(shipped.jobs(), key=len)
+    first, *rest = j.events(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl")
+    assert isinstance(first, j.SessionStarted)
+    job = msgspec.structs.replace(first.job, name=longest)
+    events = [msgspec.structs.replace(first, session=f"{longest}-20261123-145807-f8fe", job=job), *rest]
+    app = recording(tmp_path, events)
+    whole = {
+        "1": "next: dp4_distopt_mbs4, 1.156×",
+        "2": "permute_fusion → 19 more",
+        "3": "distopt is off",
+        "5": "dp4_mbs4 ",
+    }
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app, len(events))
+        for key, words in {**whole, "8": "dp4_distopt_overlap_grad_overlap_param_mbs4_ddp_bucket8"}.items():
+            await pilot.press(key)
+            await settle(pilot, app, len(events))
+            for text in (f" {longest} ", "ended: no improvement for a long time", words):
+                assert text in text_of(app)
 
 
 def test_text_that_turns_text_around_is_taken_out():
