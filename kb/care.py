@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import lock, migrate, rows, store
+from kb import door, lock, migrate, rows, store
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -143,7 +143,7 @@ def _kept(con: "DuckDBPyConnection") -> Finding:
 def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     late = [
-        path.parent.name
+        door.plain(path.parent.name)
         for path in store.sessions_folder(kb).glob("*/journal.jsonl")
         if path.stat().st_size > known.get(path.parent.name, 0) and not store.is_running(path.parent)
     ]

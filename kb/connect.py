@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kb import kept_up, lock, migrate
+from kb import door, kept_up, lock, migrate
 from kb.records import AutoscoutError
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def _sentences(kb: Path) -> Iterator[None]:
         import duckdb
     except ImportError as error:
         raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
+    door.utf8(kb)
     try:
         yield
     except (duckdb.Error, OSError) as error:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -57,6 +58,15 @@ def name(text: str, what: str) -> str:
 def shown(text: str) -> str:
     """A hostile text in a sentence: in quotes, short, control characters written out."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+def utf8(path: Path) -> Path:
+    """`path`, if its name is UTF-8: DuckDB opens no other, and no row could name it. Errors: Refused (exit 2)."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{path}: the name is not UTF-8, which DuckDB wants; rename it, or give another", 2) from None
+    return path
 
 
 def plain(text: str) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from kb import door
 from kb.query import Table
 from kb.records import AutoscoutError
 
@@ -17,7 +18,7 @@ def read_table(path: Path, where: str = "") -> Table:
     """
     import duckdb
 
-    if not path.is_file():
+    if not door.utf8(path).is_file():
         raise AutoscoutError(f"{path}: there is no such table", 2)
     suffix = Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
     if suffix.lower() not in _FORMATS:

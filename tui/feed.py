@@ -58,9 +58,9 @@ def _read(session: Watched) -> Read:
     read = Read(alive=session.alive)
     live, follower = session.live, session.follower
     try:
+        read.alive = follower.alive()  # first: where nothing can be read any more, this still counts
         read.events = follower.more()
         read.share = follower.share() if read.events else 1.0
-        read.alive = follower.alive()
         running = [run for run in list(live.running.values()) if run.folder]
         read.tail = follower.tail(running[-1].folder) if running else []
         if read.alive is False and (live.ended is None or live.ended.reason == "failed"):

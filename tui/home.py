@@ -16,8 +16,10 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from kb.store import sessions_folder
 from tui import actions
 from tui.draw.at_home import job_line, known, session_line, winners
+from tui.hygiene import plain_line
 from tui.modals import Help
 from tui.screens.asking import Verbs
 from tui.screens.wizard import NewJob
@@ -83,7 +85,7 @@ class HomeApp(Wired[Path]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        where = f" AutoScout   knowledge base {self.kb}" + ("" if self.kb.exists() else " (empty)")
+        where = f" AutoScout   knowledge base {plain_line(str(self.kb))}" + ("" if self.kb.exists() else " (empty)")
         self.query_one("#headline", Line).show(Text(where))
         self.query_one("#sessions", OptionList).border_title = "sessions"
         self.query_one("#jobs", OptionList).border_title = "jobs"
@@ -146,7 +148,7 @@ class HomeApp(Wired[Path]):
     @on(OptionList.OptionSelected)
     def _opened(self, selected: OptionList.OptionSelected) -> None:
         if selected.option_list.id == "sessions":
-            self.exit(self.kb.parent / "sessions" / self.sessions[selected.option_index].session / "journal.jsonl")
+            self.exit(sessions_folder(self.kb) / self.sessions[selected.option_index].session / "journal.jsonl")
         elif self.jobs:
             self._new(self.jobs[selected.option_index].given)
 

@@ -16,6 +16,11 @@ def plain(text: str) -> str:
     return _CONTROL.sub("?", _SEQUENCES.sub("", text))
 
 
+def plain_line(text: str) -> str:
+    """The same on one line: for names, also those of files."""
+    return plain(text).replace("\n", "?").replace("\t", "?")
+
+
 class PlainStream:
     """A text stream that lets only plain text through, whatever data hold; its `buffer` takes bytes as they are."""
 

@@ -33,6 +33,7 @@ Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
+_NOT_SENT = ("Cf", "Cc")  # what turns text around, and what a terminal obeys
 _SEEN_ON_BLANKS = frozenset("4579")
 
 
@@ -93,7 +94,7 @@ class Canvas:
             look = self._looks.get(style)
             if look is None:
                 look = self._looks[style] = _look(style, self._colours)
-            cells = list(text) if text.isascii() else self._cells(text)
+            cells = list(text) if text.isascii() and text.isprintable() else self._cells(text)
             if len(cells) > width - x:
                 cells = cells[: max(0, width - x)]
             texts[x : x + len(cells)] = cells
@@ -107,12 +108,12 @@ class Canvas:
             wide = self._widths.get(character)
             if wide is None:
                 wide = self._widths[character] = cell_len(character)
-            shown = plain_cell(character) if self._ascii else character
+            shown = plain_cell(character) if self._ascii or "\ud800" <= character <= "\udfff" else character
             if wide:
                 cells.append(shown)
                 if wide == 2:
                     cells.append("?" if self._ascii else "")
-            elif cells and not self._ascii and unicodedata.category(character) != "Cf":  # these turn text around
+            elif cells and not self._ascii and unicodedata.category(character) not in _NOT_SENT:
                 cells[-1] += character
         return cells
 

@@ -69,7 +69,7 @@ def bring_in(
     dry_run: bool = False,
 ) -> Done:
     """Errors: AutoscoutError (exit 2) for what no reader can read, and when not one row can be used."""
-    if not path.exists():
+    if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
     source = open_source(path, job, space, reader)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kb import door
 from kb.records import AutoscoutError
 from kb.sharing import lake
 from kb.sharing.lake import Moved
@@ -16,7 +17,7 @@ def push(kb: Path, target: str, data: Path | None = None, key: Path | None = Non
         from kb.sharing import ducklake
 
         return ducklake.push(kb, catalog, data)
-    return lake.push(kb, Path(target), key)
+    return lake.push(kb, door.utf8(Path(target)), key)
 
 
 def pull(kb: Path, target: str) -> Moved:
@@ -24,7 +25,7 @@ def pull(kb: Path, target: str) -> Moved:
         from kb.sharing import ducklake
 
         return ducklake.pull(kb, catalog)
-    return lake.pull(kb, Path(target))
+    return lake.pull(kb, door.utf8(Path(target)))
 
 
 def _catalog(target: str) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from pty_terminal import PtyScreens
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from tui_samples import ended, running
@@ -84,6 +86,53 @@ def test_a_long_journal_is_read_at_its_ends_alone(tmp_path):
     session_folder(tmp_path, "long", padded)
     (seen,) = Sessions(tmp_path / "kb.duckdb").look()
     assert seen.best == "0.7300 s/iter"
+
+
+HOSTILE = (b"good", b"not-\xff-utf8", b"clip\x1b]52;c;aGk=\x07board", b"two\nlines", b"c1\x9b2J")
+
+
+def hostile(folder: Path) -> list[str]:
+    """Sessions and job files with names that no session and no sane job has."""
+    names = [os.fsdecode(name) for name in HOSTILE]
+    for name in names:
+        session_folder(folder, name, ended())
+        (folder / f"{name}.toml").write_text('name = "x"\ntask = "serve"\ntarget = "\\u001b[2Jv\\u009bllm\\nx"\n')
+    return names
+
+
+async def test_names_of_files_that_are_no_text_break_no_line_and_what_they_name_opens(tmp_path):
+    names = hostile(tmp_path)
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: all(word in text_of(app) for word in ("good.toml", "two?lines.toml", "clipboard")))
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text_of(app))
+        assert text_of(app).count("\n") == 39
+        at = next(i for i, s in enumerate(app.sessions) if s.session == names[1])
+        await pilot.press(*["down"] * at, "enter")
+    assert app.return_value == tmp_path / "sessions" / names[1] / "journal.jsonl"
+
+
+def test_names_of_files_that_are_no_text_reach_no_terminal(tmp_path):
+    hostile(tmp_path)
+    screens = PtyScreens(AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"), XDG_STATE_HOME=str(tmp_path / "state"))
+    screens.shows("two?lines")
+    screens.settle()
+    assert screens.close() == 0
+    assert b"52;c;" not in screens.sent
+    assert b"Traceback" not in screens.sent
+
+
+async def test_a_session_of_a_knowledge_base_of_any_name_opens(tmp_path):
+    (tmp_path / "kb.duckdb").touch()  # another one's sessions are in `sessions`
+    session_folder(tmp_path, "theirs", running())
+    folder = tmp_path / "team.sessions/ours"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_bytes((tmp_path / "sessions/theirs/journal.jsonl").read_bytes())
+    app = HomeApp(tmp_path / "team.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "ours" in text_of(app))
+        await pilot.press("enter")
+    assert app.return_value == folder / "journal.jsonl"
 
 
 def test_a_damaged_journal_and_one_without_a_session_stop_nothing(tmp_path):

@@ -127,3 +127,36 @@ def test_the_screens_read_plain_text(kb: Path):
 def test_plain_text_stays_as_it_is():
     assert plain("α → β × 3 ─ …\n\tx") == "α → β × 3 ─ …\n\tx"
     assert plain(f"a{CLIPBOARD}b{LINK}c") == "abclickc"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sessions", "--kb", "{}.duckdb"],
+        ["kb", "ingest", "--kb", "{}.duckdb"],
+        ["tune", str(JOB), "--no-tui", "--kb", "{}.duckdb"],
+        ["kb", "push", "{}"],
+        ["kb", "pull", "{}"],
+        ["import", "{}.csv", "--job", str(JOB)],
+        ["bench", "--table", "{}.csv", "--metric", "x", "--goal", "min"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_file_whose_name_is_no_utf8_is_refused_in_one_sentence(
+    kb: Path, tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    name = str(tmp_path / "no\udcffutf8")
+    (tmp_path / "no\udcffutf8").mkdir()
+    for suffix in (".csv", ".duckdb"):
+        Path(name + suffix).write_text("")
+    monkeypatch.setenv("AUTOSCOUT_KB", str(kb))
+    monkeypatch.setattr(sys, "argv", ["autoscout", *(word.replace("{}", name) for word in words)])
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    _, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert "no?utf8" in err
+    assert err.endswith("the name is not UTF-8, which DuckDB wants; rename it, or give another\n")
+    assert err.count("\n") == 1

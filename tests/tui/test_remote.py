@@ -1,6 +1,7 @@
 """A session on another host: events over ssh, screens here. `ssh` is a program of this test that runs what it is told
 on this machine: processes, pipes and what becomes of these are real. With root and sshd, ssh is too."""
 
+import contextlib
 import os
 import pwd
 import signal
@@ -57,9 +58,9 @@ def until(said, within_s: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def vanish(tmp_path: Path) -> None:
-    """All at once, as a host that loses its power."""
-    os.killpg(int((tmp_path / "ssh.pids").read_text().split()[-1]), signal.SIGKILL)
+def vanish(tmp_path: Path, how: signal.Signals = signal.SIGKILL) -> None:
+    """All at once, as a host that loses its power; stopped, it is as one behind a network that carries nothing."""
+    os.killpg(int((tmp_path / "ssh.pids").read_text().split()[-1]), how)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,35 @@ def test_a_host_that_vanishes_is_said_and_what_arrived_is_kept(other, tmp_path):
     assert journal.events(session.path) == running()
 
 
+def said_gone(session: Remote) -> bool:
+    try:
+        session.more()
+    except AutoscoutError:
+        return True
+    return False
+
+
+def test_a_network_that_carries_nothing_any_more_is_said_though_ssh_runs_on(other, tmp_path):
+    write(other, running())
+    with lock.exclusive(other / "owner.lock"):
+        session = Remote("me@there", "gpt-1", THERE, silent_s=7.0)  # lines come every 5 s
+        events = []
+        began = time.monotonic()
+        until(lambda: events.extend(session.more()) or len(events) == len(running()))
+        until(lambda: session.more() == [] and time.monotonic() - began > 9.0)
+        vanish(tmp_path, signal.SIGSTOP)
+        try:
+            until(lambda: said_gone(session))
+            with pytest.raises(AutoscoutError, match=r"me@there is gone since .*nothing came for 7 s.* is kept"):
+                session.more()
+            assert session.alive() is None
+            session.close()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                vanish(tmp_path)
+    assert journal.events(session.path) == running()
+
+
 def test_no_such_host_and_no_such_session_are_one_sentence(other):
     with pytest.raises(AutoscoutError, match=r"^nowhere: ssh: Could not resolve hostname nowhere$") as gone:
         Remote("nowhere", "gpt-1", THERE)
@@ -137,6 +167,15 @@ def test_the_screens_of_a_session_elsewhere_until_its_host_vanishes(other, tmp_p
         shown.shows("0.5000")
         vanish(tmp_path)
         shown.shows("me@there is gone")
+        for key, shows in (("5", "filter: words"), ("2", "tournament"), ("?", "screens")):
+            shown.press(key)
+            shown.shows(shows)
+        shown.escape()
+        shown.press("p")
+        shown.shows("does not run")
+        shown.resize(80, 24)
+        shown.settle(some=True)
+        assert b"is gone" in shown.redrawn()
     assert shown.close() == 1
     assert b"What arrived is kept" in shown.sent[-1000:]
 

@@ -132,6 +132,17 @@ def test_one_cell_that_changed_is_sent_alone():
     assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
 
 
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_nothing_that_a_terminal_obeys_is_sent_and_what_cannot_be_written_is_a_mark(ascii_only):
+    canvas = Canvas(None, ascii_only)
+    canvas.resize(*SIZE)
+    canvas.put(frame([[("a\x1b]52;c;\x07b", ""), ("\u2500\x9b\x1bc\udcff", "")]]))
+    sent = canvas.difference()
+    assert "a]52;c;b" + ("-" if ascii_only else "─") + "c?" in sent
+    sent.encode()
+    assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\\[)", sent)
+
+
 @given(rows)
 def test_where_there_is_only_ascii_nothing_else_is_sent_and_every_cell_stays_in_its_column(drawn):
     canvas, terminal = Canvas("standard", True), Shown()

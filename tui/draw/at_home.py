@@ -6,6 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from tui.draw.look import glyph
+from tui.hygiene import plain_line
 from tui.session.house import JobFile, Seen
 from tui.text import number
 
@@ -14,7 +15,8 @@ def session_line(seen: Seen, width: int, ascii_only: bool) -> Text:
     mark = glyph("running", ascii_only) if seen.alive else ("#" if ascii_only else "■")
     text = Text(no_wrap=True, overflow="ellipsis")
     wide = max(16, min(40, width - 44))
-    name = seen.session if len(seen.session) <= wide else f"{seen.session[: wide - 5]}…{seen.session[-4:]}"
+    name = plain_line(seen.session)
+    name = name if len(name) <= wide else f"{name[: wide - 5]}…{name[-4:]}"
     text.append(f"{mark} {name:<{wide}} ", style="bold" if seen.alive else "")
     text.append(f"{seen.experiments:>7} ")
     if seen.best:
@@ -26,8 +28,8 @@ def session_line(seen: Seen, width: int, ascii_only: bool) -> Text:
 
 def job_line(job: JobFile, width: int) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{job.given:<{min(40, width // 2)}} ", style="" if job.ours else "bold")
-    return text.append(job.about, style="dim")
+    text.append(f"{plain_line(job.given):<{min(40, width // 2)}} ", style="" if job.ours else "bold")
+    return text.append(plain_line(job.about), style="dim")
 
 
 def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:

@@ -60,7 +60,7 @@ def gain(state: State) -> str:
         return f"{state.gain:.3f}× default (single runs)"
     c = state.confirmed
     interval = f" [{c.low:.3f}, {c.high:.3f}]" if c.low is not None and c.high is not None else ""
-    how = f"re-measured in {c.pairs} rounds"
+    how = f"re-measured in {c.pairs} round{'' if c.pairs == 1 else 's'}"
     if not c.decided:
         return f"{state.gain:.3f}× default{interval} undecided, {how}"
     return f"{state.gain:.3f}× default{interval} {how}"

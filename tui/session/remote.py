@@ -27,6 +27,9 @@ _PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Z
 _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
 _BEATS_S = 5.0  # between two lines that only say that the other side is there
 _LOOKS_S = 0.25
+_SILENT_S = (
+    30.0  # without a line: gone, also where ssh does not notice (a shared connection asks no questions of its own)
+)
 _LINE = 1 << 26  # bytes
 
 
@@ -74,11 +77,13 @@ def lines(follower: Follower, session: str) -> Iterator[bytes]:
 class Remote:
     """As tui.session.follow.Follower, of a session on another host."""
 
-    def __init__(self, host: str, session: str, there: str) -> None:
-        """`there`: how autoscout is called on that host. Returns when the first line came.
+    def __init__(self, host: str, session: str, there: str, silent_s: float = _SILENT_S) -> None:
+        """`there`: how autoscout is called on that host; so many seconds without a line, and it is gone. Returns when
+        the first line came.
 
         Errors: AutoscoutError with what ssh or the other side said."""
-        self.host, self._there = host, there
+        self.host, self._there, self._silent_s = host, there, silent_s
+        self._silent, self._looked = 0.0, time.monotonic()
         words = f"{there} watch --events {shlex.quote(session) if session else ''}".strip()
         self._ssh = subprocess.Popen(
             ["ssh", *_OPTIONS, host, words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -105,6 +110,7 @@ class Remote:
     def more(self) -> list[AnyEvent]:
         """Errors: AutoscoutError, also when the host is gone and all that arrived was given."""
         found = self._copy.more()
+        self._listen()
         if not found and self.gone:
             raise AutoscoutError(self.gone)
         return found
@@ -154,16 +160,30 @@ class Remote:
 
     def _read(self, stream: IO[bytes]) -> None:
         while line := stream.readline(_LINE):
+            if self.gone:
+                return
             self._take(line)
-        if not self._beside.over:
-            at = time.strftime("%H:%M:%S", time.localtime(self._last_at))
-            self.gone = (
-                f"{self.host} is gone since {at} ({self._complaint()}); the session there may go on. "
-                f"What arrived is kept: autoscout watch {self.path}"
-            )
+        if not self._beside.over and not self.gone:
+            self._lost(self._complaint())
+
+    def _listen(self) -> None:
+        """Silence counts while we listen, not while this machine slept or these screens were stopped."""
+        now = time.monotonic()
+        self._silent += min(1.0, now - self._looked)
+        self._looked = now
+        if self._silent > self._silent_s and not self.over():
+            self._lost(f"nothing came for {self._silent_s:.0f} s")
+            self._ssh.kill()
+
+    def _lost(self, why: str) -> None:
+        at = time.strftime("%H:%M:%S", time.localtime(self._last_at))
+        self.gone = (
+            f"{self.host} is gone since {at} ({why}); the session there may go on. "
+            f"What arrived is kept: autoscout watch {self.path}"
+        )
 
     def _take(self, line: bytes) -> None:
-        self._last_at = time.time()
+        self._last_at, self._silent = time.time(), 0.0
         if line.startswith(b"{"):
             with open(self.path, "ab") as copy:
                 copy.write(line)
