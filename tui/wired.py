@@ -1,5 +1,8 @@
 """Screens whose frames go over the line as tui/wire.py says: cells that changed, at the pace of the terminal."""
 
+import os
+import select
+import signal
 import sys
 from collections.abc import Iterator
 from typing import TypeVar
@@ -17,6 +20,7 @@ from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
+_LOOK_S = 2.0  # between two looks at the terminal
 
 
 class _Paper(Screen[None]):
@@ -51,6 +55,16 @@ class Wired(App[Outcome]):
         self.animation_level = "none"
         add_themes(self)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+        if not self.is_headless and os.isatty(0):
+            self.set_interval(_LOOK_S, self._end_with_the_terminal)
+
+    def _end_with_the_terminal(self) -> None:
+        """As the kernel does: a terminal that is gone says nothing but the end of input, again and again."""
+        looked = select.poll()
+        looked.register(0, select.POLLIN)
+        if any(seen & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, seen in looked.poll(0)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            self.exit()
 
     def get_default_screen(self) -> Screen[None]:
         return _Paper(id="_default")

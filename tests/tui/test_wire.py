@@ -1,6 +1,7 @@
 """What the terminal is sent: only what changed, and what it shows is what was drawn. And, as a process in a
 pseudo-terminal: how much that is, and that a terminal that does not keep up gets less of it."""
 
+import os
 import re
 import time
 from pathlib import Path
@@ -231,3 +232,12 @@ def test_a_terminal_that_takes_nothing_for_a_while_then_gets_the_newest_state_al
     shown.press("\x1b[?2026;2$y")
     assert kept_back < 4096  # one frame is on its way, the others wait
     assert len(shown.settle()) < 4096
+
+
+def test_screens_end_with_their_terminal(screens):
+    """Without a signal, as under setsid, they read the end of input for ever, at two thirds of a core."""
+    shown = screens("watch", str(RECORDED))
+    shown.settle()
+    os.close(shown.ours)
+    shown.ours = os.open(os.devnull, os.O_RDWR)
+    assert shown.process.wait(60) != 0

@@ -276,7 +276,9 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_users(server: Server, t
     assert measured["output_tokens_per_s"] == pytest.approx(4 * measured["requests_per_s"])
     assert found["guard"] == [[0, 1, 2, 3]] * 4
     assert all(body["ignore_eos"] and body["temperature"] == 0.0 for body in server.asked)
-    assert len({tuple(body["prompt"]) for body in server.asked[4:]}) == 3 * 18  # warm-up, two passes
+    prompts = [tuple(body["prompt"]) for body in server.asked[4:]]
+    assert len(set(prompts)) == len(prompts)
+    assert len(prompts) in (3 * 18, 4 * 18)  # warm-up, longer where its times fall, and two passes
 
 
 def test_sessions_go_on_from_what_was_answered(server: Server, tmp_path: Path) -> None:
