@@ -71,7 +71,8 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
         return
     click.echo("")
     best(found, None, False)
-    again = "" if DESIGNED in found.environment.values() else ", re-measurements included"
+    designed = DESIGNED in found.environment.values()
+    again = "" if designed else ", re-measurements included"
     click.echo(
         f"\n{result.experiments} experiments{again}; the engine itself took "
         f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
@@ -79,7 +80,8 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     spent, saved = device_hours(kb, result.session)
     known = f", {saved:.3g} saved by what was known already" if saved else ""
     click.echo(f"{spent:.3g} device-hours spent{known}")
-    click.echo(f"its launch:  autoscout export {result.session}    all about it:  autoscout watch {result.session}")
+    launch = "" if designed else f"its launch:  autoscout export {result.session}    "  # nothing launches a design
+    click.echo(f"{launch}all about it:  autoscout watch {result.session}")
 
 
 def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
