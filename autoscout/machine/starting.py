@@ -89,9 +89,10 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
                 exported[assigned[2]] = value
             continue
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
-        if (program := _assigned(words)[1][:1]) and Path(program[0]).name in _LAUNCHERS:
-            loads = found and words[:2] == ["vllm", "bench"]  # what asks the server before it
-            found = [*found, *words] if loads else words
+        command = _assigned(words)[1]
+        if command and Path(command[0]).name in _LAUNCHERS:
+            loads = found and command[:2] == ["vllm", "bench"]  # what asks the server before it
+            found = [*found, *command] if loads else words
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return found, exported, (int(nodes[0]) if nodes else 1, int(gpus[1])) if gpus else None

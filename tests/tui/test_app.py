@@ -27,6 +27,7 @@ from tui_samples import (
     later,
     measured,
     paused,
+    recording,
     running,
     session,
     started,
@@ -75,12 +76,6 @@ def own_knowledge_base(tmp_path, monkeypatch):
     """The usual one, so that no path of this machine is in a picture."""
     monkeypatch.setenv("AUTOSCOUT_KB", str(tmp_path / "kb.duckdb"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def recording(folder: Path, events: list[AnyEvent]) -> SessionApp:
-    journal = folder / "journal.jsonl"
-    journal.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
-    return SessionApp(Follower(journal), folder / "kb.duckdb")
 
 
 async def settle(pilot: Pilot[None], app: SessionApp, count: int) -> None:

@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import msgspec
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
-from tui_samples import configuration, ended, experiment, measured, started
+from tui_samples import configuration, ended, experiment, measured, recording, started
 
 from kb.journal import AnyEvent
 from tui.actions import SCREENS
@@ -27,12 +25,6 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def opened(folder: Path, events: list[AnyEvent]) -> SessionApp:
-    journal = folder / "journal.jsonl"
-    journal.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
-    return SessionApp(Follower(journal), folder / "kb.duckdb")
-
-
 async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 40.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
@@ -45,7 +37,7 @@ def shown(app: SessionApp) -> str:
 
 
 async def test_the_others_are_made_while_nobody_presses_a_key(tmp_path):
-    app = opened(tmp_path, ended())
+    app = recording(tmp_path, ended())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session.count == len(ended()))
         assert len(app.query(Pane)) < len(SCREENS)
@@ -56,7 +48,7 @@ async def test_the_others_are_made_while_nobody_presses_a_key(tmp_path):
 
 async def test_a_journal_that_is_read_before_there_is_anything_to_draw_on_is_drawn(tmp_path):
     """As on a machine that has much else to do."""
-    journal = opened(tmp_path, ended()).session.follower.path
+    journal = recording(tmp_path, ended()).session.follower.path
     follower, read = Follower(journal), Read(alive=None)
     read.events = follower.everything()  # the app's own thread finds nothing new
     app = SessionApp(follower, tmp_path / "kb.duckdb")
@@ -66,7 +58,7 @@ async def test_a_journal_that_is_read_before_there_is_anything_to_draw_on_is_dra
 
 
 async def test_the_keys_of_the_last_line_can_be_clicked(tmp_path):
-    app = opened(tmp_path, ended())
+    app = recording(tmp_path, ended())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session.count == len(ended()))
         for screen, name in (("experiments", "5 Runs"), ("why", "9 Why"), ("tune", "1 Tune")):
@@ -76,7 +68,7 @@ async def test_the_keys_of_the_last_line_can_be_clicked(tmp_path):
 
 
 async def test_a_row_that_is_clicked_is_selected(tmp_path):
-    app = opened(tmp_path, ended())
+    app = recording(tmp_path, ended())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session.count == len(ended()))
         await pilot.press("5")
@@ -93,7 +85,7 @@ async def test_a_filter_that_looks_at_many_runs_finds_all_of_them(tmp_path):
     for i in range(1, 6001):
         m = measured(configuration(mbs=i), 1.0 + i / 10_000, "oom" if i % 10 == 0 else "ok")
         events += experiment(i, m, 1_700_000_000.0 + 10 * i)
-    app = opened(tmp_path, events)
+    app = recording(tmp_path, events)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session.count == len(events))
         await pilot.press("slash", *"oom")
@@ -109,7 +101,7 @@ async def test_a_theme_that_is_chosen_is_that_of_screens_which_were_not_seen_the
     cells: dict[bool, list[object]] = {True: [], False: []}
     for chosen in cells:
         monkeypatch.setenv("AUTOSCOUT_THEME", "dark" if chosen else "light")
-        app = opened(tmp_path, ended())
+        app = recording(tmp_path, ended())
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda app=app: len(app.query(Pane)) == len(SCREENS))
             await pilot.press("3")

@@ -1,5 +1,7 @@
 """Journals for the screens: a session with every kind of event, and states that operators meet."""
 
+from pathlib import Path
+
 import msgspec
 
 from kb import journal as j
@@ -16,6 +18,8 @@ from kb.records import (
     Traffic,
 )
 from kb.within_events import ValueBelief
+from tui.app import SessionApp
+from tui.session.follow import Follower
 
 JOB = Job(
     name="gpt",
@@ -32,6 +36,13 @@ ORDERINGS = [["pp", "tp", "ar"], ["tp", "ar", "pp"], ["ar", "pp", "tp"], ["ar", 
 
 def configuration(pp: int = 1, tp: int = 1, mbs: int = 1, ar: str = "none") -> Configuration:
     return Configuration({"pp": pp, "tp": tp, "ar": ar, "mbs": mbs})
+
+
+def recording(folder: Path, events: list[j.AnyEvent]) -> SessionApp:
+    """The screens of a session that has these events."""
+    journal = folder / "journal.jsonl"
+    journal.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    return SessionApp(Follower(journal), folder / "kb.duckdb")
 
 
 def name(c: Configuration) -> str:
