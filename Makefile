@@ -13,6 +13,9 @@ DEEPSPEED := .venv-deepspeed
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
+# Tests start hundreds of interpreters: each would compile all of the tree where the environment forbids to keep that.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run run-own run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
 .PHONY: bundle clean
 

@@ -1,5 +1,8 @@
 """An analytic landscape for tests of the search: cheap, smooth enough, with structure that matters."""
 
+import json
+from functools import cache
+
 import msgspec
 import numpy as np
 
@@ -12,7 +15,13 @@ def job_of(name: str) -> Job:
 
 
 def space_of(name: str, **limits) -> JobSpace:
-    return JobSpace.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**limits)))
+    """Compiled once for all tests of a process that ask for the same."""
+    return _compiled(name, json.dumps(limits, sort_keys=True))
+
+
+@cache
+def _compiled(name: str, limits: str) -> JobSpace:
+    return JobSpace.of_job(msgspec.structs.replace(job_of(name), space=SpaceLimits(**json.loads(limits))))
 
 
 def step_time(configuration: Configuration, global_batch: int = 16) -> float:

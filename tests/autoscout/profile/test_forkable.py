@@ -1,6 +1,7 @@
 """Ranks that are forked from a process that has imported everything, on GPUs."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from autoscout.targets.jobs import load_job
 from autoscout.targets.megatron.profiler import RANK, MegatronProfiler, profiler
 from kb.records import Configuration
 
-torch = pytest.importorskip("torch")
-forkable = pytest.importorskip("forkable")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here")
 
 
 def test_imports_are_told_what_a_child_saw_and_do_not_open_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    import forkable  # not at the top: torch takes seconds of every worker that collects tests
+    import torch
+
     parent = os.getpid()
     monkeypatch.setattr(forkable, "_properties", lambda: {"major": 9, "minor": 0, "asked_in": os.getpid()})
     real = torch.cuda.get_device_properties
@@ -28,8 +31,11 @@ def test_imports_are_told_what_a_child_saw_and_do_not_open_the_driver(monkeypatc
 
 @pytest.mark.thorough
 @pytest.mark.engine
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which a forked rank can use")
 def test_where_a_forked_rank_could_not_use_the_gpu_ranks_are_started_afresh(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, which a forked rank can use")
     job = load_job("fixtures/jobs/llama-3.2-3b.toml")
     found = profiler(job)
     assert isinstance(found, MegatronProfiler)
