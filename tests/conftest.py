@@ -1,5 +1,5 @@
-"""How hard tests look: `make test` tries a few fixed examples of each property and leaves out the tests of left_out.txt,
-`make test-all` runs all, with many random examples."""
+"""How hard tests look: `make test` tries a few fixed examples of each property and leaves out the tests of
+left_out.txt, `make test-all` runs all, with many random examples."""
 
 import os
 from pathlib import Path

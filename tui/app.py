@@ -1,7 +1,9 @@
 """The terminal UI of one session: live, attached later, or replayed. It only reads; closing it stops nothing."""
 
+import contextlib
 import gc
 import os
+import threading
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -15,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from kb.journal import Steered
-from kb.orders import parsed
+from kb.orders import Order, parsed
 from kb.records import AutoscoutError
 from tui import actions
 from tui.draw import panels
@@ -48,6 +50,7 @@ class SessionApp(Wired[None]):
         self._dirty = True
         self._prepared = False  # all screens are made
         self._catching = False  # the past is being folded, in slices
+        self._delivering = threading.Lock()  # an order
 
     @property
     def base(self) -> Screen[object]:
@@ -292,10 +295,22 @@ class SessionApp(Wired[None]):
             return
         try:
             order = parsed(what, words or [], f"screens, pid {os.getpid()}")
-            self.session.follower.give(order)
-            self.notify(f"{what}: takes effect before the next experiment", markup=False)
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
+            return
+        # A host that is silent is waited for; neither keys nor leaving wait with it.
+        threading.Thread(target=self._deliver, args=[order], daemon=True).start()
+
+    def _deliver(self, order: Order) -> None:
+        """In a thread, one order after the other."""
+        with self._delivering, contextlib.suppress(RuntimeError):  # the screens have ended meanwhile
+            try:
+                self.session.follower.give(order)
+            except AutoscoutError as error:
+                self.call_from_thread(self.notify, str(error), severity="error", markup=False)
+            else:
+                told = f"{order.what}: takes effect before the next experiment"
+                self.call_from_thread(self.notify, told, markup=False)
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Which tests `make test` leaves to `make test-all`: the slow ones whose every line of kb/ and autoscout/ a quicker test
-runs too. Prints tests/left_out.txt, from the coverage and the times that tests/tools/mutants.py keeps: of the slow tests
-those are kept that gain most lines per second, until none gains `--least`.
+"""Which tests `make test` leaves to `make test-all`: the slow ones whose every line of kb/ and autoscout/ a quicker
+test runs too. Prints tests/left_out.txt, from the coverage and the times that tests/tools/mutants.py keeps: of the
+slow tests those are kept that gain most lines per second, until none gains `--least`.
 """
 
 import argparse

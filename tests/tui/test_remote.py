@@ -158,6 +158,27 @@ def test_no_such_host_and_no_such_session_are_one_sentence(other):
     assert missing.value.exit_code == 2
 
 
+def test_a_host_that_is_reached_and_says_nothing_is_given_up(other):
+    with pytest.raises(AutoscoutError, match=r"^me@there: it was reached, but nothing came for 2 s"):
+        Remote("me@there", "gpt-1", "exec sleep 60 #", silent_s=0.5)
+
+
+def test_an_order_to_a_silent_host_holds_up_neither_keys_nor_leaving(other, tmp_path):
+    write(other, running())
+    there = tmp_path / "there.sh"
+    there.write_text(f'[[ "$*" == *steer* ]] && {{ touch {tmp_path}/asked; exec sleep 600; }}\nexec {THERE} "$@"\n')
+    with lock.exclusive(other / "owner.lock"):
+        shown = PtyScreens("watch", "me@there:gpt-1", "--there", f"bash {there}")
+        shown.shows("engine silent")
+        shown.press("p")
+        until((tmp_path / "asked").exists)
+        shown.press("5")
+        shown.shows("filter: words")
+        os.kill(int((tmp_path / "ssh.pids").read_text().split()[-1]), 0)  # it still waits for an answer
+        assert shown.close() == 0
+    vanish(tmp_path)
+
+
 def test_the_screens_of_a_session_elsewhere_until_its_host_vanishes(other, tmp_path):
     write(other, running())
     with lock.exclusive(other / "owner.lock"):

@@ -79,7 +79,7 @@ class Remote:
 
     def __init__(self, host: str, session: str, there: str, silent_s: float = _SILENT_S) -> None:
         """`there`: how autoscout is called on that host; so many seconds without a line, and it is gone. Returns when
-        the first line came.
+        the first line came, for which it waits four times as long: a password may be asked for.
 
         Errors: AutoscoutError with what ssh or the other side said."""
         self.host, self._there, self._silent_s = host, there, silent_s
@@ -89,10 +89,19 @@ class Remote:
             ["ssh", *_OPTIONS, host, words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self._ssh.stdout is not None
-        first = b""
+        first, given_up = b"", threading.Event()
+        patience = threading.Timer(4 * silent_s, lambda: (given_up.set(), self._ssh.kill()))
+        patience.daemon = True
+        patience.start()
         while first := self._ssh.stdout.readline(_LINE):  # journal lines wait in a file once the session has a name
             if first.startswith(b"#") or first.startswith(b"{"):
                 break
+        patience.cancel()
+        if given_up.is_set():
+            self._ssh.wait()
+            raise AutoscoutError(
+                f"{host}: it was reached, but nothing came for {4 * silent_s:.0f} s; is {there} there?"
+            )
         if not first:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
         self.session = session
