@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kb.door import LATEST
@@ -39,14 +39,17 @@ def when_and_where(m: Measurement) -> str:
     return f"{day}{f' on {host}' if host else ''}"
 
 
-def fit(text: str, width: int) -> str:
-    """`text`, or its beginning up to a word's or a name's end, and "…": what is cut off is never half a word."""
+def fit(text: str, width: int, knobs: Iterable[str] = ()) -> str:
+    """`text`, or its beginning up to a word's end and "…": what is cut off is never half a word. The name of a
+    configuration of `knobs` ends with one of these: distopt… of distopt_overlap_grad, not distopt_overlap…"""
     if len(text) <= width:
         return text
     if width < 1:
         return ""
     kept = text[: width - 1]
-    ends = [i for i, c in enumerate(text[: len(kept) + 1]) if c in " _,;:" and i]
+    name = "|".join(map(re.escape, knobs))
+    end = rf"[ ,;:]|_(?=(?:no-)?(?:{name})(?:[-_\d]|x\d|$))" if name else "[ _,;:]"
+    ends = [found.start() for found in re.finditer(end, text) if 0 < found.start() < width]
     return f"{kept[: ends[-1]].rstrip(' ,;:') if ends else kept}…"
 
 

@@ -16,6 +16,7 @@ from kb import lock
 from kb.journal import AnyEvent
 from kb.records import Configuration
 from tui.hygiene import plain
+from tui.session.questions import ten_questions
 from tui.widgets.lazy_table import Rows
 
 WIDE = "漢字テスト模型"
@@ -209,3 +210,13 @@ def test_other_scripts_in_a_locale_of_ascii(tmp_path):
     shown.settle()
     assert shown.close() == 0
     assert [c for c in shown.sent if c > 127] == []
+
+
+async def test_the_documented_questions_are_whole_beside_an_answer(tmp_path):
+    events = j.events(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl")
+    app = recording(tmp_path, events)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app, len(events))
+        await pilot.press("7")
+        for question in ten_questions("job", "metric"):
+            await until(pilot, lambda question=question: f"{question} " in text_of(app))

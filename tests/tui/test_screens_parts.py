@@ -282,6 +282,21 @@ def test_what_is_cut_ends_with_a_word(text, width):
         assert not words or rest[:1] in " _,;:"
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (6, "dp2…"),
+        (26, "dp2_ar-full…"),  # not dp2_ar-full_ar…
+        (30, "dp2_ar-full_ar_method-block…"),
+        (44, "dp2_ar-full_ar_method-block_distopt…"),  # not …_distopt_overlap…
+        (90, "dp2_ar-full_ar_method-block_distopt_overlap_grad_no-sp_ddp_bucket1"),
+    ],
+)
+def test_the_name_of_a_configuration_is_cut_between_its_knobs(width, shown):
+    knobs = ("dp", "ar", "ar_method", "distopt", "overlap_grad", "sp", "ddp_bucket")
+    assert fit("dp2_ar-full_ar_method-block_distopt_overlap_grad_no-sp_ddp_bucket1", width, knobs) == shown
+
+
 def test_a_reason_is_cut_between_its_clauses():
     why = "the simulators err by 22 % over the last 5 checks, more than ε = 15 %; most of it where ar is full: 50 %"
     assert fit_lines(why, 50, 2) == [

@@ -41,7 +41,7 @@ class ExperimentsPane(Pane):
     def compose(self) -> ComposeResult:
         yield Input(placeholder="/ filter: words that must occur, -word must not", id="filter", compact=True)
         with Horizontal():
-            yield Rows(_COLUMNS, self._row, id="experiments")
+            yield Rows(_COLUMNS, self._row, self._knobs, id="experiments")
             with VerticalScroll(id="one"):
                 yield Static(id="one-text")
 
@@ -108,6 +108,9 @@ class ExperimentsPane(Pane):
         cells = experiment_row(self.state, i, self.ascii)
         status = self.state.runs[i].status
         return (status, id(self.state)), [(c, style(status) if n == 1 else "") for n, c in enumerate(cells)]
+
+    def _knobs(self, i: int) -> Iterable[str]:
+        return self.state.runs[i].configuration.knobs
 
     def turn(self, pages: int) -> None:
         self.query_one(Rows).action_turn(pages)

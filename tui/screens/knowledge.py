@@ -45,7 +45,7 @@ _FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp
 _HINT = "ctrl+j runs  tab completes  ctrl+r history  ctrl+g chart  ctrl+s saves  ctrl+e exports  ctrl+o contents"
 _BUSY = re.compile("is in use by|is open in")
 _LATEST = {
-    "Which experiments were the latest?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"
+    "What ran last?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"
 }
 _RECALLED = 50  # of the history, to choose from
 

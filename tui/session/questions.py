@@ -1,9 +1,9 @@
 """The ten questions of docs/knowledge-base.md, asked about the job that is looked at."""
 
 _TEN = {
-    "Which configuration of a job is best, and was that confirmed?": """
+    "What is best, and confirmed?": """
 SELECT name, value, metric, gain, low, high, confirmed, cluster FROM best WHERE job = {job}""",
-    "Which are the five best configurations?": """
+    "Which five are the best?": """
 SELECT name, value, measurements, lowest, highest FROM results
 WHERE job = {job} AND metric = {metric} AND value IS NOT NULL ORDER BY value LIMIT 5""",
     "Which knob matters most?": """
@@ -15,21 +15,21 @@ FROM failures GROUP BY job, status, evidence ORDER BY times DESC LIMIT 5""",
     "Where did the time go?": """
 SELECT purpose, status, count(*) AS experiments, round(sum(cost_s)) AS seconds, round(sum(device_s)) AS device_seconds
 FROM runs WHERE purpose != 'import' GROUP BY ALL ORDER BY seconds DESC""",
-    "What did the sessions end on?": """
+    "What did sessions end on?": """
 SELECT job, state, reason, experiments, failed, best, round(gain, 2) AS gain, warm_start
 FROM sessions ORDER BY started DESC LIMIT 5""",
-    "How far are the simulators off?": """
+    "How far are simulators off?": """
 SELECT simulator, sum(checks) AS checks, round(100 * avg(mape), 1) AS mape_percent,
     round(100 * avg(bias), 1) AS bias_percent
 FROM simulator_accuracy GROUP BY simulator ORDER BY 3""",
-    "Which knobs lead the orderings that win tournaments?": """
+    "Which knobs lead winners?": """
 SELECT ordering[:3] AS begins_with, count(*) FILTER (WHERE winner) AS won, count(*) AS played
 FROM orderings GROUP BY 1 ORDER BY won DESC, played DESC LIMIT 5""",
     "What do versions change?": """
 SELECT v.version AS torch, count(DISTINCT v.session) AS sessions, min(r.value) AS best_step_time_s
 FROM versions AS v INNER JOIN results AS r ON r.context = v.context
 WHERE v.component = 'torch' AND r.job = {job} AND r.metric = {metric} GROUP BY 1 ORDER BY 1""",
-    "What were the warm starts worth?": """
+    "What were warm starts worth?": """
 SELECT job, carried, tried, best_carried, round(100 * behind, 1) AS percent_behind, rank, first_within, experiments
 FROM warm_starts ORDER BY session DESC LIMIT 5""",
 }

@@ -1,6 +1,6 @@
 """A table of any number of rows, of which only those that are seen are drawn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -39,11 +39,15 @@ class Rows(ScrollView, can_focus=True):
         """Enter."""
 
     def __init__(
-        self, columns: Sequence[tuple[str, int]], draw: Callable[[int], tuple[object, Cells]], id: str
+        self,
+        columns: Sequence[tuple[str, int]],
+        draw: Callable[[int], tuple[object, Cells]],
+        knobs: Callable[[int], Iterable[str]],
+        id: str,
     ) -> None:
-        """`columns`: names and widths."""
+        """`columns`: names and widths. `knobs(row)`: of its configuration, whose name is cut between them."""
         super().__init__(id=id)
-        self.columns, self.draw = columns, draw
+        self.columns, self.draw, self.knobs = columns, draw, knobs
         self.rows: Sequence[int] = ()
         self.cursor = -1  # index into `rows`
         self._lines: dict[tuple[object, ...], Strip] = {}
@@ -106,7 +110,7 @@ class Rows(ScrollView, can_focus=True):
         width = self.size.width
         if y == 0:
             style = self.get_component_rich_style("rows--heading")
-            return self._strip([(name, "") for name, _ in self.columns], style, width)
+            return self._strip([(name, "") for name, _ in self.columns], (), style, width)
         at = round(self.scroll_offset.y) + y - 1
         if not 0 <= at < len(self.rows):
             return Strip.blank(width, self.rich_style)
@@ -119,14 +123,14 @@ class Rows(ScrollView, can_focus=True):
             if len(self._lines) > _CACHED:
                 self._lines.clear()
             style = self.get_component_rich_style(look) if look else self.rich_style
-            strip = self._lines[cached] = self._strip(cells, style, width)
+            strip = self._lines[cached] = self._strip(cells, self.knobs(row), style, width)
         return strip
 
-    def _strip(self, cells: Cells, base: Style, width: int) -> Strip:
+    def _strip(self, cells: Cells, knobs: Iterable[str], base: Style, width: int) -> Strip:
         segments, left = [], width
         for (text, style), (_, size) in zip(cells, self.columns, strict=True):
             size = min(size or left, left)
-            shown = text if cell_len(text) <= size else _shortened(text, size)
+            shown = text if cell_len(text) <= size else _shortened(text, size, knobs)
             segments.append(Segment(set_cell_size(shown, size), base + Style.parse(style) if style else base))
             left -= size
         return Strip(segments).adjust_cell_length(width, base)
@@ -135,6 +139,7 @@ class Rows(ScrollView, can_focus=True):
         self.refresh(Region(0, 0, self.size.width, self.size.height))
 
 
-def _shortened(text: str, cells: int) -> str:
-    """Up to the end of a word or of a part of a name; wide characters where they stop."""
-    return fit(text, cells) if cell_len(text) == len(text) else f"{set_cell_size(text, max(0, cells - 1))}…"
+def _shortened(text: str, cells: int, knobs: Iterable[str]) -> str:
+    """Up to the end of a word or of a knob in a name; wide characters where they stop."""
+    narrow = cell_len(text) == len(text)
+    return fit(text, cells, knobs) if narrow else f"{set_cell_size(text, max(0, cells - 1))}…"
