@@ -1,5 +1,6 @@
 """Looking after the knowledge base: what is in it, whether it is sound, copies of it."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kb import door, lock, migrate, rows, store
+from kb import journal as journals
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -145,10 +147,20 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     late = [
         door.plain(path.parent.name)
         for path in store.sessions_folder(kb).glob("*/journal.jsonl")
-        if path.stat().st_size > known.get(path.parent.name, 0) and not store.is_running(path.parent)
+        if path.stat().st_size > known.get(path.parent.name, 0)
+        and path.stat().st_size > known.get(_session_in(path), 0)
+        and not store.is_running(path.parent)
     ]
     found = f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in" if late else "all are in"
     return Finding("journals", not late, found)
+
+
+def _session_in(journal: Path) -> str:
+    """Of a folder that was copied the session is not the folder's name. "" where no line of it can be read."""
+    with contextlib.suppress(AutoscoutError):
+        for event, _ in journals.read(journal):
+            return event.session if isinstance(event, journals.SessionStarted) else ""
+    return ""
 
 
 def back_up(kb: Path, copy: Path) -> int:

@@ -1,6 +1,7 @@
 """Info, check, backup, restore and forget."""
 
 import os
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -54,6 +55,18 @@ def test_what_the_journals_have_beyond_it_shows(kb: Path):
     log.append(ended(measured(20.0, tp=20)))
     log.close()
     assert failed(kb)["journals"].startswith("more in the journals of s;")
+    assert store.ingest_all(kb) == (1, [])
+    assert failed(kb) == {}
+
+
+def test_a_copied_folder_of_a_session_has_nothing_more(kb: Path):
+    sessions = kb.parent / "sessions"
+    shutil.copytree(sessions / "s", sessions / "s-copied")
+    assert failed(kb) == {}
+    log = journal.Journal(sessions / "s-copied" / "journal.jsonl")
+    log.append(ended(measured(20.0, tp=20)))
+    log.close()
+    assert failed(kb)["journals"].startswith("more in the journals of s-copied;")
     assert store.ingest_all(kb) == (1, [])
     assert failed(kb) == {}
 

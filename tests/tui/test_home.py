@@ -21,6 +21,7 @@ from kb.records import AutoscoutError
 from tui.home import HomeApp
 from tui.screens.wizard import NewJob
 from tui.session.house import Sessions, job_files
+from tui.widgets.one_of import Choice
 
 ROOT = Path(__file__).parents[2]
 SIZES = [(80, 24), (120, 40), pytest.param((200, 50), marks=pytest.mark.thorough)]
@@ -221,6 +222,21 @@ async def test_a_letter_in_an_answer_is_a_letter_and_what_is_wrong_is_said(tmp_p
         assert not isinstance(app.screen, NewJob)
 
 
+async def test_answers_are_clicked(tmp_path):
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, NewJob) and len(app.screen.query_one(Choice).values) > 1)
+        engine = app.screen.query_one("#engine", Choice)
+        first = engine.value
+        await pilot.click("#engine")
+        assert engine.value != first
+        for answer in ("batch", "source"):
+            await pilot.click(f"#{answer}")
+            await pilot.press("1")
+            assert app.screen.query_one(f"#{answer}", Input).value == "1"
+
+
 async def test_an_idle_home_draws_nothing(tmp_path):
     session_folder(tmp_path, "gpt-1", ended())
     app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
@@ -232,7 +248,7 @@ async def test_an_idle_home_draws_nothing(tmp_path):
         assert box.get_option_at_index(0) is before
 
 
-async def test_a_job_is_checked_then_started_and_its_session_opens(tmp_path):
+async def test_a_job_that_is_clicked_is_checked_then_started_and_its_session_opens(tmp_path):
     text = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text().replace("profiles = 8", "profiles = 2")
     recorded = ROOT / "fixtures/recorded/smallest-cpu.jsonl"
     (tmp_path / "job.toml").write_text(
@@ -241,9 +257,10 @@ async def test_a_job_is_checked_then_started_and_its_session_opens(tmp_path):
     app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "job.toml" in text_of(app))
-        await pilot.press("enter")
+        await until(pilot, lambda: app.query_one("#known").region.height == 9)  # the layout of a high terminal
+        await pilot.click("#jobs", offset=(6, 1))
         await until(pilot, lambda: "predicted" in text_of(app))
-        await pilot.press("enter")
+        await pilot.click("#start")
         await until(pilot, lambda: app.return_value is not None)
     journal = app.return_value
     assert journal is not None

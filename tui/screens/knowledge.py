@@ -44,9 +44,7 @@ _SCHEMA = (
 _FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp_matches(function_name, '^[a-z]\\w+$')"
 _HINT = "ctrl+j runs  tab completes  ctrl+r history  ctrl+g chart  ctrl+s saves  ctrl+e exports  ctrl+o contents"
 _BUSY = re.compile("is in use by|is open in")
-_LATEST = {
-    "What ran last?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"
-}
+_LATEST = {"What ran last?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"}
 _RECALLED = 50  # of the history, to choose from
 
 
