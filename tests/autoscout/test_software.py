@@ -6,7 +6,7 @@ import pytest
 from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.software import PROFILES, mixed, variants
-from autoscout.simulate.training.step import SLOWER, Training
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of
 
 LAYOUTS = {
@@ -99,11 +99,14 @@ def test_rows_beside_those_that_name_a_norms_kernel_have_none():
 
 def test_norms_of_plain_operators_are_those_of_a_plain_trainer():
     said = {**UNKNOWN, "fused_norm": 0.0}
-    plain = [{**variant.columns, "software": ""} for variant in variants(said) if "plain" in variant.name]
-    slowest = np.max([Training().predict(each).value for each in plain], axis=0)
-    told = Training().predict(said).value
-    assert (told > Training().predict(UNKNOWN).value).all()
-    assert told == pytest.approx(slowest * np.exp(SLOWER), rel=0.01)
+    plain = [variant for variant in variants(said) if "plain" in variant.name]
+    each = [Memory().predict({**variant.columns, "software": ""}).value for variant in plain]
+    told = Memory().predict(said).value
+    assert (told > Memory().predict(UNKNOWN).value).all()
+    assert (told > 0.98 * np.min(each, axis=0)).all()
+    assert sum(np.exp(variant.log_share[0]) for variant in plain) > 0.95 * sum(
+        np.exp(variant.log_share[0]) for variant in variants(said)
+    )
 
 
 # Hagemann et al. 2023 (arXiv 2311.05610), 13B on 64 A100: seconds without and with a kernel for the norms.
