@@ -88,6 +88,37 @@ def test_columns_of_tables_that_name_kernels_are_read(kernel: str, attention: st
     assert columns["software"][0] == "unknown"
 
 
+def test_rows_beside_those_that_name_a_norms_kernel_have_none():
+    row = {"gpu": "A100", "n_gpus": 8, "layers": 2, "hidden": 1024, "heads": 8, "seq_len": 2048}
+    kernels = ["flash_attention2 + RMS kernel", "flash_attention2", "torch", ""]
+    told = columns_of([{**row, "kernel": kernel} for kernel in kernels])["fused_norm"]
+    assert told[:3].tolist() == [1.0, 0.0, 0.0]
+    assert np.isnan(told[3])
+    assert "fused_norm" not in columns_of([{**row, "kernel": kernel} for kernel in kernels[1:]])
+
+
+def test_norms_of_plain_operators_are_those_of_a_plain_trainer():
+    said = {**UNKNOWN, "fused_norm": 0.0}
+    plain = [variant for variant in variants(said) if "plain" in variant.name]
+    each = [Memory().predict({**variant.columns, "software": ""}).value for variant in plain]
+    told = Memory().predict(said).value
+    assert (told > Memory().predict(UNKNOWN).value).all()
+    assert (told > 0.98 * np.min(each, axis=0)).all()
+    assert sum(np.exp(variant.log_share[0]) for variant in plain) > 0.95 * sum(
+        np.exp(variant.log_share[0]) for variant in variants(said)
+    )
+
+
+# Hagemann et al. 2023 (arXiv 2311.05610), 13B on 64 A100: seconds without and with a kernel for the norms.
+@pytest.mark.parametrize(
+    ("mbs", "tp", "pp", "without", "fused"), [(2, 2, 1, 33.90, 29.70), (1, 1, 2, 33.70, 31.06), (1, 2, 2, 39.64, 34.84)]
+)
+def test_a_kernel_for_norms_gains_what_was_measured(mbs: int, tp: int, pp: int, without: float, fused: float):
+    row = {**UNKNOWN, "global_batch": 2048, "mbs": mbs, "tp": tp, "pp": pp, "attention": "flash2"}
+    told = Training().predict({**row, "fused_norm": np.array([0.0, 1.0])}).value
+    assert told[0] / told[1] == pytest.approx(without / fused, abs=0.04)
+
+
 def test_joules_are_watts_times_seconds_over_tokens():
     alone = {**LAYOUTS, "mbs": 1, "tp": 2}
     seconds = float(Training().predict(alone).value[0])

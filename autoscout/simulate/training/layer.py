@@ -227,17 +227,27 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
+    # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; keys as well.
     rope = np.where(
         x.learned_positions > 0,
         0.0,
-        np.where(eager, 6.0, 2.0) * x.mbs * x.seq_len / x.cp * x.heads * x.head_dim / x.tp * b,
+        np.where(eager, 10.0 * (1 + x.kv_heads / x.heads), 2.0)
+        * x.mbs
+        * x.seq_len
+        / x.cp
+        * x.heads
+        * x.head_dim
+        / x.tp
+        * b,
     )
-    # Plain operators: a copy in fp32, its square's mean, the scaled copy and the weighted one, each read and written.
+    # Plain operators of an RMSNorm, bytes an element reads and writes: a copy in fp32 (6), squared (8), its mean (4),
+    # scaled (8), back to 16 bits (6), times the weight (4). Back: the weight's two gradients (12), to fp32 (6), of the
+    # scale (8 + 16), of the square (16), their sum (12), to 16 bits (6).
     norms = memory_bound(hw, 2 * 2 * stream, e.norm_bandwidth, 2)
     norms_backward = memory_bound(hw, 2 * 3 * stream, e.norm_bandwidth / 2, 2)
     if np.any(eager_norm):
-        norms = np.where(eager_norm, memory_bound(hw, 2 * 24 * own * x.hidden, e.bandwidth, 10), norms)
-        twice = memory_bound(hw, 2 * 40 * own * x.hidden, e.bandwidth, 16)
+        norms = np.where(eager_norm, memory_bound(hw, 2 * 36 * own * x.hidden, e.bandwidth, 16), norms)
+        twice = memory_bound(hw, 2 * 76 * own * x.hidden, e.bandwidth, 26)
         norms_backward = np.where(eager_norm, twice, norms_backward)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)

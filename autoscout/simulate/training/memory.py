@@ -36,7 +36,8 @@ CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run ou
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes that products keep of an input; 4 bits with a scale for every 16
 UNFUSED_NORM = 4.0  # more bytes that a norm of plain operators keeps of an element: its copy in fp32
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-GATHERED_LOGITS = 16.0  # of rows gathered over tp: gathered in 16 bits, in fp32, softmax, both gradients
+# Of rows gathered over tp: in 16 bits, in fp32, their log-softmax, its gradient and the one that comes of it.
+GATHERED_LOGITS = 18.0
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
 # stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
 # tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).

@@ -14,6 +14,7 @@ from autoscout.simulate.member import Columns
 Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # rows
+CONTRADICTED = 0.02  # what is left of the share of a profile with fused norms where a row says that its own are not
 
 
 class Profile(NamedTuple):
@@ -57,12 +58,15 @@ def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[V
     unknown = said == UNKNOWN
     if not unknown.any():
         return [Variant("", np.zeros(1), columns)]
+    plain_norm = np.atleast_1d(np.asarray(columns.get("fused_norm", np.nan), dtype=float)) == 0
     found: dict[Any, Variant] = {}
     for name, profile in PROFILES.items():
         own = {column: value for column, value in profile.columns.items() if column not in blind_to}
         key = tuple(own.items())
         known = 0.0 if not found or key == next(iter(found)) else -np.inf
         share = np.where(unknown, np.log(profile.share), known)
+        if profile.columns.get("fused_norm", 1.0) > 0:
+            share = np.where(unknown & plain_norm, share + np.log(CONTRADICTED), share)
         if key in found:
             found[key] = found[key]._replace(
                 log_share=np.where(unknown, np.logaddexp(found[key].log_share, share), known)

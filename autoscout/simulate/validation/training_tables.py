@@ -70,6 +70,8 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """(n,) each; NaN and "" where a row does not say."""
     plans = {name: counts for row in rows for name, counts in _operators_of_plan(row)}
     said = [of_row(row, plans) for row in rows]
+    if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
+        said = [_of_plain_norms(row, x) for row, x in zip(rows, said, strict=True)]
     columns: dict[str, np.ndarray] = {}
     for name in NUMBERS:
         if any(name in row for row in said):
@@ -103,6 +105,17 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     if "heads" not in x and "hidden" in x:
         x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual width of a head
     return {k: v for k, v in x.items() if not (isinstance(v, float) and np.isnan(v))}
+
+
+def _kernels_of(row: Row) -> str:
+    return str(renamed(row).get("attention", ""))
+
+
+def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
+    """Where a table names the norm's kernel beside the attention's in some rows, the others that name kernels have
+    none."""
+    untold = x.get("software") == UNKNOWN and "fused_norm" not in x
+    return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
 
 def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
