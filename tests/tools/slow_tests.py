@@ -1,6 +1,7 @@
 """Which tests `make test` leaves to `make test-all`: the slow ones whose every line of kb/ and autoscout/ a quicker
 test runs too. Prints tests/left_out.txt, from the coverage and the times that tests/tools/mutants.py keeps: of the
-slow tests those are kept that gain most lines per second, until none gains `--least`.
+slow tests those are kept that gain most lines per second, until none gains `--least`. Tests of engines, whose lines run
+elsewhere, are added by hand: what a neighbour finds too.
 """
 
 import argparse
