@@ -252,6 +252,11 @@ def test_over_ssh_itself(sshd, tmp_path):
         until(lambda: events.extend(session.more()) or len(events) == len(running()))
         session.give(orders.parsed("pin", ["tp=2"], "test"))
         assert len(orders.given(folder)) == 1
+        shown = PtyScreens("watch", "there:gpt-1", "--there", there)
+        shown.shows("engine silent")
+        shown.press("5")
+        shown.shows("filter: words")
+        assert shown.close() == 0
         children = Path(f"/proc/{sshd.pid}/task/{sshd.pid}/children").read_text().split()
         for child in children:
             os.kill(int(child), signal.SIGKILL)

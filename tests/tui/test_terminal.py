@@ -89,6 +89,12 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.shows("paused")
         other.resize(120, 40)
         other.shows("2×2 grid", "failures")
+        other.type("7")
+        other.shows("knowledge base", "ctrl+j")
+        other.type("select p")  # once it let the session go on: p was an order here, too
+        other.shows("select p", "paused")
+        other.type("Escape")
+        other.shows("q close")  # else a terminal takes escape and 5 for one key
         other.type("5")
         other.shows("experiment ", "r again")
         other.type("p")  # a letter like another where one filters
