@@ -334,7 +334,7 @@ class KnowledgePane(Pane):
         failed, job = past["measurements"] - past["ok"], self.state.job
         self._say(
             f"{past['job']} on {past['cluster']}: distance {past['distance']:.2f}, {past['measurements']} runs, "
-            f"{failed} failed  {decided[past['decided']]} it for the next session of {job.name if job else 'this job'}"
+            f"{failed} failed\n{decided[past['decided']]} it for the next session of {job.name if job else 'this job'}"
         )
 
     @on(DataTable.RowSelected)
