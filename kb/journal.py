@@ -142,6 +142,10 @@ class Waiting(Event, frozen=True, tag="waiting"):
     over: bool = False
 
 
+class Passed(Event, frozen=True, tag="passed"):
+    """What is to start next needs devices that others have; more was asked for, which may go ahead on others."""
+
+
 class Answered(Event, frozen=True, tag="answered"):
     """A configuration that the KB already knew for this job, hardware and versions: not run again."""
 
@@ -299,6 +303,7 @@ AnyEvent = (
     | ExperimentStarted
     | ExperimentEnded
     | Waiting
+    | Passed
     | Answered
     | Simulated
     | Checked
@@ -393,7 +398,7 @@ def _decode(line: bytes) -> AnyEvent:
 
 def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
     """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
-    if (version := _written_with(path)) > RECORDS:
+    if (version := older.written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
             2,
@@ -401,20 +406,6 @@ def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
     return AutoscoutError(
         f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
     )
-
-
-def _written_with(path: Path) -> int:
-    with open(path, "rb") as file:  # the newest that any line names
-        return max((_records(line) for line in file if b'"records"' in line), default=0)
-
-
-def _records(line: bytes) -> int:
-    try:
-        fields = msgspec.json.decode(line)
-    except (ValueError, RecursionError):
-        return 0
-    version = fields.get("records", 0) if isinstance(fields, dict) else 0
-    return version if isinstance(version, int) else 0
 
 
 def events(path: Path, plain: bool = False) -> list[AnyEvent]:

@@ -4,7 +4,10 @@ In SQL: kb/sharing/arrivals.py, and the migrations.
 """
 
 import math
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from kb.records import FIRST_WORDS
 
@@ -43,3 +46,18 @@ def event(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _with_nan(values: list[float | None]) -> list[float]:
     return [math.nan if x is None else x for x in values]
+
+
+def written_with(path: Path) -> int:
+    """The newest version of records that any line of a journal names."""
+    with open(path, "rb") as file:
+        return max((_records(line) for line in file if b'"records"' in line), default=0)
+
+
+def _records(line: bytes) -> int:
+    try:
+        fields = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return 0
+    version = fields.get("records", 0) if isinstance(fields, dict) else 0
+    return version if isinstance(version, int) else 0

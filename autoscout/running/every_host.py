@@ -42,6 +42,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: dict[str, str]
     visible: bool
+    by_kind: dict[str, dict[str, str]] = {}  # kind of device → what words and variables say on the hosts that have it
     grace_s: float = 5.0
 
 
@@ -94,6 +95,7 @@ class _Run:
     def _request(self, node: int, shared: bool, address: str, port: int) -> dict[str, Any]:
         spec, host = self._spec, self._spec.placement.hosts[node]
         own = {NODE: str(node), HEAD: address, PORT: str(port), RANKS: str(len(host.devices))}
+        own |= spec.by_kind.get(host.devices[0].kind, {})
         if not shared:
             own[spec.folder] = "{folder}"
 

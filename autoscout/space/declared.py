@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from autoscout.job.words import nearest_name
 from autoscout.space.attributes import attributes_of, device_knobs
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, checked, expressions, read_catalog
@@ -21,7 +23,7 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
     """The new knobs of the person's files, by name: the field that each one sets, and its default."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
-    knobs += [_entry(knob) for knob in job.space.knob]
+    knobs += _in_job(job).knob
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
@@ -62,8 +64,37 @@ def _in_job(job: Job) -> Catalog:
         )
         for i, rule in enumerate(job.space.rule, start=1)
     ]
-    own = Catalog(target=job.target, derived=job.space.derived, knob=[_entry(k) for k in job.space.knob], rule=rules)
-    return checked(Path("space"), own)
+    knobs = [entry for knob in job.space.knob for entry in _entries(job, knob)]
+    return checked(Path("space"), Catalog(target=job.target, derived=job.space.derived, knob=knobs, rule=rules))
+
+
+def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
+    """What a knob is called for each kind of the job's devices; {} where it has one value for all."""
+    kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
+    return {k: f"{knob.name}_{k.replace('-', '_')}" for k in kinds} if knob.by_kind and len(kinds) > 1 else {}
+
+
+def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
+    """Errors: AutoscoutError (exit 2) for a knob by kind that nobody can be told."""
+    kinds, entry = kinds_of(job, knob), _entry(knob)
+    if not kinds:
+        return [entry]
+    on_off = isinstance(knob.values, list) and any(isinstance(value, bool) for value in knob.values)
+    if job.target != "command" or not job.cluster.hosts or on_off or knob.sets.startswith(("json:", "yaml:", "toml:")):
+        raise AutoscoutError(
+            f"space.knob: knob '{knob.name}': by_kind is for numbers and names that a command is told by a placeholder, "
+            f"a flag or a variable, on the hosts of a host file, an allocation or Ray",
+            2,
+        )
+    return [
+        msgspec.structs.replace(
+            entry,
+            name=name,
+            when=" and ".join(filter(None, [f"{kind.replace('-', '_')} > 0", knob.when and f"({knob.when})"])),
+            meaning=f"{entry.meaning}, on {kind}",
+        )
+        for kind, name in kinds.items()
+    ]
 
 
 def _entry(knob: OwnKnob) -> KnobEntry:

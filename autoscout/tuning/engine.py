@@ -11,7 +11,7 @@ with the same answers in the same order it decides the same.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,7 @@ from autoscout.tuning import designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, Wanted, wanted
+from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from kb import door, store
@@ -40,7 +41,6 @@ from kb.records import AutoscoutError, Configuration, Measurement
 ALONE = "profile"  # in place of a strategy: a session of one experiment
 _SEARCH_PURPOSES = ("search", "check")
 _WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
-Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 
 
 class Engine:
@@ -103,7 +103,7 @@ class Engine:
         self._strategy: Strategy | None = None
         self._step = 0
         self._waiting: dict[int, Asking] = {}  # by the number of the experiment that it waits for
-        self._ready: list[tuple[Asking, Wanted]] = []  # what is to be started next
+        self._ready = Ready(tape)
         self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
@@ -118,18 +118,17 @@ class Engine:
         """Nothing more is wanted, and nothing runs."""
         return self._over and not self._waiting
 
-    def ask(self, placement: str = "") -> Experiment | None:
-        """The next experiment to start, where there is room for it; None if there is none now: it waits for what runs,
-        is paused, or is over."""
+    def ask(self, place: Place = anywhere) -> Experiment | None:
+        """The next experiment to start; None if there is none now: there is no room, it waits for what runs, is paused,
+        or is over."""
         began = time.perf_counter()
         try:
             while not self._over:
-                if self._ready:
-                    asking, wanted = self._ready.pop(0)
-                    experiment = self._start(asking, wanted, placement)
+                if (taken := self._ready.take(place)) is not None:
+                    experiment = self._start(*taken)
                     if experiment is not None:
                         return experiment
-                elif not self._more():
+                elif (self._ready and not self._ready.may_pass()) or not self._more():
                     return None
             return None
         finally:
@@ -149,7 +148,7 @@ class Engine:
         self.tape.emit(ended, sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
             again = Wanted(configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere)
-            self._ready.insert(0, (asking, again))
+            self._ready.first(asking, again)
             self._took(began)
             return measurement
         purpose, measurement = self.disturbances.settled(purpose, measurement)
@@ -162,7 +161,7 @@ class Engine:
             self.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
-            self._go_on(asking, measurement)
+            self._ready.go_on(asking, measurement)
         self._took(began)
         return measurement
 
@@ -175,23 +174,24 @@ class Engine:
         if self._waiting and not (self.kind and self.kind.several and self.started.default.id in self.evaluator.done):
             return False  # nothing goes ahead of the reference, which all others are held against
         if self.reason:
-            return not self._waiting and self._begin_confirming()
+            return not self._waiting and not self._ready and self._begin_confirming()
         return self._search_on()
 
     def _search_on(self) -> bool:
         """One step of the search: the orders of a person, then the strategy."""
         if self._strategy is None:
             self._strategy = self._begun()
+        waited = len(self._ready)
         if not self._steered():
             return False
-        if self.reason or self._ready:
+        if self.reason or len(self._ready) > waited:
             return True
         if self.anchors.due(self.searched) and not any(e.purpose == "anchor" for e in self._running.values()):
             if self._allowed():
-                self._begin(wanted(self.started.default, "anchor"))
+                self._ready.begin(wanted(self.started.default, "anchor"))
             return True
         if self._recipes and self.started.default.id in self.evaluator.done:
-            self._begin(self._of_recipe(self._recipes.pop(0)))
+            self._ready.begin(self._of_recipe(self._recipes.pop(0)))
             return True
         batch = self._searching.ask()
         for event in self._searching.drain():
@@ -205,20 +205,8 @@ class Engine:
             self._end_search("settled" if batch else "exhausted")
             return True
         self._step += 1
-        self._begin(self._of_batch(batch, self._step))
+        self._ready.begin(self._of_batch(batch, self._step))
         return True
-
-    def _begin(self, asking: Asking) -> None:
-        try:
-            self._ready.append((asking, next(asking)))
-        except StopIteration:
-            return
-
-    def _go_on(self, asking: Asking, measurement: Measurement) -> None:
-        try:
-            self._ready.insert(0, (asking, asking.send(measurement)))
-        except StopIteration:
-            return
 
     def _start(self, asking: Asking, wanted: Wanted, placement: str) -> Experiment | None:
         """None where the budget does not allow it any more: what asked for it is given up."""
@@ -369,8 +357,9 @@ class Engine:
             if order.what == "stop":
                 self._end_search("stopped")
                 return True
+            waited = len(self._ready)
             self._obey(order)
-            if self._ready:  # the orders after it wait for its end
+            if len(self._ready) > waited:  # the orders after it wait for its end
                 return True
         self._orders = None
         return not self.paused or self.tape.replaying
@@ -382,7 +371,7 @@ class Engine:
             if self.evaluator.profile_from_now_on(self._step, "a person asked for it"):
                 self._searching.switch_to_profiling()
         elif order.what in ("try", "retry", "validate"):
-            self._begin(self._ordered(order))
+            self._ready.begin(self._ordered(order))
         elif order.what in ("pin", "exclude"):  # a search of what is left, which knows all that was learned
             self._strategy = self._begun(self.steering.narrow(order))
 
@@ -410,7 +399,7 @@ class Engine:
 
     def _begin_confirming(self) -> bool:
         self._confirming = True
-        self._begin(self._confirm())
+        self._ready.begin(self._confirm())
         return True
 
     def _confirm(self) -> Asking:

@@ -7,12 +7,12 @@ import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autoscout.cluster.choosing import reached
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.cluster.scheduler import Part, Request, Scheduler
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
 from autoscout.targets.jobs import profiler_of
@@ -42,9 +42,8 @@ class Lanes:
     def __init__(self, job: Job, first: Profiler) -> None:
         self.job = job
         self.scheduler = Scheduler(hosts_of(job))
-        kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
-        nodes = used_nodes(job, Configuration({}))
-        self._request = tuple(Part(node.device if node.device in kinds else "", node.count) for node in nodes)
+        self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
+        self._request = self._parts(Configuration({}))  # of the whole job
         if lacking := self.scheduler.lacking(self._request):
             raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
         self._profilers = [first]  # the session's closes it
@@ -71,23 +70,33 @@ class Lanes:
         """Numbers of the experiments."""
         return sorted(self._running)
 
-    def reserve(self) -> Placement | None:
-        """Devices for one more experiment, given to `run` or `give_back`; None where there is no room now."""
+    @property
+    def room(self) -> bool:
+        """Whether one more experiment may start, were it the smallest."""
         if len(self._running) >= self.most:
+            return False
+        found = any(self._started("look", parts) for parts in self._least)
+        self.scheduler.end("look")
+        return found
+
+    def reserve(self, configuration: Configuration, before: Sequence[Configuration] = ()) -> Placement | None:
+        """The devices that a configuration uses, given to `run` or `give_back`; None where they are not free, or those
+        that wait longer (`before`) need devices of the same kind."""
+        self.give_back()
+        parts = self._parts(configuration)
+        kinds = {part.kind for part in parts}
+        if any(part.kind in kinds for other in before for part in self._parts(other)):
             return None
-        self.scheduler.submit("next", self._request, self.job.launch.timeout_s)
-        if not self.scheduler.start(0.0):
-            self.scheduler.withdraw("next")
-            return None
-        return self._as_asked(self.scheduler.running["next"].placement)
+        return self._as_asked(self.scheduler.running["next"].placement) if self._started("next", parts) else None
 
     def give_back(self) -> None:
         self.scheduler.end("next")
 
     def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
         """Starts what was reserved for; `prepare` is done before this returns, `run` after."""
-        self.scheduler.end("next")
-        self.scheduler.restore(str(number), self._request, placement, self.job.launch.timeout_s, 0.0)
+        request = self.scheduler.running["next"].request
+        self.give_back()
+        self.scheduler.restore(str(number), request, placement, self.job.launch.timeout_s, 0.0)
         if not self._idle:
             self._profilers.append(profiler_of(self.job))
             self._idle.append(self._profilers[-1])
@@ -133,14 +142,33 @@ class Lanes:
         """How many fit at once."""
         count = 0
         while self.job.cluster.together == 0 or count < self.job.cluster.together:
-            self.scheduler.submit(f"try {count}", self._request, 1.0)
-            if not self.scheduler.start(0.0):
-                self.scheduler.withdraw(f"try {count}")
+            if not any(self._started(f"try {count}", parts) for parts in self._least):
                 break
             count += 1
         for name in list(self.scheduler.running):
             self.scheduler.end(name)
         return count
+
+    def _parts(self, configuration: Configuration) -> Request:
+        """What it runs on: the nodes of the kinds that it uses; all of the job's where nobody knows which host has
+        which kind."""
+        known = len(self._kinds) > 1
+        nodes = used_nodes(self.job, configuration if known else Configuration({}))
+        return tuple(Part(node.device if node.device in self._kinds else "", node.count) for node in nodes)
+
+    @property
+    def _least(self) -> list[Request]:
+        """The smallest that an experiment may ask for: a node of any kind, the whole job where it has one kind."""
+        return [(part,) for part in dict.fromkeys(self._request)] if len(self._kinds) > 1 else [self._request]
+
+    def _started(self, name: str, parts: Request) -> bool:
+        """Whether there is room for it now, which it has then."""
+        if self.scheduler.lacking(parts):
+            return False
+        self.scheduler.submit(name, parts, self.job.launch.timeout_s)
+        started = bool(self.scheduler.start(0.0))
+        self.scheduler.withdraw(name)
+        return started
 
     def _blame(self, placement: Placement, evidence: str) -> None:
         """A host that was lost twice gets nothing more, as long as there are others."""

@@ -6,6 +6,7 @@ and decides the same; what had started without an end is run again.
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 from autoscout.cluster import slots
 from autoscout.cluster.placement import Placement
@@ -13,7 +14,7 @@ from autoscout.running.interfaces import Profiler
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.lanes import Lanes
 from autoscout.tuning.loop import PAUSE_S, Interrupted, Loop
-from kb.records import AutoscoutError, Job, Measurement
+from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 
 def wanted(job: Job) -> bool:
@@ -67,12 +68,10 @@ class SideBySide(Loop):
         """False where there is no room, or nothing to start now."""
         if self._lanes.running and slots.wanted_by_others():  # they get the machine when what runs has ended
             return False
-        placement = self._lanes.reserve()
-        if placement is None:
+        if not self._lanes.room:
             return False
-        left = [e for number, e in self._open.items() if number not in self._places]  # by a run that was killed
-        experiment = left[0] if left else self.engine.ask(placement.spelled)
-        if experiment is None:
+        experiment, placement = self._next()
+        if experiment is None or placement is None:
             self._lanes.give_back()
             return False
         self._open[experiment.number], self._places[experiment.number] = experiment, placement
@@ -87,6 +86,22 @@ class SideBySide(Loop):
             lambda profiler: self._measured(profiler, experiment),
         )
         return True
+
+    def _next(self) -> tuple[Experiment | None, Placement | None]:
+        """The next to be started that there is room for, what a run that was killed has left first."""
+        left = [e for number, e in self._open.items() if number not in self._places]
+        for experiment in left:
+            if (placement := self._lanes.reserve(experiment.configuration)) is not None:
+                return experiment, placement
+        if left:
+            return None, None
+        reserved: list[Placement] = []
+
+        def place(configuration: Configuration, before: Sequence[Configuration]) -> str | None:
+            reserved[:] = filter(None, [self._lanes.reserve(configuration, before)])
+            return reserved[0].spelled if reserved else None
+
+        return self.engine.ask(place), next(iter(reserved), None)
 
     def _measured(self, profiler: Profiler, experiment: Experiment) -> Measurement:
         """In a thread of its own."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running.warm_run import startable
-from autoscout.space.attributes import attributes_of
+from autoscout.space.attributes import attributes_of, device_counts
+from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command import nested, same_batch
@@ -63,20 +64,24 @@ def export_place(job: Job | None = None) -> Place:
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`files`: what is written before, by path."""
+    """`files`: what is written before, by path. `by_kind`: what words and variables say before it is known on what kind
+    of device they run, by kind → what they say there."""
 
     words: list[str]
     environment: dict[str, str]
     files: dict[str, str]
+    by_kind: dict[str, dict[str, str]] = {}
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
     """Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag that has no place, a template that cannot be
     read."""
     preset = preset_of(job)
-    entries = declared(job).knob
+    entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
-    names = names_of(job, knobs, place)
+    knobs |= {name: f"@{name}@" for name in kinds_by_knob(job)}
+    used = device_counts(job).keys() & configuration.knobs.keys()
+    names = names_of(job, {**knobs, **{kind: configuration.knobs[kind] for kind in used}}, place)
     environment = {
         **preset.environment,
         **{n: filled(text, names, f"launch.environment.{n}") for n, text in job.launch.environment.items()},
@@ -88,22 +93,43 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
         words=_words(job, entries, knobs, names, preset, place),
         environment=environment,
         files=_files(job, entries, knobs, names),
+        by_kind=by_kind,
     )
+
+
+def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
+    """Of the knobs that have a value for each kind of device: name → kind → the name of that kind's knob."""
+    return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
+
+
+def _of_all_kinds(
+    job: Job, entries: list[KnobEntry], configuration: Configuration
+) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
+    """The knobs as a command is told them, one for all kinds of device, and what it is told of each on each."""
+    said: dict[str, dict[str, str]] = {}
+    for name, kinds in kinds_by_knob(job).items():
+        one = next(entry for entry in entries if entry.name in kinds.values())
+        entries = [msgspec.structs.replace(one, name=name), *(e for e in entries if e.name not in kinds.values())]
+        for kind, of_kind in kinds.items():
+            if (value := configuration.knobs.get(of_kind, one.off)) is not None:
+                said.setdefault(kind, {})[f"@{name}@"] = filled("{value}", {"value": value}, of_kind)
+    return entries, said
 
 
 def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
     """What placeholders may speak of."""
+    used = used_nodes(job, Configuration({name: value for name, value in knobs.items() if value is not None}))
     names = {
         **attributes_of(job),
-        "gpus": job.devices,
-        "nodes": len(job.cluster.nodes),
+        "gpus": sum(node.count for node in used),
+        "nodes": len(used),
         "hosts": "localhost",
         "port": place.port,
         "folder": place.folder,
         "iterations": place.iterations,
         "node": place.node,
         "head": place.head,
-        "ranks": place.ranks or job.devices,
+        "ranks": place.ranks or sum(node.count for node in used),
         **knobs,
     }
     for name, text in declared(job).derived.items():
@@ -165,7 +191,7 @@ def unused(job: Job) -> list[str]:
     for name in list(spoken & derived.keys()):
         spoken |= set(Expression(derived[name], derived).names)
     placed = [e for e in declared(job).knob if not e.sets.startswith(("-", "env:", *_NESTED))]
-    return [e.name for e in placed if e.name not in spoken]
+    return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & spoken]
 
 
 def _words(
@@ -222,6 +248,9 @@ def _files(
                     2,
                 )
             files[found[0]] = nested.put(files[found[0]], kind, path, knobs[entry.name], found[0])
+    for name in kinds_by_knob(job):
+        if any(f"@{name}@" in content for content in files.values()):
+            raise AutoscoutError(f"launch.render: knob '{name}' is by_kind, and a file is the same on all hosts", 2)
     return files
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import processes
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.arguments import (
@@ -22,6 +22,7 @@ from autoscout.targets.command.arguments import (
     Started,
     command_of,
     export_place,
+    kinds_by_knob,
     started,
 )
 from autoscout.targets.command.failures import classify
@@ -45,10 +46,17 @@ def exported(
         )
     run = mapping(job, configuration, export_place(job))
     words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
+    used = used_nodes(job, configuration)
+    environment = run.environment
     spoken = names_in(command_of(job))
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     if job.cluster.hosts:
         missing.append("NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks")
+    for name in kinds_by_knob(job):
+        told = [f"{said[f'@{name}@']} on {kind}" for kind, said in run.by_kind.items() if f"@{name}@" in said]
+        missing.append(f"{name.upper()}: on each host what its kind of device is told: {', '.join(told)}")
+        words = [word.replace(f"@{name}@", name.upper()) for word in words]
+        environment = {key: value.replace(f"@{name}@", name.upper()) for key, value in environment.items()}
     if "port" in spoken:
         missing.append(f"another port than {EXPORT_PORT} where that is taken")
     if "folder" in spoken and not run.files:
@@ -59,8 +67,8 @@ def exported(
         evidence="",
         program=words,
         arguments={},
-        environment=run.environment,
-        devices=[node.count for node in job.cluster.nodes],
+        environment=environment,
+        devices=[node.count for node in used],
         files=run.files,
         missing=missing,
         folder=job.launch.path,

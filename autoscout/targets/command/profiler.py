@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster.choosing import chooser
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Placement
 from autoscout.running import early, every_host, processes, results, supervised
 from autoscout.running import outcome as failing
@@ -129,8 +129,10 @@ class CommandProfiler:
             python = surroundings.python_of(job, run)
             self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
         reader = Reader(job, folder, self._bar)
+        used = used_nodes(job, configuration)
         if self._roster is not None:
-            run = _on_hosts(job, run, folder, self._roster.chosen(job.devices))
+            self._roster.nodes = used if len({node.device for node in job.cluster.nodes}) > 1 else ()
+            run = _on_hosts(job, run, folder, self._roster.chosen(sum(node.count for node in used)))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
@@ -149,7 +151,7 @@ class CommandProfiler:
             context=context_of(job, about),
             environment=about,
             cost_s=cost,
-            device_s=cost * job.devices,
+            device_s=cost * sum(node.count for node in used),
             at=began + cost,
         )
         if found.status != "killed":
@@ -339,6 +341,7 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
         folder=str(folder),
         files=run.files,
         visible=device_kind(job) == "cuda",
+        by_kind=run.by_kind,
     )
     path = folder / "hosts.json"
     with results.writing(path):

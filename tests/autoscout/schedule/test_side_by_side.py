@@ -1,21 +1,24 @@
 """Experiments of one session side by side: on devices of their own, told in the journal's order, and so resumed."""
 
+import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscout.cluster import slots
-from autoscout.targets.jobs import load_job, profiler_of
+from autoscout.targets.command.exported import exported
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import session
 from autoscout.tuning.lanes import Lanes, hosts_of
 from autoscout.tuning.loop import Interrupted, Stop
 from autoscout.tuning.session import Options
 from kb import journal, store
 from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration
 
 SCRIPT = (
     "import sys; a, b = map(int, sys.argv[1:]); t = 10 * (1 + abs(a - 4)) + b; print(f'step time (ms): {t}\\n' * 4)"
@@ -180,3 +183,82 @@ def test_a_session_takes_the_gpus_that_another_left(tmp_path, monkeypatch):
         session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=1"], lambda note: None, Stop())
     session.profile_one(load_job(tmp_path / "job.toml"), kb, ["a=4", "b=2"], lambda note: None, Stop())
     assert (tmp_path / "seen").read_text().split() == ["4,5,6,7", "0,1,2,3"]
+
+
+KINDS = """
+[cluster]
+nodes = [{ device = "cpu", count = 1 }, { device = "cpu-slow", count = 1 }]
+hosts = "hosts"
+"""
+
+
+@pytest.fixture
+def two_kinds(job, tmp_path):
+    """On two hosts that are this machine, one of each kind; each experiment takes 0.2 s."""
+    script = SCRIPT.replace("a, b = map(int, sys.argv[1:])", "a, b = map(int, sys.argv[1:3])")
+    (tmp_path / "work.py").write_text("import time; time.sleep(0.2)\n" + script)
+    (tmp_path / "hosts").write_text(f"localhost slots=1\n{os.uname().nodename} slots=1\n")
+    text = JOB.replace("FOLDER", str(tmp_path))
+    text = text.replace("{a} {b}", "{a} {b} {nodes} {node} {head} {ranks}").replace("profiles = 5", "profiles = 12")
+    text = text.replace('[cluster]\nnodes = [{ device = "cpu", count = 1 }]\ntogether = 2\n', KINDS)
+    (tmp_path / "kinds.toml").write_text(text.replace('name = "b"', 'by_kind = true, name = "b"'))
+    return load_job(tmp_path / "kinds.toml")
+
+
+def test_an_experiment_on_one_kind_of_device_leaves_the_others_free(two_kinds, tmp_path):
+    """Also in the order in which a session goes on, cut where two run on hosts of different kinds."""
+    kb = tmp_path / "kb.duckdb"
+    notes = tuned(two_kinds, kb)
+    events = events_of(kb)
+    kinds = {}
+    for event in events:
+        if isinstance(event, ExperimentStarted):
+            knobs = event.configuration.knobs
+            used = [host.partition(":")[0] for host in event.placement.split()]
+            assert used == [n for n, k in (("localhost", "cpu"), (os.uname().nodename, "cpu_slow")) if knobs[k]]
+            kinds[event.number] = len(used)
+            assert ("b_cpu" in knobs, "b_cpu_slow" in knobs) == (knobs["cpu"] > 0, knobs["cpu_slow"] > 0)
+        elif isinstance(event, ExperimentEnded):
+            knobs = event.measurement.configuration.knobs
+            of_first = knobs["b_cpu"] if knobs["cpu"] else knobs["b_cpu_slow"]
+            told = (10 * (1 + abs(knobs["a"] - 4)) + of_first) / 1000
+            assert event.measurement.metrics["step_time_s"] == pytest.approx(told)
+    assert set(kinds.values()) == {1, 2}
+    assert open_at_once(events) == 2
+    assert any("2 experiments at once on 2 hosts" in note for note in notes)
+
+    path = store.session_folder(kb, "s") / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    open_ones, cut = 0, 0
+    for i, event in enumerate(events):
+        open_ones += isinstance(event, ExperimentStarted) - isinstance(event, ExperimentEnded)
+        cut = i + 1 if open_ones == 2 else cut
+    path.write_bytes(b"".join(lines[:cut]))
+    session.resume("s", kb, lambda event: None, lambda note: None, Stop())
+    again = events_of(kb)
+    assert again[:cut] == events[:cut]
+    assert open_at_once(again) == 2
+
+
+def test_a_knob_by_kind_is_told_to_each_host_and_exported(two_kinds, tmp_path):
+    """Shares of the batch by kind: what the slower devices do is less."""
+    space = JobSpace.of_job(two_kinds)
+    both = Configuration({"cpu": 1, "cpu_slow": 1, "a": 4, "b_cpu": 3, "b_cpu_slow": 1})
+    assert space.is_valid(both)
+    kb = tmp_path / "kb.duckdb"
+    told = ["cpu=1", "cpu_slow=1", "a=4", "b_cpu=3", "b_cpu_slow=1"]
+    assert session.profile_one(two_kinds, kb, told, lambda note: None, Stop()).status == "ok"
+    folder = next((tmp_path / "sessions").glob("*/experiments/*"))
+    spec = json.loads((folder / "hosts.json").read_text())
+    assert spec["by_kind"] == {"cpu": {"@b@": "3"}, "cpu-slow": {"@b@": "1"}}
+    words = exported(two_kinds, both)
+    assert "B" in words.program and words.devices == [1, 1]
+    assert "B: on each host what its kind of device is told: 3 on cpu, 1 on cpu-slow" in words.missing
+    alone = exported(two_kinds, Configuration({"cpu": 0, "cpu_slow": 1, "a": 4, "b_cpu_slow": 2}))
+    assert alone.devices == [1]
+
+
+def test_a_knob_by_kind_that_nobody_can_be_told_is_refused(two_kinds):
+    here = msgspec.structs.replace(two_kinds, cluster=msgspec.structs.replace(two_kinds.cluster, hosts=""))
+    with pytest.raises(AutoscoutError, match="knob 'b': by_kind is for numbers and names"):
+        JobSpace.of_job(here)
