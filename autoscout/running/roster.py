@@ -8,7 +8,7 @@ from autoscout.cluster.choosing import Choose, first, of_nodes
 from autoscout.cluster.placement import Placement
 from kb.records import AutoscoutError, Node
 
-_DRAINED = 2  # failures after which a host is not used any more
+DRAINED = 2  # failures after which a host is not used any more
 
 
 class Roster:
@@ -24,7 +24,7 @@ class Roster:
     @property
     def drained(self) -> list[str]:
         """Hosts that failed too often to be used again."""
-        return [host for host, failures in self._failures.items() if len(failures) >= _DRAINED]
+        return [host for host, failures in self._failures.items() if len(failures) >= DRAINED]
 
     def chosen(self, ranks: int) -> Placement:
         """Errors: AutoscoutError when too few hosts are left."""
@@ -48,8 +48,10 @@ class Roster:
         return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
     def note(self, host: str, said: str) -> str:
-        """A failure of a host, as it is told."""
+        """A failure of a host, as it is told. Who chooses the placement counts and says it too."""
+        if self.placement is not None:
+            return said
         self._failures.setdefault(host, []).append(said)
-        if len(self._failures[host]) < _DRAINED:
+        if len(self._failures[host]) < DRAINED:
             return said
         return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more"

@@ -15,10 +15,10 @@ from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.scheduler import Part, Request, Scheduler
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
+from autoscout.running.roster import DRAINED
 from autoscout.targets.jobs import profiler_of
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_DRAINED = 2  # runs that lost a host, after which it is not used any more
 Run = Callable[[Profiler], Measurement]
 
 
@@ -39,8 +39,8 @@ def hosts_of(job: Job) -> list[Host]:
 class Lanes:
     """Errors of all methods: AutoscoutError, also those of a profiler."""
 
-    def __init__(self, job: Job, first: Profiler) -> None:
-        self.job = job
+    def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
+        self.job, self.on_note = job, on_note
         self.scheduler = Scheduler(hosts_of(job))
         self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
         self._request = self._parts(Configuration({}))  # of the whole job
@@ -175,14 +175,13 @@ class Lanes:
         names = [host.name for host in placement.hosts]
         for name in names if len(names) == 1 else [name for name in names if name in evidence]:
             self._failures[name] += 1
-            if self._failures[name] == _DRAINED:
+            if self._failures[name] == DRAINED:
                 for other in self.scheduler.lose(name):  # what still runs there ends by itself
                     self.scheduler.withdraw(other)
+                said = f"{name} was lost {DRAINED} times and is not used any more"
                 if self.scheduler.lacking(self._request):
-                    raise AutoscoutError(
-                        f"{name} was lost {_DRAINED} times and is not used any more, and without it an experiment does "
-                        f"not fit: {evidence}"
-                    )
+                    raise AutoscoutError(f"{said}, and without it an experiment does not fit: {evidence}")
+                self.on_note(said)
 
     def _as_asked(self, placement: Placement) -> Placement:
         """With the kinds of the job's nodes, where each has a host."""

@@ -28,7 +28,7 @@ class SideBySide(Loop):
         self._places: dict[int, Placement] = {}
         self._holding = contextlib.ExitStack()  # of this machine, while anything runs
         self._holds = False
-        self._lanes = Lanes(self.job, self.profiler)
+        self._lanes = Lanes(self.job, self.profiler, self.on_note)
         self.stop.now = self._lanes.interrupt
         self.on_note(self._lanes.decision)
         with self._holding, contextlib.closing(self._lanes):

@@ -23,7 +23,7 @@ from autoscout.search.sequential import Pool
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
-from autoscout.space.explain import completed, parse
+from autoscout.space.explain import completed, explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments, unequal
 from autoscout.targets.megatron.expert import balanced
@@ -395,3 +395,21 @@ limit = { pp = [1, 3], a100 = [8], a40_layers = [0, 2, 4, 6], ddp_bucket = [128]
     layout = f"E{'t' * 15}|{'t' * 15}|ttL"
     for form in ("command", "slurm", "hostfile", "jobset", "ray"):
         assert layout in said("export", session, "--format", form)
+
+
+@pytest.mark.parametrize(
+    "device, counts, degrees",
+    [("h100", (8, 8), [1, 2, 4, 8]), ("h100", (6, 6), [1, 2, 3, 6]), ("gb200", (4,) * 4, [1, 2, 4, 8, 16])],
+)
+def test_a_tensor_parallel_group_spans_nodes_only_where_the_job_says_so(device, counts, degrees):
+    job = msgspec.structs.replace(load_job("fixtures/jobs/llama-3.2-3b.toml"), cluster=Cluster(nodes=[Node(device, n) for n in counts]))
+    space = JobSpace.of_job(job)
+    assert list(space.knob["tp"].values) == degrees
+    if sum(counts) not in degrees:
+        reasons = [v.sentence for v in explain(space, {"tp": sum(counts)}, space.reference).violations]
+        assert any("off unless [space] says allow = ['tp']: a group would span nodes" in r for r in reasons)
+        asked = msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, allow=["tp"]))
+        assert sum(counts) in JobSpace.of_job(asked).knob["tp"].values
+        line = f"python pretrain_gpt.py --tensor-model-parallel-size {sum(counts)}"
+        today = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, current=line))
+        assert sum(counts) in JobSpace.of_job(today).knob["tp"].values

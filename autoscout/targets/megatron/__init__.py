@@ -50,8 +50,9 @@ class Megatron(Target):
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.targets.megatron.unequal import with_depths
+        from autoscout.targets.megatron.within_nodes import within_nodes
 
-        return with_depths(super().catalog(job), job)
+        return within_nodes(with_depths(super().catalog(job), job), job)
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.megatron import releases

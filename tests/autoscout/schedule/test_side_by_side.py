@@ -129,7 +129,7 @@ def test_asked_to_stop_it_ends_what_runs_and_keeps_it(job, tmp_path):
 
 def lanes(job_file: Path) -> Lanes:
     job = load_job(job_file)
-    return Lanes(job, profiler_of(job))
+    return Lanes(job, profiler_of(job), lambda note: None)
 
 
 def test_cpu_ranks_of_one_host_are_one_experiments_unless_the_job_says_otherwise(job, tmp_path):
@@ -262,3 +262,22 @@ def test_a_knob_by_kind_that_nobody_can_be_told_is_refused(two_kinds):
     here = msgspec.structs.replace(two_kinds, cluster=msgspec.structs.replace(two_kinds.cluster, hosts=""))
     with pytest.raises(AutoscoutError, match="knob 'b': by_kind is for numbers and names"):
         JobSpace.of_job(here)
+
+
+def test_a_host_that_is_lost_twice_is_said_to_be_used_no_more_and_its_experiments_run_elsewhere(two_kinds, tmp_path):
+    (tmp_path / "hosts").write_text(f"nowhere slots=1\nlocalhost slots=1\n{os.uname().nodename} slots=1\n")
+    text = (tmp_path / "kinds.toml").read_text().replace('"cpu-slow"', '"cpu"').replace("by_kind = true, ", "")
+    path = tmp_path / "three.toml"
+    path.write_text(text.replace(', { device = "cpu", count = 1 }]', "]").replace("profiles = 12", "profiles = 6"))
+    notes = tuned(load_job(path), tmp_path / "kb.duckdb")
+    events = events_of(tmp_path / "kb.duckdb")
+    assert [note for note in notes if "not used any more" in note] == [
+        "nowhere was lost 2 times and is not used any more"
+    ]
+    ended = [e for e in events if isinstance(e, ExperimentEnded)]
+    lost = [e for e in ended if e.measurement.status == "infrastructure"]
+    assert [e.placement for e in lost] == ["nowhere:0", "nowhere:0"]
+    assert all("nobody knows a host of this name" in e.measurement.evidence for e in lost)
+    well = {e.measurement.configuration.id for e in ended if e.measurement.status == "ok"}
+    assert {e.measurement.configuration.id for e in lost} <= well
+    assert len(well) == 6
