@@ -17,6 +17,7 @@ import msgspec
 from autoscout.cluster.choosing import reached, way_to
 from autoscout.cluster.devices import device_kind
 from autoscout.cluster.placement import Host, Placement
+from autoscout.machine import gpu_state
 from autoscout.machine.doctor import Finding
 from autoscout.running import interpreter, processes
 from autoscout.running.node_agents import NodeAgent, packed, sent, started, wait_for
@@ -31,14 +32,16 @@ _SLOW = 0.5  # of the median link
 _FOREIGN = 0.5  # of a core's time that others take, for each core
 _HELD = 0.1  # of a GPU's memory that a driver, or an idle context, may hold
 _LEAST_SHM_GIB = 1.0
+_TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`sick`: host → why, and what mends it; `healthy`: what each other one is; `links`: GiB/s from a host to the next
-    one, by their names."""
+    """`sick`: host → why, and what mends it; `healthy`: what each other one is; `told`: of those, what a measurement
+    there would show all the same, and what mends it; `links`: GiB/s from a host to the next one, by their names."""
 
     sick: dict[str, tuple[str, str]]
     healthy: dict[str, str]
+    told: dict[str, tuple[str, str]]
     links: dict[tuple[str, str], float]
     shared: bool
     seconds: float
@@ -50,6 +53,8 @@ def smoke(job: Job) -> Health:
     known = reached(job.cluster)
     sick: dict[str, tuple[str, str]] = {}
     healthy: dict[str, str] = {}
+    told: dict[str, tuple[str, str]] = {}
+    joints: dict[str, str] = {}
     shared = True
     python, archive = interpreter.target_python(job), packed([])
     with contextlib.ExitStack() as ends, tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".autoscout-") as folder:
@@ -75,14 +80,19 @@ def smoke(job: Job) -> Health:
             sick[agent.host] = trouble
         else:
             shared = shared and looked[agent.host]["shared"]
-            healthy[agent.host] = "; ".join(filter(None, (_shown(said), busy(said))))
+            healthy[agent.host] = _shown(said)
+            if (remark := busy(said) or gpu_state.limits(said["gpus"])) is not None:
+                told[agent.host] = remark
+            joints[agent.host] = gpu_state.joined(said["links"])
+    for host, usual in gpu_state.odd_ones(joints).items():
+        told.setdefault(host, (f"its GPUs are joined otherwise than most hosts' ({usual})", _TOPOLOGY))
     links: dict[tuple[str, str], float] = {}
     if len(healthy) > 1:
         links, failed = _measured(job, [host for host in known if host.name in healthy])
         for host, why in (failed | slow(links)).items():
             sick[host] = why
             healthy.pop(host, None)
-    return Health(sick, healthy, links, shared, time.monotonic() - began)
+    return Health(sick, healthy, told, links, shared, time.monotonic() - began)
 
 
 def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
@@ -101,16 +111,19 @@ def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
         first = held[0]
         took = f"{first['used_gib']:.1f} of {first['total_gib']:.1f} GiB"
         return f"others hold {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
+    if found := gpu_state.slowed(gpus):
+        return found
     if said["shm_free_gib"] < _LEAST_SHM_GIB:
         return f"{said['shm_free_gib']:.2f} GiB free in /dev/shm", "make room there; containers get more by --shm-size"
     return None
 
 
-def busy(said: dict[str, Any]) -> str:
-    """ "" or how others use a host's processors now: it is not sick, but ranks would time them."""
+def busy(said: dict[str, Any]) -> tuple[str, str] | None:
+    """How others use a host's processors now: it is not sick, but ranks would time them."""
     if said["load"] <= said["cores"] * (1 + _FOREIGN):
-        return ""
-    return f"{said['load']:.1f} processes want its {said['cores']} cores"
+        return None
+    what = f"{said['load']:.1f} processes want its {said['cores']} cores"
+    return what, "end what else runs there (`top`), or wait: ranks would time it"
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
@@ -147,8 +160,10 @@ def findings(job: Job, health: Health) -> list[Finding]:
         Finding(subject=f"host {name}", ok=False, found=why, remedy=mend) for name, (why, mend) in health.sick.items()
     ]
     for name, what in health.healthy.items():
-        remedy = "end what else runs there (`top`), or wait: ranks would time it" if " want its " in what else ""
-        found.append(Finding(subject=f"host {name}", ok=not remedy, found=what, remedy=remedy))
+        said, remedy = health.told.get(name, ("", ""))
+        found.append(
+            Finding(subject=f"host {name}", ok=not said, found="; ".join(filter(None, (what, said))), remedy=remedy)
+        )
     if health.links:
         speeds = sorted(health.links.values())
         said = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
@@ -183,7 +198,8 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
 
 
 def _shown(said: dict[str, Any]) -> str:
-    gpus = f"{len(said['gpus'])} GPUs, " if said["gpus"] else ""
+    links = gpu_state.joined(said["links"])
+    gpus = f"{len(said['gpus'])} GPUs{f' ({links})' if links else ''}, " if said["gpus"] else ""
     return f"{gpus}{said['cores']} cores, {said['memory_free_gib']:.0f} GiB free"
 
 

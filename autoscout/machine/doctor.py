@@ -1,15 +1,20 @@
 """What this machine can profile: devices, frameworks and versions, launchers, limits; what is missing."""
 
 import contextlib
+import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from autoscout.cluster import gpus
+from autoscout.machine import gpu_state
+from autoscout.running import processes
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.target import target_of
 from kb import store
@@ -35,7 +40,8 @@ def examine(kb: Path, job: Job | None) -> list[Finding]:
         _processor(),
         _memory(),
         *_target(job),
-        _gpu(),
+        (gpu := _gpu()),
+        *(_gpu_limits() if gpu.ok else []),
         _shared_memory(),
         _knowledge_base(kb),
         _filesystem(kb),
@@ -105,6 +111,16 @@ def _gpu() -> Finding:
     if busy := gpus.held():
         return Finding(subject="gpu", ok=False, found=f"{found}; {busy}", remedy="end what else runs there, or wait")
     return Finding(subject="gpu", ok=True, found=found)
+
+
+def _gpu_limits() -> list[Finding]:
+    """How fast this machine's GPUs may run, and how they are joined."""
+    asked = subprocess.run([sys.executable, str(processes.WORKER / "node_health.py")], capture_output=True, text=True)
+    said = json.loads(asked.stdout) if asked.returncode == 0 else {"gpus": [], "links": ""}
+    found, remedy = gpu_state.slowed(said["gpus"]) or gpu_state.limits(said["gpus"]) or ("", "")
+    clocks = Finding(subject="clocks", ok=not found, found=found or "at their defaults", remedy=remedy)
+    links = gpu_state.joined(said["links"])
+    return [clocks, *([Finding(subject="links", ok=True, found=links)] if links else [])] if said["gpus"] else []
 
 
 def _shared_memory() -> Finding:

@@ -26,7 +26,7 @@ _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reaso
 # Of NVML's reasons those that a configuration does not bring about by itself: hardware slowdown, thermal (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are how such devices work.
 _IDLE = 0x01
-_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
         "clock_mhz": min(s.clock_mhz for s in working),
         "temperature_c": max(s.temperature_c for s in samples),
         "power_w": sum(s.power_w for s in working) / len(working),
-        "throttled": float(any(s.reasons & _SLOWED for s in samples)),
+        "throttled": float(any(s.reasons & SLOWED for s in samples)),
     }
 
 

@@ -1,10 +1,12 @@
-"""A Ray cluster of two nodes, each a host of namespaces (namespace_hosts.py).
+"""A Ray cluster, each node a host of namespaces (namespace_hosts.py).
 
-    python tests/tools/ray_cluster.py PYTHON [--] COMMAND…    COMMAND runs on the first node, with RAY_ADDRESS
+    python tests/tools/ray_cluster.py PYTHON [--nodes 2] [--kill NUMBER:AFTER_S] [--] COMMAND…
 
-PYTHON is an interpreter that has ray. Everything ends with this process.
+COMMAND runs on the first node, with RAY_ADDRESS; PYTHON is an interpreter that has ray. `--kill`: so long after
+something of ours has begun on a node (from 0 on), the node dies. Everything ends with this process.
 """
 
+import argparse
 import contextlib
 import subprocess
 import sys
@@ -16,20 +18,20 @@ import namespace_hosts
 
 _LIMIT_S = 120.0
 _PORT = 6379
+_AGENT = "agent"  # in the command line of what we start on a node
 
 
 @contextlib.contextmanager
-def cluster(python: str, cpus: int = 2) -> Iterator[namespace_hosts.Hosts]:
+def cluster(python: str, cpus: int = 2, count: int = 2) -> Iterator[namespace_hosts.Hosts]:
     """Its nodes have so many CPUs each."""
     ray = str(Path(python).parent / "ray")
-    with namespace_hosts.hosts(2) as hosts:
+    with namespace_hosts.hosts(count) as hosts:
         log = open(hosts.bin.parent / "ray.log", "wb")  # noqa: SIM115 - the nodes'
         common = ["env", "RAY_USAGE_STATS_ENABLED=0", f"TMPDIR={hosts.bin.parent}", ray, "start", "--block"]
         common += [f"--num-cpus={cpus}", "--object-store-memory=100000000", "--disable-usage-stats"]
         head = ["--head", f"--port={_PORT}", "--node-ip-address=10.77.0.1", "--include-dashboard=false"]
         head += [f"--temp-dir={hosts.bin.parent}/ray"]
         nodes = [subprocess.Popen(hosts.command(0, *common, *head), stdout=log, stderr=log)]
-        worker = [f"--address=10.77.0.1:{_PORT}", "--node-ip-address=10.77.0.2"]
         until = time.monotonic() + _LIMIT_S
         asked = [
             python,
@@ -38,11 +40,12 @@ def cluster(python: str, cpus: int = 2) -> Iterator[namespace_hosts.Hosts]:
         ]
         while True:
             said = subprocess.run(hosts.command(0, *asked), capture_output=True, text=True)
-            count = int(said.stdout.strip() or 0) if said.returncode == 0 else 0
-            if count == 2:
+            there = int(said.stdout.strip() or 0) if said.returncode == 0 else 0
+            if there == count:
                 break
-            if count == 1 and len(nodes) == 1:
-                nodes.append(subprocess.Popen(hosts.command(1, *common, *worker), stdout=log, stderr=log))
+            if there == len(nodes):
+                worker = [f"--address=10.77.0.1:{_PORT}", f"--node-ip-address=10.77.0.{there + 1}"]
+                nodes.append(subprocess.Popen(hosts.command(there, *common, *worker), stdout=log, stderr=log))
             if time.monotonic() > until:
                 raise RuntimeError(
                     f"Ray does not start: {said.stderr[-500:]} {(hosts.bin.parent / 'ray.log').read_text()}"
@@ -57,12 +60,26 @@ def cluster(python: str, cpus: int = 2) -> Iterator[namespace_hosts.Hosts]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("python")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--kill", default="")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
     if why := namespace_hosts.missing():
         print(why, file=sys.stderr)
         return 1
-    with cluster(sys.argv[1]) as hosts:
-        words = [word for word in sys.argv[2:] if word != "--"]
-        return subprocess.run(hosts.command(0, "env", f"RAY_ADDRESS=10.77.0.1:{_PORT}", *words)).returncode
+    with cluster(asked.python, count=asked.nodes) as hosts:
+        words = [word for word in asked.command if word != "--"]
+        process = subprocess.Popen(hosts.command(0, "env", f"RAY_ADDRESS=10.77.0.1:{_PORT}", *words))
+        if asked.kill:
+            node, _, after = asked.kill.partition(":")
+            while process.poll() is None and not any(_AGENT in line for line in hosts.processes(int(node))):
+                time.sleep(0.2)
+            time.sleep(float(after or 0))
+            print(f">>> killing h{node}", flush=True)
+            hosts.kill(int(node))
+        return process.wait()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A Slurm of two nodes with four pretended GPUs each, node1 and node2, inside one namespace of processes and networks.
+"""A Slurm of nodes with four pretended GPUs each, node1, node2, …, inside one namespace of processes and networks.
 
-    python tests/tools/slurm_cluster.py [--] COMMAND…    COMMAND runs there, outside of any allocation
+    python tests/tools/slurm_cluster.py [--nodes 2] [--kill NODE:AFTER_S] [--] COMMAND…
+
+COMMAND runs there, outside of any allocation. `--kill`: so long after a step has begun on a node, all of it dies there.
 
 Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Nothing of it is seen from outside, and all of it
 ends with this process.
@@ -53,7 +55,7 @@ InactiveLimit=0
 GresTypes=gpu
 SlurmdParameters=config_overrides
 NodeName=DEFAULT CPUs=16 RealMemory=8000 Gres=gpu:4 State=UNKNOWN
-NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002]
+NodeName=node[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-1700{nodes}]
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
@@ -73,9 +75,13 @@ munged --force --key-file {folder}/munge.key --log-file {folder}/munged.log --pi
 for i in 0 1 2 3; do mknod {folder}/nvidia$i c 1 3; done
 export SLURM_CONF={folder}/slurm.conf
 slurmctld
-for n in node1 node2; do slurmd -N $n; done
+for n in $(seq {nodes}); do slurmd -N node$n; done
 exec sleep infinity
 """
+_RUNNING = """for p in /proc/[0-9]*; do
+    if ls -l $p/fd 2>/dev/null | grep -q slurmd-{node}.log || grep -qzx SLURMD_NODENAME={node} $p/environ 2>/dev/null
+    then echo ${{p#/proc/}}; fi
+done"""
 
 
 def missing() -> str:
@@ -99,22 +105,30 @@ class Slurm:
         return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=_LIMIT_S).stdout
 
     def idle(self) -> bool:
-        return self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle", "idle"]
+        return set(self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split()) == {"idle"}
+
+    def running_on(self, node: str) -> list[str]:
+        """Process ids there of its daemon, which writes a log of its own, and of its steps' tasks, which are told."""
+        return self.said("bash", "-c", _RUNNING.format(node=node)).split()
+
+    def kill(self, node: str) -> None:
+        """As if its power failed."""
+        subprocess.run(self.command("kill", "-9", *self.running_on(node)))
 
 
 @contextlib.contextmanager
-def slurm() -> Iterator[Slurm]:
+def slurm(nodes: int = 2) -> Iterator[Slurm]:
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host=_HOST))
-        (folder / "gres.conf").write_text(f"NodeName=node[1-2] Name=gpu File={folder}/nvidia[0-3]\n")
+        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host=_HOST, nodes=nodes))
+        (folder / "gres.conf").write_text(f"NodeName=node[1-{nodes}] Name=gpu File={folder}/nvidia[0-3]\n")
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "hosts").write_text(f"127.0.0.1 localhost {_HOST}\n")
         tied = ["setpriv", "--pdeathsig", "KILL", "unshare", "-n", "-m", "-u", "-p", "-f", "--mount-proc"]
         with open(folder / "begin.log", "wb") as log:
             process = subprocess.Popen(
-                [*tied, "--kill-child", "bash", "-c", _BEGIN.format(folder=folder, host=_HOST)],
+                [*tied, "--kill-child", "bash", "-c", _BEGIN.format(folder=folder, host=_HOST, nodes=nodes)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -138,13 +152,23 @@ def slurm() -> Iterator[Slurm]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--kill", default="")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
     if why := missing():
         print(why, file=sys.stderr)
         return 1
-    with slurm() as cluster:
-        return subprocess.run(cluster.command(*[w for w in asked.command if w != "--"])).returncode
+    with slurm(asked.nodes) as cluster:
+        process = subprocess.Popen(cluster.command(*[w for w in asked.command if w != "--"]))
+        if asked.kill:
+            node, _, after = asked.kill.partition(":")
+            while process.poll() is None and len(cluster.running_on(node)) < 2:
+                time.sleep(0.2)
+            time.sleep(float(after or 0))
+            print(f">>> killing {node}", flush=True)
+            cluster.kill(node)
+        return process.wait()
 
 
 if __name__ == "__main__":

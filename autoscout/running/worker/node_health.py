@@ -1,7 +1,8 @@
 """What is to be known of a node before anything is measured on it, as one JSON line. Needs nothing but Python.
 
 `gpus`: of each its index, name, GiB that are used and there, uncorrected ECC errors, clocks now and at most, why it is
-throttled; `lost`: lines in which the driver speaks of GPUs that it lost; `xid`: of the kernel's last such lines.
+throttled, watts and application clock as they are set and by default; `lost`: lines in which the driver speaks of GPUs
+that it lost; `xid`: of the kernel's last such lines; `links`: how GPUs reach each other, as `nvidia-smi topo -m` says.
 """
 
 import json
@@ -12,7 +13,12 @@ import subprocess
 
 _FIELDS = (
     "index,name,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,clocks.sm,clocks.max.sm,"
-    "clocks_throttle_reasons.active"
+    "clocks_throttle_reasons.active,power.limit,power.default_limit,clocks.applications.graphics,"
+    "clocks.default_applications.graphics"
+)
+_NAMES = (
+    *("index", "name", "used_gib", "total_gib", "ecc", "clock_mhz", "most_mhz", "throttled"),
+    *("watts", "default_watts", "application_mhz", "default_mhz"),
 )
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
 
@@ -34,13 +40,12 @@ def _gpus(table: str) -> dict:
     gpus = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 8 and cells[0].isdigit():
+        if len(cells) == 12 and cells[0].isdigit():
             used, total, ecc, clock, most = (_number(cell) for cell in cells[2:7])
             gib = [None if mib is None else mib / 1024 for mib in (used, total)]
-            gpus.append([int(cells[0]), cells[1], *gib, ecc, clock, most, cells[7]])
-    names = ("index", "name", "used_gib", "total_gib", "ecc", "clock_mhz", "most_mhz", "throttled")
+            gpus.append([int(cells[0]), cells[1], *gib, ecc, clock, most, cells[7], *map(_number, cells[8:])])
     return {
-        "gpus": [dict(zip(names, gpu, strict=True)) for gpu in gpus],
+        "gpus": [dict(zip(_NAMES, gpu, strict=True)) for gpu in gpus],
         "lost": [line.strip() for line in table.splitlines() if _LOST.search(line)],
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.machine import cluster_health
+from autoscout.machine import cluster_health, gpu_state
 from autoscout.machine.cluster_health import Health, busy, excluded, findings, slow, troubles
 from autoscout.running.processes import WORKER
 from autoscout.targets.jobs import load_job
@@ -17,6 +17,15 @@ import namespace_hosts
 import node_health
 
 GPU = {"index": 0, "name": "A100", "used_gib": 0.4, "total_gib": 40.0, "ecc": 0.0, "clock_mhz": 1410, "most_mhz": 1410}
+TOPOLOGY = """        GPU0    GPU1    GPU2    GPU3    CPU Affinity    NUMA Affinity
+GPU0     X      NV4     SYS     SYS     0-31    0
+GPU1    NV4      X      SYS     SYS     0-31    0
+GPU2    SYS     SYS      X      NV4     32-63   1
+GPU3    SYS     SYS     NV4      X      32-63   1
+
+Legend:
+  X    = Self
+"""
 FINE = {"cores": 8, "load": 1.0, "shm_free_gib": 8.0, "gpus": [GPU], "lost": [], "xid": [], "memory_free_gib": 100.0}
 
 
@@ -32,6 +41,7 @@ def job_on(hosts: str) -> Job:
         ({"gpus": [GPU, {**GPU, "index": 3, "ecc": 2.0}]}, "GPU 3 has 2 uncorrected ECC errors", "reset"),
         ({"xid": ["NVRM: Xid (PCI:0000:07:00): 79"]}, "Xid", "dmesg"),
         ({"gpus": [{**GPU, "used_gib": 30.0}]}, "others hold 30.0 of 40.0 GiB of GPU 0", "end what else runs"),
+        ({"gpus": [GPU, {**GPU, "index": 5, "throttled": "0x0000000000000048"}]}, "GPU 5 is slowed by heat", "cooling"),
         ({"shm_free_gib": 0.06}, "0.06 GiB free in /dev/shm", "--shm-size"),
     ],
 )
@@ -44,16 +54,40 @@ def test_what_makes_a_host_sick(changed, said, mend):
 
 
 def test_a_busy_host_is_told_but_not_excluded():
-    assert busy(FINE) == ""
-    assert busy({**FINE, "load": 20.0}) == "20.0 processes want its 8 cores"
+    assert busy(FINE) is None
+    assert (busy({**FINE, "load": 20.0}) or ("",))[0] == "20.0 processes want its 8 cores"
     assert troubles({**FINE, "load": 20.0}) is None
 
 
 def test_what_a_node_says_is_read(monkeypatch):
-    table = "0, NVIDIA A100, 412, 40960, 0, 1410, 1410, 0x0\n1, NVIDIA A100, [N/A], 40960, [N/A], 210, 1410, 0x4\n"
+    table = "0, NVIDIA A100, 412, 40960, 0, 1410, 1410, 0x0, 400.00, 400.00, 1410, 1410\n"
+    table += "1, NVIDIA A100, [N/A], 40960, [N/A], 210, 1410, 0x4, 300.00, 400.00, [N/A], [N/A]\n"
     found = node_health._gpus(table + "Unable to determine the device handle for GPU2: Unknown Error\n")
     assert [gpu["used_gib"] for gpu in found["gpus"]] == [412 / 1024, None]
+    assert gpu_state.limits(found["gpus"]) == (
+        "GPU 1 is limited to 300 of 400 W",
+        "`nvidia-smi -pl 400` if nobody means it",
+    )
     assert found["lost"] == ["Unable to determine the device handle for GPU2: Unknown Error"]
+
+
+def test_clocks_that_are_held_are_told_with_the_command_that_frees_them():
+    held = [{**GPU, "index": i, "application_mhz": 1095.0, "default_mhz": 1410.0} for i in (0, 2)]
+    assert gpu_state.limits([{**GPU, "application_mhz": 1410.0, "default_mhz": 1410.0}]) is None
+    assert gpu_state.limits(held) == (
+        "GPUs 0, 2 are held at 1095 of 1410 MHz",
+        "`nvidia-smi -rac` if nobody means it",
+    )
+
+
+def test_how_gpus_are_joined_and_whose_are_joined_otherwise():
+    assert gpu_state.joined(TOPOLOGY) == "NV4 × 2, SYS × 4"
+    all_four = TOPOLOGY.replace("SYS", "NV4")
+    assert gpu_state.joined(all_four) == "NV4 between all"
+    assert gpu_state.joined("") == ""
+    links = {"a": "NV4 between all", "b": "NV4 between all", "c": "NV4 × 2, SYS × 4", "d": ""}
+    assert gpu_state.odd_ones(links) == {"c": "NV4 between all"}
+    assert gpu_state.odd_ones({"a": "NV4 between all", "c": "PHB between all"}) == {}  # nobody can tell which
 
 
 def test_a_host_with_a_slow_network_is_told_from_its_neighbours():
@@ -69,9 +103,12 @@ def test_the_list_is_in_the_schedulers_own_form():
 
 
 def test_findings_name_who_is_sick_and_what_mends_it():
-    health = Health({"n3": ("it is on fire", "put it out")}, {"n1": "8 cores"}, {("n1", "n2"): 2.0}, True, 1.0)
+    sick, links = {"n3": ("it is on fire", "put it out")}, {("n1", "n2"): 2.0}
+    told = {"n2": ("GPU 0 is limited to 300 of 400 W", "take it back")}
+    health = Health(sick, {"n1": "8 cores", "n2": "8 cores"}, told, links, True, 1.0)
     found = findings(job_on("slurm"), health)
-    assert [(f.subject, f.ok) for f in found][:2] == [("host n3", False), ("host n1", True)]
+    assert [(f.subject, f.ok) for f in found][:3] == [("host n3", False), ("host n1", True), ("host n2", False)]
+    assert (found[2].found, found[2].remedy) == ("8 cores; GPU 0 is limited to 300 of 400 W", "take it back")
     assert found[0].remedy == "put it out"
 
 

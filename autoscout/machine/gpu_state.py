@@ -1,0 +1,75 @@
+"""What a node's driver says of how fast its GPUs may run and how they are joined (worker/node_health.py), judged.
+
+A GPU that is slowed by heat or its power supply is sick: it is slower than its like, and not always. One whose power or
+clock somebody limits is told, since that may be meant; so are links that differ between hosts.
+"""
+
+import re
+from collections import Counter
+from typing import Any
+
+from autoscout.running.conditions import SLOWED
+
+_LIMITED = 0.98  # of the default power or clock; drivers round
+_CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
+
+
+def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
+    """What the hardware slows down now, and what mends it."""
+    for gpu in gpus:
+        with_reasons = str(gpu.get("throttled", "")).strip()
+        if re.fullmatch(r"0x[0-9a-fA-F]+", with_reasons) and int(with_reasons, 16) & SLOWED:
+            return (
+                f"GPU {gpu['index']} is slowed by heat or its power supply",
+                "look at its cooling and power (`nvidia-smi -q -d PERFORMANCE`)",
+            )
+    return None
+
+
+def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
+    """What somebody has set below what the GPUs are made for, and how that is taken back."""
+    watts = [g for g in gpus if _below(g.get("watts"), g.get("default_watts"))]
+    clocks = [g for g in gpus if _below(g.get("application_mhz"), g.get("default_mhz"))]
+    found, mend = [], []
+    if watts:
+        first = watts[0]
+        found.append(f"{_names(watts)} limited to {first['watts']:.0f} of {first['default_watts']:.0f} W")
+        mend.append(f"`nvidia-smi -pl {first['default_watts']:.0f}`")
+    if clocks:
+        first = clocks[0]
+        found.append(f"{_names(clocks)} held at {first['application_mhz']:.0f} of {first['default_mhz']:.0f} MHz")
+        mend.append("`nvidia-smi -rac`")
+    return ("; ".join(found), f"{' and '.join(mend)} if nobody means it") if found else None
+
+
+def joined(matrix: str) -> str:
+    """How a node's GPUs reach each other, of `nvidia-smi topo -m`: "NV12 between all", "NV4 × 2, SYS × 4"; "" where it
+    says nothing of two GPUs."""
+    rows = [line.split() for line in matrix.splitlines() if re.match(r"\s*GPU\d+\s", line)]
+    rows = [row for row in rows if "X" in row]  # not the header
+    pairs: Counter[str] = Counter()
+    for i, row in enumerate(rows):
+        pairs.update(cell for cell in row[2 + i : 1 + len(rows)] if _CELL.fullmatch(cell))
+    if len(pairs) == 1:
+        return f"{next(iter(pairs))} between all"
+    return ", ".join(f"{kind} × {count}" for kind, count in sorted(pairs.items()))
+
+
+def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
+    """Hosts whose GPUs are joined otherwise than most hosts' of as many: host → what most have."""
+    said = {host: links for host, links in by_host.items() if links}
+    if len(said) < 2:
+        return {}
+    (usual, count), *others = Counter(said.values()).most_common()
+    if others and others[0][1] == count:
+        return {}
+    return {host: usual for host, links in said.items() if links != usual}
+
+
+def _below(now: float | None, default: float | None) -> bool:
+    return now is not None and default is not None and now < _LIMITED * default
+
+
+def _names(gpus: list[dict[str, Any]]) -> str:
+    numbers = [str(gpu["index"]) for gpu in gpus]
+    return f"GPU {numbers[0]} is" if len(numbers) == 1 else f"GPUs {', '.join(numbers)} are"
