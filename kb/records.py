@@ -204,8 +204,8 @@ class Budget(Strict, frozen=True):
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path
     in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`:
-    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: where the job mixes kinds of
-    device, a knob for each of them (NAME_KIND), whose value a command is told on the hosts that have it."""
+    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: where the job mixes kinds
+    of device, a knob for each of them (NAME_KIND), whose value a command is told on the hosts that have it."""
 
     name: str
     values: str | list[Value]  # a list, or an expression that yields one

@@ -50,7 +50,9 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             f"#SBATCH --nodes={len(job.cluster.nodes)}",
             "#SBATCH --ntasks-per-node=1",
             f"#SBATCH --{'cpus-per-task' if on_cpu else 'gpus-per-node'}={node.count}",
-            f"#SBATCH --time={math.ceil(minutes)}" if math.isfinite(wall) else "# add --time: the job has no budget.wall",
+            f"#SBATCH --time={math.ceil(minutes)}"
+            if math.isfinite(wall)
+            else "# add --time: the job has no budget.wall",
             f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:USR1@{_WARNED_S}",
             "# a node that is lost is left out, and said so; add what your site wants: --account, --partition",
             f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
@@ -79,7 +81,7 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
     tune = ["autoscout", "tune", "/job/job.toml", "--no-tui", "--kb", "/kb/kb.duckdb", *options, "--named", name]
     again = ["autoscout", "tune", "--no-tui", "--kb", "/kb/kb.duckdb", "--resume", name]
     begin = f"ray start --head --port={_RAY_PORT} --num-{unit}={node.count}"
-    until = f"until [ $(python -c 'import ray; ray.init(\"auto\"); print(len(ray.nodes()))' | tail -n 1)"
+    until = "until [ $(python -c 'import ray; ray.init(\"auto\"); print(len(ray.nodes()))' | tail -n 1)"
     lead = [begin, f"{until} -ge {len(job.cluster.nodes)} ]; do sleep 2; done"] if several else []
     run = [f"if [ -d /kb/sessions/{name} ]; then exec {shlex.join(again)}; fi", f"exec {shlex.join(tune)}"]
     join = f"until ray start --address={head} --num-{unit}={node.count} --block; do sleep 2; done"
