@@ -146,6 +146,17 @@ class Passed(Event, frozen=True, tag="passed"):
     """What is to start next needs devices that others have; more was asked for, which may go ahead on others."""
 
 
+class Neighbours(Event, frozen=True, tag="neighbours"):
+    """Whether experiments beside each other on one host disturb: costs of the reference alone and of as many as fit at
+    once. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it, "" this one."""
+
+    shape: str
+    alone: float
+    beside: list[float]
+    allowed: bool
+    known_from: str = ""
+
+
 class Answered(Event, frozen=True, tag="answered"):
     """A configuration that the KB already knew for this job, hardware and versions: not run again."""
 
@@ -304,6 +315,7 @@ AnyEvent = (
     | ExperimentEnded
     | Waiting
     | Passed
+    | Neighbours
     | Answered
     | Simulated
     | Checked
