@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from autoscout.cluster import slots
 from autoscout.cluster.placement import Placement
 from autoscout.running.interfaces import Profiler
-from autoscout.tuning import neighbours
+from autoscout.tuning import sharing_hosts
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.lanes import Lanes
 from autoscout.tuning.loop import PAUSE_S, Interrupted, Loop
-from kb.beside import found_before
 from kb.journal import Neighbours
 from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.shared_hosts import found_before
 
 
 def wanted(job: Job) -> bool:
@@ -112,13 +112,13 @@ class SideBySide(Loop):
             beside = self._lanes.beside(lambda profiler, at: self.prepare(profiler, reference, at), run)
             if self.stop.asked >= 2:
                 raise Interrupted
-            found = neighbours.judged(self.job, shape, alone, beside)
+            found = sharing_hosts.judged(self.job, shape, alone, beside)
         self._decided(self.tape.emit(found, sync=True))
 
     def _decided(self, found: Neighbours) -> None:
         self._undecided = False
         self._lanes.share(found.allowed)
-        self.on_note(neighbours.sentence(found))
+        self.on_note(sharing_hosts.sentence(found))
 
     def _next(self) -> tuple[Experiment | None, Placement | None]:
         """The next to be started that there is room for, what a run that was killed has left first."""

@@ -217,9 +217,9 @@ def test_an_experiment_on_one_kind_of_device_leaves_the_others_free(two_kinds, t
             used = [host.partition(":")[0] for host in event.placement.split()]
             assert used == [n for n, k in (("localhost", "cpu"), (os.uname().nodename, "cpu_slow")) if knobs[k]]
             kinds[event.number] = len(used)
-            assert ("b_cpu" in knobs, "b_cpu_slow" in knobs) == (knobs["cpu"] > 0, knobs["cpu_slow"] > 0)
+            assert ("b_cpu" in knobs, "b_cpu_slow" in knobs) == (knobs["cpu"] == 1, knobs["cpu_slow"] == 1)
         elif isinstance(event, ExperimentEnded):
-            knobs = event.measurement.configuration.knobs
+            knobs = {name: int(value) for name, value in event.measurement.configuration.knobs.items()}
             of_first = knobs["b_cpu"] if knobs["cpu"] else knobs["b_cpu_slow"]
             told = (10 * (1 + abs(knobs["a"] - 4)) + of_first) / 1000
             assert event.measurement.metrics["step_time_s"] == pytest.approx(told)
