@@ -128,6 +128,30 @@ def test_a_session_in_an_allocation_survives_a_node(tmp_path):
 @pytest.mark.hosts
 @pytest.mark.thorough
 @SLURM
+def test_an_allocation_that_ends_ends_the_session_which_goes_on_in_another(tmp_path):
+    path = written(tmp_path, "slurm")
+    tune = [AUTOSCOUT, "tune", "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    salloc = ["salloc", "-N2", "-c1", "--mem=500"]
+    with slurm_cluster.slurm() as cluster:
+        with session(cluster.command(*salloc, *tune, str(path))) as process:
+            wait_for(lambda: second_started(tmp_path), process)
+            cluster.said("scancel", "1")
+            said = process.communicate(timeout=100)[0]
+            print(said)
+            assert "the Slurm allocation has ended; take a new one; the session goes on with" in said
+            assert process.returncode == 1
+        before = events(tmp_path)
+        name = next((tmp_path / "sessions").iterdir()).name
+        with session(cluster.command(*salloc, *tune, "--resume", name)) as process:
+            said = process.communicate(timeout=200)[0]
+            assert process.returncode == 0, said
+    assert events(tmp_path)[: len(before)] == before
+    assert any(isinstance(e, Confirmed) for e in events(tmp_path))
+
+
+@pytest.mark.hosts
+@pytest.mark.thorough
+@SLURM
 def test_a_batch_job_runs_a_session_and_goes_on_when_its_time_was_up(tmp_path):
     path, kb = written(tmp_path, "slurm"), tmp_path / "kb.duckdb"
     said = CliRunner().invoke(cli, ["tune", str(path), "--as", "slurm", "--seed", "3", "--kb", str(kb)])
@@ -165,6 +189,23 @@ def test_a_session_on_ray_survives_a_node(tmp_path):
             said = process.communicate(timeout=250)[0]
             assert process.returncode == 0, said
             survived(tmp_path, said, "10.77.0.2")
+
+
+@pytest.mark.hosts
+@pytest.mark.thorough
+@RAY
+def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
+    path = written(tmp_path, "ray")
+    tune = [AUTOSCOUT, "tune", str(path), "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    with ray_cluster.cluster(sys.executable, cpus=1) as hosts:
+        with session(hosts.command(0, "env", f"RAY_ADDRESS={ray_cluster.ADDRESS}", *tune)) as process:
+            wait_for(lambda: second_started(tmp_path), process)
+            subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
+            said = process.communicate(timeout=250)[0]
+    assert process.returncode == 1, said
+    assert "Ray does not answer; start it (`ray start --head`), and name its address in RAY_ADDRESS" in said
+    ended = [e.measurement for e in events(tmp_path) if isinstance(e, ExperimentEnded)]
+    assert {m.status for m in ended} <= {"ok", "infrastructure"}
 
 
 def test_a_jobset_runs_a_session_inside(tmp_path):
