@@ -27,8 +27,8 @@ Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", 
 # code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
 # as measured.
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
-DESIGNED = "designed on models"  # what is said of a target none of whose numbers can be measured: it is not built yet
-FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
+DESIGNED = "designed on models"  # shown for targets that do not exist yet, so that nothing can be measured
+FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # names of records version 1; ids still use them
 Task = Literal["pretrain", "finetune", "serve"]
 
 

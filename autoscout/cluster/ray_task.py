@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 _ANSWERED_S = 5.0
-_HELD_S = 60.0  # until the node's devices are ours
+_HELD_S = 60.0  # time to wait for the node's devices
 
 
 def main(words: list[str]) -> int:

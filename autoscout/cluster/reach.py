@@ -45,7 +45,8 @@ _REFUSALS = (
         "`sinfo -N -n {host}` says its state",
     ),
     (
-        r"Job/step already completing|[Jj]ob(?: \d+)? has expired|Invalid job id|allocation .*(?:revoked|expired)|Expired",
+        r"Job/step already completing|[Jj]ob (?:\d+ )?has expired|Invalid job id"
+        r"|allocation .*(?:revoked|expired)|Expired",
         "the Slurm allocation has ended",
         "take a new one; the session goes on with `autoscout tune --resume`",
     ),

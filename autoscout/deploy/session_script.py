@@ -15,8 +15,8 @@ from kb import door
 from kb.records import AutoscoutError, Job
 
 FORMS = ("slurm", "jobset")
-_WARNED_S = 120  # before the time is up, for the experiment that runs
-_SLACK_S = 1800.0  # beside the search: preparing, and the rounds at its end
+_WARNED_S = 120  # lead time of the signal, so that the running experiment can finish
+_SLACK_S = 1800.0  # added for preparation and the final rounds
 _RAY_PORT = 6379
 
 

@@ -38,9 +38,9 @@ from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted,
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
-ALONE = "profile"  # in place of a strategy: a session of one experiment
+ALONE = "profile"  # strategy name of a session with a single experiment
 _SEARCH_PURPOSES = ("search", "check")
-_WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
+_WORTH, _SURE = 0.0025, 2  # relative expected gain below which searching stops; consecutive outlooks that must agree
 
 
 class Engine:

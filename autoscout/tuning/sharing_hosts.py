@@ -11,7 +11,7 @@ from autoscout.job.objective import cost
 from kb.journal import Neighbours
 from kb.records import Job, Measurement
 
-SLOWER = 1.02  # times the cost alone, at most; of the slowest
+SLOWER = 1.02  # largest cost ratio, of the slowest run beside others to the run alone
 
 
 def judged(job: Job, shape: str, alone: Measurement, beside: list[Measurement]) -> Neighbours:

@@ -197,11 +197,13 @@ def test_a_session_on_ray_survives_a_node(tmp_path):
 def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
     path = written(tmp_path, "ray")
     tune = [AUTOSCOUT, "tune", str(path), "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
-    with ray_cluster.cluster(sys.executable, cpus=1) as hosts:
-        with session(hosts.command(0, "env", f"RAY_ADDRESS={ray_cluster.ADDRESS}", *tune)) as process:
-            wait_for(lambda: second_started(tmp_path), process)
-            subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
-            said = process.communicate(timeout=250)[0]
+    with (
+        ray_cluster.cluster(sys.executable, cpus=1) as hosts,
+        session(hosts.command(0, "env", f"RAY_ADDRESS={ray_cluster.ADDRESS}", *tune)) as process,
+    ):
+        wait_for(lambda: second_started(tmp_path), process)
+        subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
+        said = process.communicate(timeout=250)[0]
     assert process.returncode == 1, said
     assert "Ray does not answer; start it (`ray start --head`), and name its address in RAY_ADDRESS" in said
     ended = [e.measurement for e in events(tmp_path) if isinstance(e, ExperimentEnded)]
