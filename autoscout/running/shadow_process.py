@@ -2,6 +2,7 @@
 a question and a file an answer, ended with its time limit."""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,8 +31,9 @@ def said(
         folder = Path(place)
         for number, question in enumerate(asked):
             (folder / f"question-{number}.json").write_text(json.dumps(question))
+        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # it runs in another folder
         ended = supervised.run(
-            [*python, str(script), place],
+            [program, *python[1:], str(script), place],
             environment,
             folder,
             folder,

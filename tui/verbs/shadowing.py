@@ -48,7 +48,7 @@ def shadow(
     from autoscout.targets.jobs import JobSpace, expert_default
     from autoscout.targets.target import target_of
     from kb.records import AutoscoutError, Configuration
-    from tui.printing import served, shadows
+    from tui.printing import serving_shadows, shadows
 
     job = load_job(job_file)
     space = JobSpace.of_job(job)
@@ -73,7 +73,7 @@ def shadow(
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     elif isinstance(found, ServingShadow):
-        served.served(found)
+        serving_shadows.served(found)
     else:
         shadows.shadow(found)
     if found.verdict in ("untraceable", "timeout"):

@@ -111,7 +111,7 @@ class Vllm(Target):
         *,
         parts: bool = False,
     ) -> "ServingShadow":
-        from autoscout.targets.vllm.shadow import remember, shadow
+        from autoscout.targets.vllm.serving_shadow import remember, shadow
 
         if ranks or parts:
             raise AutoscoutError("a shadow of vLLM is of whole engines; leave --rank and --parts away", 2)

@@ -44,7 +44,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _answered(question: dict[str, Any]) -> dict[str, Any]:
     import foreign_gpu
-    from virtual_engine import VirtualExecutor, step_times
+    from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -59,7 +59,7 @@ def _answered(question: dict[str, Any]) -> dict[str, Any]:
     Phase.now = "build"
     engine = LLMEngine(
         vllm_config=config,
-        executor_class=VirtualExecutor.prepared(step_times(question["times"]), question["memory"]),
+        executor_class=VirtualExecutor.prepared(tables(question["times"]), question["memory"]),
         log_stats=False,
         usage_context=UsageContext.OPENAI_API_SERVER,
         multiprocess_mode=False,

@@ -47,7 +47,7 @@ class Counts:
         self.scheduled: dict[str, float] = {}
 
 
-def step_times(given: dict[str, Any]) -> Any:
+def tables(given: dict[str, Any]) -> Any:
     """The file that the event simulation has them from."""
     spec = importlib.util.spec_from_file_location("step_times", _TIMES)
     assert spec is not None

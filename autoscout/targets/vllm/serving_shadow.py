@@ -100,7 +100,7 @@ def remember(kb: Path, job: Job, configuration: Configuration, found: ServingSha
 
 def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     """What the worker is asked; the answer follows from nothing else. Errors: AutoscoutError (exit 2)."""
-    sized, kind = _sized(job, configuration)
+    one, kind = sized(job, configuration)
     given = arguments.engine_arguments(job, configuration)
     model_of(job)  # refuses a folder that is no model, or another one
     return {
@@ -108,8 +108,8 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
         "model": job.launch.model_path,
         "config": arguments.model_config(job),
         "gpu": _gpu(job, configuration, kind),
-        "memory": max(0, int(sized.memory.kv_gib[0] * GIB)),
-        "times": asdict(_tables(sized, longest(job))),
+        "memory": max(0, int(one.memory.kv_gib[0] * GIB)),
+        "times": asdict(tables_of(one, longest(job))),
         "plan": of_one_engine(load_plan.plan(job), _engines(configuration)),
     }
 
@@ -144,12 +144,14 @@ def of_one_engine(plan: dict[str, Any], engines: int) -> dict[str, Any]:
     return once
 
 
-def _sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
+def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
     """What the serving model makes of the configuration, and its kind of device."""
     for knob, what in _UNKNOWN.items():
         if configuration.knobs.get(knob, "none") not in ("none", 0, 0.0, False):
             raise AutoscoutError(f"{knob} = {configuration.knobs[knob]}: a shadow's tables do not know {what}", 2)
     kinds = {node.device for node in used_nodes(job, configuration)}
+    if not kinds:
+        raise AutoscoutError("the configuration uses no whole node of the cluster", 2)
     kind = kinds.pop()
     if kinds or not has_constants(kind):
         why = "an engine on several kinds of device" if kinds else f"'{kind}'"
@@ -160,15 +162,15 @@ def _sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
     return setup({**of_job(job), **knobs, "gpu": kind, "memory_gib": gib}, device(kind), 1), kind
 
 
-def _tables(sized: Setup, tokens: int) -> StepTimes:
+def tables_of(one: Setup, tokens: int) -> StepTimes:
     """`tokens`: of the longest request."""
-    limits = limits_of(sized, 0)
+    limits = limits_of(one, 0)
     wide = replace(
         limits,
         max_seqs=max(limits.max_seqs, _MOST_SEQS),
         batched_tokens=max(limits.batched_tokens, _MOST_TOKENS),
     )
-    return step_times(sized.engine, wide, 0 if limits.chunked else tokens)
+    return step_times(one.engine, wide, 0 if limits.chunked else tokens)
 
 
 def _gpu(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | None:
@@ -191,7 +193,7 @@ def _engines(configuration: Configuration) -> int:
 def _told(
     job: Job, configuration: Configuration, name: str, found: Served, versions: dict[str, str], known: bool
 ) -> ServingShadow:
-    sized, kind = _sized(job, configuration)
+    one, kind = sized(job, configuration)
     engines = _engines(configuration)
     base = ServingShadow(
         job=job.name,
@@ -201,8 +203,8 @@ def _told(
         sentence=_refusal(found),
         world=arguments.world_size(configuration),
         engines=engines,
-        weights_gib=float(sized.memory.weights_gib[0]),
-        kv_gib=float(sized.memory.kv_gib[0]),
+        weights_gib=float(one.memory.weights_gib[0]),
+        kv_gib=float(one.memory.kv_gib[0]),
         device_gib=device(kind).memory_gib,
         stood_in=list(STOOD_IN),
         versions=versions,
