@@ -148,8 +148,8 @@ class Target:
 
         Errors: AutoscoutError (exit 2) where the engine cannot be traced."""
         raise AutoscoutError(
-            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core and vLLM can; `autoscout "
-            f"predict` and `autoscout profile` work on it",
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
+            f"`autoscout predict` and `autoscout profile` work on it",
             2,
         )
 

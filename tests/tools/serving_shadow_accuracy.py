@@ -30,7 +30,7 @@ LOADS = {
     "8 users, mixed": Traffic(concurrency=8, **_MIXED),
     "10 a second, mixed": Traffic(rate=10.0, **_MIXED),
 }
-BLOCKS = (32, 128)
+BLOCKS = (32,)
 # Times are learned from these, for each size of block, and held against the others.
 LEARNED = ("max_num_seqs=8 max_num_batched_tokens=512", "max_num_seqs=32 max_num_batched_tokens=128")
 LEARNED_LOADS = ("24 users", "8 users, mixed")

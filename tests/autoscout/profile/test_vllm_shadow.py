@@ -1,6 +1,7 @@
 """Shadows of a serving job: vLLM's own engine, its steps' times put in. With times that are round, what it says can be
 worked out by hand."""
 
+import importlib.util
 import json
 import os
 from dataclasses import asdict
@@ -201,6 +202,25 @@ class TestWithoutTheEngine:
             wanted = prefill_us(a100.prefill, a100.sms, seqs, tokens, pairs, 32.0, 128.0, 4096.0)
             assert one.seconds(seqs, tokens, pairs) == pytest.approx(float(wanted) * 1e-6, rel=1e-12)
         assert one.seconds(0, 0, 0.0) == 0
+
+    def test_the_clock_reaches_every_moment(self) -> None:
+        """A request that comes in the last bit of a float was waited for without end."""
+        path = shadows.SCRIPT.with_name("virtual_clock.py")
+        spec = importlib.util.spec_from_file_location("virtual_clock", path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        rng = np.random.default_rng(0)
+        for _ in range(500):
+            clock = module.VirtualClock()
+            clock.begin(float(rng.uniform(0, 100)))
+            clock.skip(float(rng.uniform(0, 1e-3)))
+            moment, waits = clock.now() + float(rng.uniform(0, 10)), 0
+            while clock.now() < moment:
+                clock.skip(moment - clock.now())
+                waits += 1
+            assert waits < 9
 
     def test_alike_engines_share_the_load(self) -> None:
         plan = load_plan.plan(gpu_job(rate=8.0, input_len=[8, 100], output_len=[4, 20], shared_prefix=0, requests=64))

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from virtual_clock import VirtualClock
 from vllm.distributed.utils import get_pp_indices
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.executor.abstract import Executor
@@ -19,23 +20,6 @@ _TOKEN = 11  # of every answer: no tokenizer's own
 
 class Untraceable(Exception):
     """What the tables or the stand-ins do not know."""
-
-
-class VirtualClock:
-    """Seconds, as driving.Busy; `total` over all loads."""
-
-    def __init__(self) -> None:
-        self.total = self._origin = 0.0
-
-    def now(self) -> float:
-        return self.total - self._origin
-
-    def skip(self, seconds: float) -> None:
-        self.total += max(0.0, seconds)
-
-    def begin(self, total: float) -> None:
-        """A new load, once all before it has ended."""
-        self.total = self._origin = max(self.total, total)
 
 
 class Counts:
