@@ -136,7 +136,7 @@ class Command(Target):
         *,
         parts: bool = False,
     ) -> "Shadow":
-        from autoscout.targets.command.script_shadow import shadow
+        from autoscout.targets.command.own_shadow import shadow
 
         if parts:
             raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)

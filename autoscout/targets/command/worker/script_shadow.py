@@ -110,14 +110,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         unreal_torch.install(watch, question["rank"], question["world"], question["gpu"])
         run = _script(question)
-        with _leaving(), FakeTensorMode(allow_non_fake_inputs=True), watch, unreal_torch.OnCpu():
+        with (
+            _leaving(),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            watch,
+            unreal_torch.OnCpu(),
+        ):
             run()
+        raise RuntimeError(f"the script ended after {steps.done} steps of an optimizer; a shadow needs {_STEPS}")
     except Enough:
         pass
     except BaseException as error:
-        return _refused(error, watch.phase, time.process_time() - began)
-    if steps.done < _STEPS:
-        error = RuntimeError(f"the script ended after {steps.done} steps of an optimizer; a shadow needs {_STEPS}")
         return _refused(error, watch.phase, time.process_time() - began)
     usage = {"cpu_s": round(time.process_time() - began, 3), "torch": torch.__version__}
     found = {"steps": steps.found, "parameters": steps.parameters, "built": 0, "micro_batches_traced": 1}
@@ -126,7 +129,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _leaving() -> Any:
-    """A script that ends with os._exit, since others will not answer any more, ends here."""
+    """A script that ends well, also with os._exit since others will not answer any more, has only ended."""
 
     def left(code: int) -> None:
         raise SystemExit(code)
@@ -134,6 +137,9 @@ def _leaving() -> Any:
     leave, os._exit = os._exit, left  # type: ignore[assignment]
     try:
         yield
+    except SystemExit as ended:
+        if ended.code:
+            raise
     finally:
         os._exit = leave
 

@@ -160,7 +160,7 @@ def _data_parallel(watch: ScriptWatch) -> None:
     data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
     make, buckets = wrapped.__init__, wrapped._ddp_init_helper
     functions: Any = dist
-    assigned = dist._compute_bucket_assignment_by_size
+    assigned = functions._compute_bucket_assignment_by_size
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
