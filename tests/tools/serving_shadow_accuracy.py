@@ -70,7 +70,8 @@ def main() -> None:
         job = jobs[load]
         of = {name: _metrics(said, job) for name, said in (("real", run), ("fitted", fitted), ("replayed", replayed))}
         for name, found in errors.items():
-            found.append([of[name][metric] / of["real"][metric] - 1 for metric in METRICS])
+            if name == "fitted" or not replayed["other"]:  # else the k-th step is another one
+                found.append([of[name][metric] / of["real"][metric] - 1 for metric in METRICS])
         cells = [f"{of['real'][m]:.4g} / {of['fitted'][m]:.4g}" for m in ("ttft_mean_ms", "tpot_mean_ms")]
         counts = [f"{run['counts'][n]} / {fitted['counts'][n]}" for n in ("preemptions", "cached", "steps")]
         alike = "all" if not replayed["other"] else f"{replayed['other']} not"
@@ -78,10 +79,12 @@ def main() -> None:
         rows.append((load, f"block {block} {knobs}", *cells, *counts, blocks, alike))
     print(table(rows, ("load", "configuration", "TTFT", "TPOT", "preempted", "cached", "steps", "blocks", "replayed")))
     for name, found in errors.items():
-        each = np.abs(np.array(found))
+        each = np.array(found)
         for metric, column in zip(METRICS, each.T, strict=True):
+            size = np.abs(column)
             print(
-                f"{name} {metric}: mean {column.mean():.1%}, median {np.median(column):.1%}, worst {column.max():.1%}"
+                f"{name}, {len(each)} rows, {metric}: mean {size.mean():.1%}, median {np.median(size):.1%}, "
+                f"worst {size.max():.1%}, bias {column.mean():+.1%}"
             )
 
 
