@@ -137,10 +137,14 @@ class Command(Target):
         parts: bool = False,
     ) -> "Shadow":
         from autoscout.targets.command.own_shadow import shadow
+        from autoscout.targets.megatron.shadow import remember
 
         if parts:
             raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)
-        return shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+        found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+        if kb is not None and limit_s > 0 and not ranks and found.verdict != "timeout":
+            remember(kb, job, configuration, found)
+        return found
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.command.exported import exported

@@ -68,6 +68,7 @@ class VirtualExecutor(Executor):
 
     def _init_executor(self) -> None:
         self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is, by the clock's total
+        self._token_at: dict[str, float] = {}  # when a sequence's last token is there
         self._batch: tuple[float, ModelRunnerOutput] | None = None
         self.begin()
 
@@ -113,11 +114,17 @@ class VirtualExecutor(Executor):
         seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
-        moment = self.clock.total
+        names = scheduler_output.num_scheduled_tokens
+        # A token goes through all stages before the next one of its sequence begins.
+        moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
         for stage, free in enumerate(self._free):
             moment = self._free[stage] = max(moment, free) + share
         self.counts.busy += share
-        self._batch = moment, self._sampled(scheduler_output)
+        output = self._sampled(scheduler_output)
+        self._token_at |= {name: moment for name, one in zip(names, output.sampled_token_ids, strict=True) if one}
+        for name in scheduler_output.finished_req_ids:
+            self._token_at.pop(name, None)
+        self._batch = moment, output
         return self._said(self.clock.total, None, non_block)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
