@@ -15,6 +15,7 @@ from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.events import step_times
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
@@ -66,11 +67,12 @@ def shadow(
     """`kb`: None remembers nothing. `limit_s`: 0 answers from there only.
 
     Errors: AutoscoutError (exit 2) for what the tables do not know, or an interpreter without vLLM."""
+    model = model_of(job)
     question = question_of(job, configuration)
     python = interpreter.target_python(job)
     versions = _versions(python)
-    files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py"))]
-    key = content_hash([question, versions, interpreter.hash_of(files)])
+    files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
+    key = content_hash([question, model, versions, interpreter.hash_of(files)])
     found = traces.known(kb, key, Served) if kb is not None else None
     known = found is not None
     if found is None:
@@ -102,7 +104,6 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     """What the worker is asked; the answer follows from nothing else. Errors: AutoscoutError (exit 2)."""
     one, kind = sized(job, configuration)
     given = arguments.engine_arguments(job, configuration)
-    model_of(job)  # refuses a folder that is no model, or another one
     return {
         "arguments": {argument: value for argument, value in given.items() if argument not in _OF_PLACES},
         "model": job.launch.model_path,
