@@ -69,9 +69,10 @@ def main() -> None:
         fitted, replayed = told[2 * i], told[2 * i + 1]
         job = jobs[load]
         of = {name: _metrics(said, job) for name, said in (("real", run), ("fitted", fitted), ("replayed", replayed))}
+        last = {"fitted": of["real"], "replayed": _metrics({"passes": run["passes"][-1:]}, job)}  # the steps' own pass
         for name, found in errors.items():
             if name == "fitted" or not replayed["other"]:  # else the k-th step is another one
-                found.append([of[name][metric] / of["real"][metric] - 1 for metric in METRICS])
+                found.append([of[name][metric] / last[name][metric] - 1 for metric in METRICS])
         cells = [f"{of['real'][m]:.4g} / {of['fitted'][m]:.4g}" for m in ("ttft_mean_ms", "tpot_mean_ms")]
         counts = [f"{run['counts'][n]} / {fitted['counts'][n]}" for n in ("preemptions", "cached", "steps")]
         alike = "all" if not replayed["other"] else f"{replayed['other']} not"
