@@ -69,9 +69,10 @@ def constant(on_device: float, host: float) -> dict[str, Any]:
     )
 
 
-def question(load: dict[str, Any], blocks: int = 1000, **knobs: Any) -> dict[str, Any]:
+def question(load: dict[str, Any], blocks: int = 1000, cache: int = 0, **knobs: Any) -> dict[str, Any]:
     job = gpu_job(**load)
     asked = shadows.question_of(job, Configuration({**KNOBS, "dp": 1, **knobs}))
+    asked["arguments"] |= {"kv_cache_memory_bytes": cache * 16 * KV_BYTES} if cache else {}
     return {**asked, "times": constant(0.010, 0.004), "memory": (blocks + 1) * 16 * KV_BYTES}
 
 
@@ -85,6 +86,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "crowded": {"load": MANY, "blocks": 20},
     "too small": {"load": MANY, "blocks": 2},
     "refused": {"load": ONE, "tp": 3},
+    "said": {"load": ONE, "cache": 31},
 }
 
 
@@ -125,6 +127,7 @@ class TestOfAnEngine:
     def test_blocks_are_those_that_fit(self, told: dict[str, Served]) -> None:
         assert told["crowded"].kv_blocks == 21
         assert told["crowded"].block_size == 16
+        assert told["said"].kv_blocks == 31  # a person's own --kv-cache-memory-bytes
 
     def test_a_full_cache_sends_requests_back(self, told: dict[str, Served]) -> None:
         assert told["shared"].preemptions == 0

@@ -83,7 +83,8 @@ class VirtualExecutor(Executor):
         self.clock.begin(max(self._free))
 
     def determine_available_memory(self) -> list[int]:
-        return [self.memory] * self.parallel_config.pipeline_parallel_size
+        memory = self.cache_config.kv_cache_memory_bytes or self.memory
+        return [memory] * self.parallel_config.pipeline_parallel_size
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
         """Of a rank of each stage; those of tensor parallelism are alike."""
