@@ -46,10 +46,31 @@ for step in range(9):
 dist.destroy_process_group()
 os._exit(0)
 """
+USUAL = f"""
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index], output_device=device.index)
+data = TensorDataset(torch.randn(512, {WIDTH}), torch.randint(0, 10, (512,)))
+loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data), num_workers=2, pin_memory=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+schedule, scaler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10), torch.amp.GradScaler("cuda")
+for epoch in range(9):
+    loader.sampler.set_epoch(epoch)
+    torch.save(model.state_dict(), "checkpoint.pt")
+    for x, y in loader:
+        x, y = x.to(device, non_blocking=True), y.cuda(non_blocking=True)
+        with torch.autocast(device_type="cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+"""
 SCRIPTS = {
     "ddp": HEAD + "model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])\n" + TAIL,
     "fsdp2": HEAD + "from torch.distributed.fsdp import fully_shard\n[fully_shard(m) for m in model]\n"
     "fully_shard(model)\n" + TAIL,
+    "usual": HEAD + USUAL,
     "mistaken": HEAD + "assert dist.get_world_size() == 7, 'made for seven ranks'\n",
     "short": HEAD + TAIL.replace("range(9)", "range(1)"),
     "by value": HEAD
@@ -103,6 +124,12 @@ class TestOfAScript:
         assert rank.peak < told["ddp"].peak
         names = {c[1] for c in rank.collectives}
         assert {"allgather_base", "reduce_scatter_base"} <= names
+
+    def test_loaders_schedules_and_scalers_are_as_usual(self, told: dict[str, Rank]) -> None:
+        """Batches come from processes of their own, and steps are left out where a gradient is no number."""
+        rank = told["usual"]
+        assert rank.verdict == "starts", rank.message
+        assert rank.left["optimizer"] == pytest.approx(4 * N, rel=0.02)
 
     def test_products_are_those_of_the_model(self, told: dict[str, Rank]) -> None:
         """Of each layer one forward and two backward, but for the input, which wants no gradient."""

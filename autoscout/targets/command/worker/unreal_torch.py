@@ -7,6 +7,7 @@ builds for CPUs.
 
 import functools
 import importlib
+import inspect
 import sys
 import weakref
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.parallel.distributed as data_parallel
+import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -99,6 +101,8 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
     _processes(rank, world)
     _data_parallel(watch)
     _modules()
+    _loaders()
+    _values()
     if gpu:
         _gpu(world)
 
@@ -212,6 +216,28 @@ def _modules() -> None:
 
     module.to = moved
     module.cuda = tensor.cuda = tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+def _loaders() -> None:
+    """Batches are made in this process: fake tensors cannot be sent to another one."""
+    loader: Any = torch.utils.data.DataLoader
+    make = loader.__init__
+    signature = inspect.signature(make)
+    alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        make(**{**given, **alone, "pin_memory": False, "timeout": 0})
+
+    loader.__init__ = made
+
+
+def _values() -> None:
+    """What would follow from values that are not there: gradients that are no numbers, checkpoints."""
+    scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
+    scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+    torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
 
 
 def _gpu(world: int) -> None:
