@@ -1,7 +1,7 @@
 """A training script's shadow held against a real run of it on CPU ranks: bytes that torch's allocator gave out, as its
 profiler saw them over two steps (the table of docs/shadow.md).
 
-    PYTHONPATH=. python tests/tools/script_shadow_accuracy.py
+    PYTHONPATH=. python tests/tools/script_shadow_accuracy.py [PYTHON that has transformers]
 """
 
 import os
@@ -63,6 +63,30 @@ for step in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+_HUGGING_FACE = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from transformers import LlamaConfig, LlamaForCausalLM
+
+dist.init_process_group("gloo")
+shape = dict(hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2)
+model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=4096, use_cache=False, tie_word_embeddings=False))
+model.train()
+if sys.argv[1] == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model)
+else:
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for step in range(4):
+    tokens = torch.randint(4096, (2, 256))
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 CASES = {
     "DDP": "ddp.py --width 512 --layers 4 --length 256 --micro-batch 4 --global-batch 8",
     "DDP, recomputed": "ddp.py --width 512 --layers 4 --length 256 --micro-batch 4 --global-batch 8 --checkpointing",
@@ -70,24 +94,31 @@ CASES = {
     "DDP, bf16 products": "ddp.py --width 512 --layers 4 --length 256 --micro-batch 4 --global-batch 8 --bf16",
     "FSDP2, bf16 parameters": "sharded.py",
 }
+WITH_TRANSFORMERS = {
+    "Llama of Hugging Face, DDP": "llama.py ddp",
+    "Llama of Hugging Face, FSDP2": "llama.py fsdp2",
+}
 
 
 def main() -> None:
+    python = sys.argv[1] if len(sys.argv) > 1 else sys.executable
+    cases = {**CASES, **(WITH_TRANSFORMERS if len(sys.argv) > 1 else {})}
     rows = []
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as plain:
         own = Path(plain)
         (own / "ddp.py").write_text(Path("fixtures/own/ddp.py").read_text())
         (own / "sharded.py").write_text(_SHARDED)
+        (own / "llama.py").write_text(_HUGGING_FACE)
         asked = []
-        for words in CASES.values():
+        for words in cases.values():
             command = ["torchrun", "--nproc-per-node", str(_WORLD), *words.split()]
             asked.append({"words": command, "cwd": str(own), "rank": 0, "world": _WORLD, "a_node": 2, "gpu": False})
-        answers = said(SCRIPT, asked, [sys.executable], 500.0, os.environ)
-        for (name, words), answer in zip(CASES.items(), answers, strict=True):
+        answers = said(SCRIPT, asked, [python], 500.0, os.environ)
+        for (name, words), answer in zip(cases.items(), answers, strict=True):
             script, *flags = words.split()
             looked = Path(place) / script
             looked.write_text(_LOOK + (own / script).read_text())
-            runs = sorted(_real(looked, flags) for _ in range(_RUNS))
+            runs = sorted(_real(python, looked, flags) for _ in range(_RUNS))
             assert answer is not None
             traced = max(max(step["forward_backward"], step["optimizer"]) for step in answer["steps"])
             measured = " ".join(f"{most / GIB:.4f}" for most in runs)
@@ -95,9 +126,9 @@ def main() -> None:
     print(table(rows, ("script", "measured GiB, three runs", "its shadow", "to the lowest")))
 
 
-def _real(script: Path, flags: list[str]) -> int:
+def _real(python: str, script: Path, flags: list[str]) -> int:
     """Bytes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(_WORLD), "--master-port"]
+    command = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(_WORLD), "--master-port"]
     done = subprocess.run(
         [*command, str(processes.free_port()), str(script), *flags], capture_output=True, text=True, timeout=500
     )

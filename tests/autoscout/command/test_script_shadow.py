@@ -24,6 +24,7 @@ engine = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch"),
     pytest.mark.timeout(300),
 ]
+TRANSFORMERS = Path(".venv-vllm/bin/python")
 WORLD, WIDTH, LAYERS = 4, 256, 3
 N = WIDTH * WIDTH * LAYERS  # parameters
 HEAD = f"""
@@ -164,6 +165,36 @@ class TestOfAScript:
         (tmp_path / "ddp.py").write_text(SCRIPTS["ddp"] + "\n# edited\n")
         with pytest.raises(AutoscoutError, match="has not been traced yet"):
             target_of(job).shadow(job, default(job), "a", Path(kb), 0.0)
+
+
+HUGGING_FACE = """
+import torch, torch.distributed as dist
+from transformers import LlamaConfig, LlamaForCausalLM
+dist.init_process_group("nccl")
+shape = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=256, use_cache=False)).cuda()
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    tokens = torch.randint(256, (2, 32), device="cuda")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.thorough
+@pytest.mark.skipif(not TRANSFORMERS.exists(), reason="transformers is where vLLM is (make .venv-vllm/ready)")
+def test_a_model_of_hugging_face_does_what_it_does_without_fake_tensors(tmp_path: Path) -> None:
+    """For fake tensors it would make masks, and with them copies of keys and values for each head."""
+    (tmp_path / "llama.py").write_text(HUGGING_FACE)
+    asked = {"words": ["torchrun", "llama.py"], "cwd": str(tmp_path), "rank": 0, "world": WORLD, "a_node": WORLD}
+    answer = said(shadows.SCRIPT, [{**asked, "gpu": True}], [str(TRANSFORMERS)], 250.0, os.environ)[0]
+    assert answer
+    assert answer["verdict"] == "starts", answer["message"]
+    names = {kernel[1] for kernel in answer["kernels"]}
+    assert any("scaled_dot_product" in name for name in names)
+    assert not [name for name in names if name.startswith(("bitwise_and", "le.", "cumsum"))]
 
 
 class TestWithoutTorch:

@@ -46,7 +46,10 @@ class Steps:
         self._highest = 0
 
     def called(self, *_: Any) -> None:
+        import unreal_torch
+
         if self.watch.phase == "build":
+            unreal_torch.hugging_face()
             self.watch.phase = "forward"
 
     def before(self, optimizer: Any, *_: Any) -> None:

@@ -240,6 +240,15 @@ def _values() -> None:
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
 
 
+def hugging_face() -> None:
+    """Transformers, once a script has imported it: for fake tensors it makes masks, and with them copies of keys and
+    values, that a run has not; and it reads from positions whether several samples share a sequence."""
+    if tools := sys.modules.get("transformers.utils.import_utils"):
+        tools.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
+    if masks := sys.modules.get("transformers.masking_utils"):
+        masks.find_packed_sequence_indices = lambda position_ids: None  # type: ignore[attr-defined]
+
+
 def _gpu(world: int) -> None:
     cuda: Any = torch.cuda
     for name in _NOTHING:
