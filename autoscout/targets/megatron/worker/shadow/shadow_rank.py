@@ -73,6 +73,7 @@ def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
 def _trained(question: dict[str, Any]) -> dict[str, Any]:
     import building
     import configs
+    import fake_torch
     import torch
     from fused_layers import Settings
     from megatron.core import parallel_state, tensor_parallel
@@ -81,6 +82,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     from watch import watch
 
     watch.phase = "groups"
+    if question["device"] == "cuda":
+        fake_torch.as_on_a_gpu()
     script, config = Script.of(question)
     rank, world = question["rank"], question["world"]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")
