@@ -84,7 +84,7 @@ def _asked(job: Job, space: JobSpace, rng: np.random.Generator) -> Counter[str]:
     how = ["stand-ins"] if job.launch.transformer_engine else []
     with Answers(sys.executable, "megatron_answers.py", environment, *how) as oracle:
         real = [oracle.told(_real(job, c)) for c in chosen]
-    known = [not (c.knobs.get("ep", 1) != 1 and r["phase"] == "step") for c, r in zip(chosen, real, strict=True)]
+    known = [_known(c, r) for c, r in zip(chosen, real, strict=True)]
     told = ask([q for q, k in zip(questions, known, strict=True) if k], [sys.executable], LIMIT_S)
     found: Counter[str] = Counter()
     pairs = [(c, r) for c, r, k in zip(chosen, real, known, strict=True) if k]
@@ -105,6 +105,10 @@ def _asked(job: Job, space: JobSpace, rng: np.random.Generator) -> Counter[str]:
     return found
 
 
+def _known(configuration: Configuration, answer: dict[str, str]) -> bool:
+    return answer["phase"] != "lost" and (configuration.knobs.get("ep", 1) == 1 or answer["phase"] != "step")
+
+
 def _real(job: Job, configuration: Configuration) -> dict[str, Any]:
     """The whole batch of the job, not only what a shadow traces of it."""
     config = {
@@ -112,7 +116,7 @@ def _real(job: Job, configuration: Configuration) -> dict[str, Any]:
         "device": "cuda" if job.launch.transformer_engine else "cpu",
         "warmup": 0,
     }
-    return {"world": job.devices, "rank": job.devices - 1, "deep": True, "config": config}
+    return {"world": job.devices, "rank": job.devices - 1, "deep": True, "apart": True, "config": config}
 
 
 if __name__ == "__main__":

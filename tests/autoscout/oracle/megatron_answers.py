@@ -5,7 +5,7 @@
 A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are
 made for real over torch's fake process group (collectives return at once, whatever they are given), so that any number
 of ranks can be asked. A deep question also builds the model and takes one training step as that rank: errors of shapes
-and schedules show, numbers mean nothing. The answer: {"refused": "" or the error, "phase": …}.
+and schedules show, numbers mean nothing. `apart`: in a fork. The answer: {"refused": "" or the error, "phase": …}.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -13,6 +13,7 @@ and schedules show, numbers mean nothing. The answer: {"refused": "" or the erro
 import contextlib
 import io
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -70,7 +71,9 @@ def _load(stand_ins: bool) -> None:
         return
     sys.path.insert(0, str(WORKER / "shadow"))
     import cpu_shim
+    import endless
 
+    endless.end()
     cpu_shim.before_megatron()
     import stand_in_package
 
@@ -96,9 +99,17 @@ def main() -> None:
         _fake_every_group()
     print("ready", flush=True)
     for line in sys.stdin:
+        question = json.loads(line)
+        child = os.fork() if question.get("apart") else 0  # groups of a thousand ranks are never given back
+        if child:
+            if status := os.waitpid(child, 0)[1]:
+                print(json.dumps({"refused": f"its fork ended with {status}", "phase": "lost"}), flush=True)
+            continue
         with contextlib.redirect_stdout(sys.stderr):
-            said = answer(json.loads(line))
+            said = answer(question)
         print(json.dumps(said), flush=True)
+        if question.get("apart"):
+            os._exit(0)
 
 
 if __name__ == "__main__":
