@@ -81,6 +81,7 @@ DISPATCHED: dict[str, dict] = {
     "own layers, gathered": {"ep": 4, "dispatcher": "allgather"},
     "engine": {"ep": 4, "dispatcher": "alltoall"},
 }
+UNEVEN: dict[str, dict] = {"exchanged": {"ep": 1}, "gathered": {"ep": 2, "dispatcher": "allgather"}}
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,18 @@ class TestOfExperts:
         of_attention = layers * tokens * 512 * (512 + 2 * 256)
         assert of_experts == gates_and_ups + of_attention
 
+    def test_tokens_that_the_experts_do_not_divide_start_too(self):
+        of = job(devices=8, transformer_engine=False)
+        of = msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, **{**EXPERTS, "experts": 6}))
+        questions = [{**flags(of, tp=1, dp=4, **knobs), "rank": 0, "imbalance": 1.5} for knobs in UNEVEN.values()]
+        exchanged, gathered = shadows.ask(questions, [sys.executable], 300.0)
+        assert exchanged.verdict == "starts", exchanged.message
+        assert gathered.verdict == "starts", gathered.message
+        # A rank that has all experts has all tokens, however they are routed.
+        asked = [k[3] for k in exchanged.kernels if k[1] == "matmul" and k[2] == "forward" for _ in range(k[0])]
+        of_experts = sum(s[0] for s in asked if s[1:] == [512, 512])
+        assert of_experts == 2 * exchanged.micro_batches_traced * (512 + 2 * 512)
+
     def test_tokens_travel_there_and_back(self, dispatched):
         for name in ("own layers", "engine"):
             sent = [c for c in dispatched[name].collectives if c[1] == "alltoall_base" and c[5] == "forward"]
@@ -241,6 +254,10 @@ class TestOfAConfiguration:
         assert rank.steps[-1].forward_backward == pytest.approx(measured(RECIPES[0])[0], rel=0.001)
 
 
+def _empty() -> Rank:
+    return Rank(rank=0, verdict="starts", steps=[Step(forward_backward=0, optimizer=1, left=0)])
+
+
 class TestWithoutTheEngine:
     def test_stages_that_differ(self):
         assert stages(8, 1) == [7, 0]
@@ -265,6 +282,14 @@ class TestWithoutTheEngine:
         of, larger = job(), msgspec.structs.replace(job(), traffic=Traffic(seq_len=512, global_batch=8192))
         assert shadows.question_of(of, laid_out()) == shadows.question_of(larger, laid_out())
         assert shadows.question_of(of, laid_out()) != shadows.question_of(of, laid_out(mbs=2))
+
+    def test_user_buffers_are_beside_torchs_memory(self):
+        """Ten of the gathered input's size (8 × 512 tokens of 512 numbers), and two more workspaces of 32 MiB."""
+        overlapped = {"sp": True, "tp_comm_overlap": True, "mbs": 8}
+        plain = shadows.told(job(), laid_out(mbs=8), "a", [_empty()], {}, 0, priced_too=False)
+        buffered = shadows.told(job(), laid_out(**overlapped), "a", [_empty()], {}, 0, priced_too=False)
+        assert buffered.beside - plain.beside == pytest.approx(10 * 8 * 512 * 512 * 2 / GIB)
+        assert flags(job(), **overlapped)["workspace"] - flags(job(), mbs=8)["workspace"] == 64 * 2**20
 
     def test_a_step_is_priced_by_what_it_does(self):
         def rank(number: int, rows: int, dp_bytes: int) -> Rank:
