@@ -136,6 +136,20 @@ def test_a_knob_that_no_flag_says_is_refused() -> None:
         target_of(job).launch(job, Configuration({"mbs": 1, "moonlight": True}))
 
 
+def test_an_activation_that_megatron_fuses_with_a_bias_only_is_not_fused_without() -> None:
+    """ValueError otherwise: "when bias_activation_fusion is True, gated_linear_unit is False and activation function is
+    gelu, add_bias_linear must also be True"."""
+    job = job_of("llama-3.2-3b")
+    asked = {}
+    for bias in (False, True):
+        plain = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, gated=False, bias=bias))
+        configuration = space_of("llama-3.2-3b").sample(np.random.default_rng(0))
+        asked[bias] = worker_config(plain, configuration, [])["arguments"]
+    assert asked[False]["--transformer-impl"] == "transformer_engine"
+    assert asked[False].get("--no-bias-gelu-fusion")
+    assert "--no-bias-gelu-fusion" not in asked[True]
+
+
 def test_a_mixed_cluster_starts_on_each_node_what_it_has() -> None:
     job = job_of("llama-3.2-3b")
     both = Configuration({"a100": 8, "a40": 4, "tp": 1, "pp": 1, "cp": 1, "dp": 12, "mbs": 1})

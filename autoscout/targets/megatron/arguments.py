@@ -184,7 +184,8 @@ def _kernels(job: Job) -> Flags:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
         # Its causal attention needs no mask, and a loader that makes one of seq_len² a sample is slower than a GPU.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
-        return {"--transformer-impl": "transformer_engine", **grouped, **masks}
+        unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
+        return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
     found: Flags = {"--transformer-impl": "local"}
     # What Megatron-LM would switch on, but needs Apex's or Transformer Engine's kernels.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)
@@ -193,8 +194,12 @@ def _kernels(job: Job) -> Flags:
     if on_cpu:
         found["--no-bias-dropout-fusion"] = True
     if on_cpu or not _fusible_activation(job.model):
-        found["--no-bias-swiglu-fusion" if job.model.gated else "--no-bias-gelu-fusion"] = True
+        found |= _without_fused_activation(job.model)
     return found
+
+
+def _without_fused_activation(model: Model) -> Flags:
+    return {"--no-bias-swiglu-fusion" if model.gated else "--no-bias-gelu-fusion": True}
 
 
 def _fusible_activation(model: Model) -> bool:

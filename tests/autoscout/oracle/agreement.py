@@ -41,9 +41,9 @@ class Verdict(msgspec.Struct, frozen=True):
 class Answers:
     """A script that answers questions, one JSON line each; ends with the block."""
 
-    def __init__(self, python: str, script: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, python: str, script: str, environment: Mapping[str, str], *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [python, str(HERE / script)],
+            [python, str(HERE / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -61,10 +61,14 @@ class Answers:
 
     def ask(self, question: dict[str, Any]) -> str:
         """ "" or why it is refused."""
+        return self.told(question)["refused"]
+
+    def told(self, question: dict[str, Any]) -> dict[str, str]:
+        """All that the script answers."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._read())["refused"]
+        return json.loads(self._read())
 
     def _read(self) -> str:
         assert self._process.stdout is not None

@@ -1,9 +1,11 @@
 """Asks Megatron-core itself, in one process: one JSON question a line in, one JSON answer a line out.
 
+    megatron_answers.py [stand-ins]      with stand-ins for Transformer Engine's modules, else Megatron's own layers
+
 A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are
 made for real over torch's fake process group (collectives return at once, whatever they are given), so that any number
 of ranks can be asked. A deep question also builds the model and takes one training step as that rank: errors of shapes
-and schedules show, numbers mean nothing. The answer: {"refused": "" or the error, "phase": …}.
+and schedules show, numbers mean nothing. `apart`: in a fork. The answer: {"refused": "" or the error, "phase": …}.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -11,6 +13,7 @@ and schedules show, numbers mean nothing. The answer: {"refused": "" or the erro
 import contextlib
 import io
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -60,6 +63,26 @@ def _step(config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any
     train._iteration(config, chunks, optimizer, device, 0, [])
 
 
+def _load(stand_ins: bool) -> None:
+    import train
+
+    if not stand_ins:
+        train.load("cpu")
+        return
+    sys.path.insert(0, str(WORKER / "shadow"))
+    import cpu_shim
+    import endless
+
+    endless.end()
+    cpu_shim.before_megatron()
+    import stand_in_package
+
+    stand_in_package.install("2.3.0")
+    import building  # noqa: F401 - imports all of Megatron that is used
+
+    cpu_shim.after_megatron()
+
+
 def _fake_every_group() -> None:
     """Megatron asks for gloo by name for some groups, which would wait for ranks that do not exist."""
     import torch
@@ -72,15 +95,21 @@ def main() -> None:
     sys.path.insert(0, str(WORKER))
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()):
-        import train
-
-        train.load("cpu")
+        _load("stand-ins" in sys.argv)
         _fake_every_group()
     print("ready", flush=True)
     for line in sys.stdin:
+        question = json.loads(line)
+        child = os.fork() if question.get("apart") else 0  # groups of a thousand ranks are never given back
+        if child:
+            if status := os.waitpid(child, 0)[1]:
+                print(json.dumps({"refused": f"its fork ended with {status}", "phase": "lost"}), flush=True)
+            continue
         with contextlib.redirect_stdout(sys.stderr):
-            said = answer(json.loads(line))
+            said = answer(question)
         print(json.dumps(said), flush=True)
+        if question.get("apart"):
+            os._exit(0)
 
 
 if __name__ == "__main__":

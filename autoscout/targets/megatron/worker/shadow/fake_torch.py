@@ -10,18 +10,21 @@ import cpu_shim
 import torch
 import torch._dynamo.polyfills.loader  # before functions are replaced: it keys tables by them
 import torch.distributed as dist
+from fused_layers import NormFunction
 from watch import watch
 
 
 def before_megatron() -> None:
+    tensor: Any = torch.Tensor
+    product = tensor.matmul
     cpu_shim.before_megatron()
+    tensor.matmul = product  # a GPU needs no copy of a matrix that is not transposed
     cuda: Any = torch.cuda
     state = torch.get_rng_state()  # of the real generator: a fake copy of it could not be set again
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = cuda.manual_seed = cuda.set_device = cuda.empty_cache = lambda *args, **kwargs: None
     cuda.is_current_stream_capturing = lambda: False
     cuda.get_device_capability = lambda *args: (8, 0)
-    tensor: Any = torch.Tensor
     tensor.pin_memory = lambda self, *args, **kwargs: self
     for name in ("rand", "randn"):
         setattr(torch, name, cpu_shim._on_cpu(getattr(torch, name)))
@@ -52,6 +55,18 @@ def after_megatron() -> None:
     for name in ("multi_tensor_scale_impl", "multi_tensor_scale_tensor_impl"):
         if hasattr(clip_grads, name):
             setattr(clip_grads, name, lambda *args, **kwargs: None)
+
+
+def as_on_a_gpu() -> None:
+    """What builds for CPUs make of several kernels, and those for CUDA of one that keeps other tensors."""
+    functional: Any = torch.nn.functional
+    functional.rms_norm = lambda x, shape, weight=None, eps=None: NormFunction.apply(x, weight, None, _RootMeanSquare)
+    # aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: tmp = grad * output
+    watch.scratch["aten._softmax_backward_data"] = torch.empty_like
+
+
+class _RootMeanSquare:
+    rms = True
 
 
 def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
 """Tokens by expert in a shadow run: there are no values to route by, so every expert gets its share, and the experts of
-this rank `imbalance` times it."""
+this rank `imbalance` times it, where other ranks have some too."""
 
 from typing import Any
 
@@ -28,15 +28,17 @@ def spread(experts: int, topk: int, imbalance: float) -> None:
     watch.selected = topk / experts
 
     def counted(self: Any, point: Any, tokens_per_expert: Any = None) -> Numbers:
-        share = self.routing_map.size(0) * topk // experts
+        total = self.routing_map.size(0) * topk
+        shares = _shared_out(total, experts)
         local = self.num_local_experts
-        got = int(share * imbalance)
-        self.input_splits = Numbers([share * local] * self.ep_size)
-        self.output_splits = Numbers([got * local] * self.ep_size)
-        self.output_splits_tp = Numbers([got * local * self.ep_size] * self.tp_size)
-        self.num_out_tokens = self.routing_map.size(0) * topk
-        self.num_global_tokens_per_local_expert = Numbers([got] * (self.tp_size * self.ep_size * local))
-        return Numbers([got * self.ep_size * self.tp_size] * local)
+        tilt = imbalance if self.ep_size > 1 else 1.0
+        got = [int(shares[i] * tilt) for i in self.local_expert_indices]
+        self.input_splits = Numbers([sum(shares[i : i + local]) for i in range(0, experts, local)])
+        self.output_splits = Numbers([sum(got)] * self.ep_size)
+        self.output_splits_tp = Numbers([sum(got) * self.ep_size] * self.tp_size)
+        self.num_out_tokens = total
+        self.num_global_tokens_per_local_expert = Numbers(got * (self.tp_size * self.ep_size))
+        return Numbers([n * self.ep_size * self.tp_size for n in got])
 
     def sorted_chunks(input: Any, split_sizes: Any, sorted_idxs: Any, probs: Any = None, fused: bool = False) -> Any:
         sizes = split_sizes.tolist()
@@ -45,22 +47,27 @@ def spread(experts: int, topk: int, imbalance: float) -> None:
 
     token_dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = counted
     moe_utils.sort_chunks_by_idxs = token_dispatcher.sort_chunks_by_idxs = sorted_chunks
-    _gathered(experts, topk, imbalance)
+    _gathered(imbalance)
 
 
-def _gathered(experts: int, topk: int, imbalance: float) -> None:
+def _shared_out(total: int, experts: int) -> list[int]:
+    whole, more = divmod(total, experts)
+    return [whole + (i < more) for i in range(experts)]
+
+
+def _gathered(imbalance: float) -> None:
     from megatron.core.transformer.moe import token_dispatcher
 
     kind = token_dispatcher.MoEAllGatherTokenDispatcher
     after = kind.dispatch_postprocess
 
     def dispatched(self: Any, hidden_states: Any, probs: Any) -> Any:
-        tokens = hidden_states.shape[0] * topk / experts * imbalance
-        watch.selected *= imbalance
+        balanced = watch.selected
+        watch.selected *= imbalance if self.ep_size > 1 else 1.0
         try:
             hidden, _, probs = after(self, hidden_states, probs)
         finally:
-            watch.selected /= imbalance
-        return hidden, Numbers([int(tokens)] * self.num_local_experts), probs
+            watch.selected = balanced
+        return hidden, Numbers(_shared_out(hidden.shape[0], self.num_local_experts)), probs
 
     kind.dispatch_postprocess = dispatched

@@ -23,15 +23,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import leash
 import rank_questions
 
-UNTRACEABLE = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
-UNTRACEABLE += ("UnsupportedFakeTensorException", "GuardOnDataDependentSymNode", "UnsupportedMutationAliasingException")
-
 
 def load(stand_ins: bool, version: str) -> None:
     """What every rank needs, before the first fork: two thirds of a shadow's time would be imports."""
     import cpu_shim
+    import endless
     import fake_torch
 
+    endless.end()
     fake_torch.before_megatron()
     if stand_ins:
         import stand_in_package
@@ -61,18 +60,16 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(error: Exception, phase: str, seconds: float) -> dict[str, Any]:
-    chain: list[BaseException] = [error]
-    while cause := chain[-1].__cause__ or chain[-1].__context__:
-        chain.append(cause)
-    found = rank_questions.refusal(error, phase)
-    if untraceable := next((e for e in chain if type(e).__name__ in UNTRACEABLE), None):
-        found |= {"verdict": "untraceable", "type": type(untraceable).__name__, "message": str(untraceable)[:2000]}
+    import untraceable
+
+    found = rank_questions.refusal(error, phase) | (untraceable.of(error) or {})
     return {**found, "cpu_s": round(seconds, 3)}
 
 
 def _trained(question: dict[str, Any]) -> dict[str, Any]:
     import building
     import configs
+    import fake_torch
     import torch
     from fused_layers import Settings
     from megatron.core import parallel_state, tensor_parallel
@@ -81,6 +78,8 @@ def _trained(question: dict[str, Any]) -> dict[str, Any]:
     from watch import watch
 
     watch.phase = "groups"
+    if question["device"] == "cuda":
+        fake_torch.as_on_a_gpu()
     script, config = Script.of(question)
     rank, world = question["rank"], question["world"]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")

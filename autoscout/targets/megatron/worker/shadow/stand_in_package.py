@@ -186,25 +186,60 @@ class DotProductAttention(torch.nn.Module):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    def __init__(self, params: Any, lr: float = 1e-3, **kind: Any) -> None:
-        self.kind = kind
-        usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-        super().__init__(params, {"lr": lr, "bias_correction": True, **{k: kind.get(k, v) for k, v in usual.items()}})
+    """State as pytorch/optimizers/fused_adam.py keeps it: moments in their types, a scale beside those of 8 bits, and
+    of the weights all of fp32 or (`store_param_remainders`) the 16 bits that bf16 lacks."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        master_weights: bool = False,
+        master_weight_dtype: torch.dtype = torch.float32,
+        exp_avg_dtype: torch.dtype = torch.float32,
+        exp_avg_sq_dtype: torch.dtype = torch.float32,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+        **ignored: Any,
+    ) -> None:
+        self.kept = {"exp_avg": exp_avg_dtype, "exp_avg_sq": exp_avg_sq_dtype}
+        if master_weights:
+            self.kept["master_param"] = master_weight_dtype
+        self.use_decoupled_grad, self.store_param_remainders = use_decoupled_grad, store_param_remainders
+        usual = {"lr": lr, "bias_correction": True, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, usual)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not self.use_decoupled_grad:
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.decoupled_grad = None
 
     def initialize_state(self, p: Any, *args: Any) -> None:
-        for name in ("exp_avg", "exp_avg_sq"):
-            self.state[p][name] = torch.empty(p.shape, dtype=self.kind.get(f"{name}_dtype", torch.float32))
+        for name, dtype in self.kept.items():
+            if name == "master_param" and self.store_param_remainders and p.dtype == torch.bfloat16:
+                dtype = torch.int16
+            self.state[p][name] = torch.empty(p.shape, dtype=dtype)
 
     def step(self, closure: Any = None, **ignored: Any) -> None:  # type: ignore[override]
-        numbers = 0
         for group in self.param_groups:
+            numbers = 0
+            unscaled: list[Any] = []  # in fp32, of all weights of the group at once
             for p in group["params"]:
                 if p.grad is None and getattr(p, "decoupled_grad", None) is None:
                     continue
                 if not self.state[p]:
                     self.initialize_state(p)
+                rounded = [t for t in self.state[p].values() if t.dtype not in (torch.float32, torch.int16)]
+                unscaled += [torch.empty(t.shape, dtype=torch.float32) for t in rounded]
                 numbers += p.numel()
-        watch.kernel("adam", (numbers,))
+            if numbers:
+                watch.kernel("adam", (numbers,))
+            del unscaled
 
 
 class Anything(types.ModuleType):

@@ -43,6 +43,7 @@ class Watch(TorchDispatchMode):
         self.collectives: Counter[tuple[Any, ...]] = Counter()
         self.order: list[list[Any]] = []
         self.names: dict[str, str] = {}  # of process groups
+        self.scratch: dict[str, Any] = {}  # operator → from its first tensor, what it takes while it runs
         self.selected = 1.0  # share of what a mask selects
         self._fused = 0
         self._pending: list[tuple[Any, int, str, str]] = []
@@ -153,6 +154,9 @@ class Watch(TorchDispatchMode):
             out = args[0].new_empty(round(args[1].numel() * self.selected))
         else:
             out = f(*args, **kwargs)
+        scratch = self.scratch.get(name.rpartition(".")[0], lambda tensor: None)(args[0] if args else None)
+        if scratch is not None:
+            self.see(scratch, "scratch")
         if name.startswith("prim."):
             return out
         if self._recording and not name.startswith("c10d."):
@@ -160,6 +164,7 @@ class Watch(TorchDispatchMode):
         for tensor in tree_flatten(out)[0]:
             if isinstance(tensor, torch.Tensor):
                 self.see(tensor, self.tag or name)
+        del scratch
         return out
 
     def _operator(self, name: str, args: Any, out: Any) -> None:

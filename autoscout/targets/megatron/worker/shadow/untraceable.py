@@ -1,0 +1,48 @@
+"""What fake tensors cannot answer, which is no refusal of Megatron's: values, sizes that depend on them, and operators
+that say nothing of their result's shape."""
+
+import re
+import traceback
+from typing import Any
+
+_VALUES = "reads values, and a shadow's tensors have none"
+_SIZES = "returns as much as the values say, and a shadow's tensors have none"
+_NO_KERNEL = "has no fake kernel, which says what shape its result has: give it one with torch.library.register_fake"
+_BY_TYPE = {
+    "DynamicOutputShapeException": _SIZES,
+    "DataDependentOutputException": _VALUES,
+    "GuardOnDataDependentSymNode": _VALUES,
+    "UnsupportedOperatorException": _NO_KERNEL,
+    "UnsupportedFakeTensorException": "does not work on tensors without storage",
+    "UnsupportedMutationAliasingException": "does not work on tensors without storage",
+}
+_BY_MESSAGE = (
+    (re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>"), _NO_KERNEL),
+    (re.compile(r"(\.numpy\(\)|\.tolist\(\)) is not supported for tensor subclasses"), _VALUES),
+)
+
+
+def of(error: BaseException) -> dict[str, Any] | None:
+    """What an answer says of an exception, or of one behind it, that only a shadow meets: which operator, why, and the
+    line of the model (or of a hook in it) that called it. None: Megatron's own."""
+    chain: list[BaseException] = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    for link in chain:
+        if said := _said(link):
+            where = [f for f in traceback.extract_tb(error.__traceback__) if not _ours(f.filename)]
+            at = f"{where[-1].filename.rpartition('site-packages/')[2]}:{where[-1].lineno} {where[-1].name}"
+            return {"verdict": "untraceable", "type": type(link).__name__, "message": said, "where": at}
+    return None
+
+
+def _said(error: BaseException) -> str:
+    text = str(error)
+    if why := _BY_TYPE.get(type(error).__name__):
+        return f"{text.splitlines()[0][:300] if text else 'an operator'} {why}"
+    found = ((pattern.search(text), why) for pattern, why in _BY_MESSAGE)
+    return next((f"{match[1]} {why}" for match, why in found if match), "")
+
+
+def _ours(file: str) -> bool:
+    return "/torch/" in file or "/targets/megatron/worker/" in file
