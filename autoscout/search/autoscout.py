@@ -26,6 +26,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
+from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
@@ -120,8 +121,8 @@ class AutoScout:
         if informed and self._apart and self._step % 2 and self._doubtful(known):
             self._apart -= 1
             return self._decide("opening", self._far(likely=self._apart % 2 == 0))
-        if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
-            chance, gain = self.model.outlook(_AHEAD, _MARGIN)
+        if self.asked and self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
+            chance, gain = outlook(self.model, _AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
         if self._step % _WIDE == 0 and self._stays():
@@ -227,7 +228,7 @@ class AutoScout:
         chances.fit()
         chances.fit_bounds()
         chances.watch(rows, encoded)
-        found = chances.chance(rows, np.ones(len(rows)), self.model.costs, self.model.failed)
+        found = chances.chance(rows, np.ones(len(rows)))
         return found >= min(0.5, float(np.median(found)))
 
     def _stays(self) -> bool:
@@ -259,7 +260,7 @@ class AutoScout:
 
     def _exact(self) -> bool:
         """Two repeats said the same as before: measuring again tells nothing, and the search goes on."""
-        again = [values for values in self.model.costs.values() if len(values) > 1]
+        again = [self.model.costs[row] for row in self.model.again]
         return sum(len(values) - 1 for values in again) >= 2 and all(max(v) - min(v) < _NOISELESS for v in again)
 
     def _repeat(self) -> int | None:
