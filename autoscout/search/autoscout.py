@@ -44,8 +44,7 @@ _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _SOON = 8  # experiments after which a right simulator has led to the best, mostly
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
-_TURN = 3  # every so many steps: a look by what was measured alone, where simulators may err; and a wider one
-_WIDER = 3.0  # once next to nothing is promised: so many times the deviations
+_WIDE, _WIDER = 3, 3.0  # once next to nothing is promised: every so many steps, so many times the deviations
 _FIRST = 3  # favourites of simulators that are tried as they are
 _FAR = 400  # random rows among which the opening chooses those far from each other
 
@@ -122,12 +121,8 @@ class AutoScout:
             chance, gain = outlook(self.model, _AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
-        if self._step % _TURN == 1 and self._unsure(known):
-            self.model.look(list(self.pending), alone=True)
-            return self._decide("search", self._most_promising("as if nothing had been known beforehand"))
-        if self._step % _TURN == 0 and self._stays():
-            self.model.look(list(self.pending), _WIDER)
-            return self._decide("search", self._most_promising("next to nothing is promised: a wider look"))
+        if self._step % _WIDE == 0 and self._stays():
+            return self._decide("search", self._wider())
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -238,13 +233,11 @@ class AutoScout:
         alone = self.trade is None or self.trade.first
         return alone and self.model.trust < _TRUST and 0 <= self.model.gain.max() < self.hyper.explore
 
-    def _unsure(self, known: int) -> bool:
-        """Whether simulators were not surely right for long: evidence may be on the side of one that leads nowhere."""
-        told = any(m.mean.close for m in self.model.members)
-        return told and known >= _SOON and self.model.trust < _SURE
-
-    def _most_promising(self, why: str) -> Proposal:
+    def _wider(self) -> Proposal:
+        """What a belief that is less sure of itself would try."""
+        self.model.look(list(self.pending), _WIDER)
         at = int(np.argmax(self.model.gain))
+        why = "next to nothing is promised: a wider look"
         return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)
 
     def _open_rows(self) -> np.ndarray:

@@ -96,22 +96,6 @@ def test_where_a_simulator_errs_the_search_looks_elsewhere_too():
     assert min(cost(row) for row in asked) <= 1.05 * best
 
 
-def test_a_third_of_the_experiments_is_chosen_without_simulators_that_may_err():
-    """Evidence may be on the side of one that leads nowhere."""
-    space = space_of(ROWS)
-    said = predictor(space, lambda row: cost({**row, "a": 8}) + 0.4 * np.log2(row["a"]))
-    search, without = strategy("autoscout", space, simulators={"it": said}), []
-    for _ in range(30):
-        [configuration] = search.ask()
-        metrics = {"time_s": cost(plain(configuration))}
-        search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
-        without += [
-            e.why == "as if nothing had been known beforehand" for e in search.drain() if isinstance(e, Decided)
-        ]
-    assert len(without) == 30
-    assert 5 <= sum(without) <= 10
-
-
 def test_fewer_experiments_fail_than_at_random():
     """Although the best configurations are those beside what fails."""
     space = space_of(ROWS)

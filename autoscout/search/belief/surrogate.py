@@ -225,7 +225,6 @@ class Model:
         evidence += np.log([_NOTHING] + [(1 - _NOTHING) / others] * others) if others else 0.0
         weights = np.exp(evidence - evidence.max())
         weights[weights < _NEGLIGIBLE * weights.sum()] = 0.0
-        weights[0] = max(weights[0], _NEGLIGIBLE * weights.sum())  # it is asked alone now and then
         for member, weight in zip(self.members, weights / weights.sum(), strict=True):
             member.weight = float(weight)
 
@@ -311,10 +310,9 @@ class Model:
 
     # ---- what is expected -------------------------------------------------------------------------------------------
 
-    def look(self, pending: list[int], times: float = 1.0, alone: bool = False) -> None:
+    def look(self, pending: list[int], times: float = 1.0) -> None:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
-        were so many `times` as large, as one fit of the hyper-parameters is too sure, or by what was measured `alone`,
-        whatever simulators and past jobs say."""
+        were so many `times` as large, as one fit of the hyper-parameters is too sure."""
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
@@ -330,8 +328,7 @@ class Model:
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
             here += own / (own + added) * (bent - here)
             self.least += member.weight * float(here.min())
-            counts = float(member is self.members[0]) if alone else member.weight
-            self.gain += counts * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
+            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
