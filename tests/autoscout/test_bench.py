@@ -73,7 +73,7 @@ def test_evaluations_to_the_target_are_those_of_the_curve():
     assert result.recommended.regret == 0
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("noise", [0.02, pytest.param(0.0, marks=pytest.mark.thorough)])
 def test_a_run_is_what_a_session_does_on_the_same_landscape(noise, tmp_path):
     """The same configurations in the same order, the reference again when it is due, the same end, the same rounds."""
     land = msgspec.structs.replace(toy(), simulators={})

@@ -247,6 +247,7 @@ def test_a_step_takes_no_longer_with_ten_times_the_measurements():
     assert longest_step(400, times=10) < 2.5 * some
 
 
+@pytest.mark.thorough
 def test_a_step_takes_hardly_longer_with_four_times_the_simulators():
     """Of many hypotheses each step fits some, and the next steps go on."""
     assert longest_step(400, simulators=4) < 1.8 * longest_step(400)
