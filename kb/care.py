@@ -18,7 +18,7 @@ from kb.sharing import lake
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_HASHED = 20_000  # measurements whose content is hashed again by a check
+_HASHED = 20_000  # measurements that a check re-hashes
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ _PRIVATE = {
     "addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b"),
 }
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
-_SHOWN = 60  # characters of what is refused
+_SHOWN = 60  # characters of a rejected value that an error shows
 
 
 LATEST = 4.0e9  # unix seconds: later than that nothing was measured

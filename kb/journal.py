@@ -16,7 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from kb import door, older
-from kb.records import RECORDS, AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
+from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import ValueBelief, WarmSource
 
 
@@ -144,6 +144,17 @@ class Waiting(Event, frozen=True, tag="waiting"):
 
 class Passed(Event, frozen=True, tag="passed"):
     """What is to start next needs devices that others have; more was asked for, which may go ahead on others."""
+
+
+class Neighbours(Event, frozen=True, tag="neighbours"):
+    """Whether experiments beside each other on one host disturb: costs of the reference alone and of as many as fit at
+    once. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it, "" this one."""
+
+    shape: str
+    alone: float
+    beside: list[float]
+    allowed: bool
+    known_from: str = ""
 
 
 class Answered(Event, frozen=True, tag="answered"):
@@ -304,6 +315,7 @@ AnyEvent = (
     | ExperimentEnded
     | Waiting
     | Passed
+    | Neighbours
     | Answered
     | Simulated
     | Checked
@@ -374,7 +386,7 @@ def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[Any
                 try:
                     event = _decode(door.plain_json(line) if plain else line)
                 except (ValueError, RecursionError) as error:
-                    raise _damaged(path, offset, error) from error
+                    raise older.damaged(path, offset, error) from error
                 yield event, offset
     except FileNotFoundError as error:
         raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error
@@ -394,18 +406,6 @@ def _decode(line: bytes) -> AnyEvent:
             at = fields.get("at")
             return Later(kind=kind, body=fields, at=at if isinstance(at, int | float) else 0.0)
         return msgspec.convert(older.event(fields), AnyEvent)
-
-
-def _damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
-    """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
-    if (version := older.written_with(path)) > RECORDS:
-        return AutoscoutError(
-            f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
-            2,
-        )
-    return AutoscoutError(
-        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
-    )
 
 
 def events(path: Path, plain: bool = False) -> list[AnyEvent]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kb.records import FIRST_WORDS
+from kb.records import FIRST_WORDS, RECORDS, AutoscoutError
 
 TODAY = {first: word for word, first in FIRST_WORDS.items()}
 
@@ -48,7 +48,19 @@ def _with_nan(values: list[float | None]) -> list[float]:
     return [math.nan if x is None else x for x in values]
 
 
-def written_with(path: Path) -> int:
+def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
+    """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
+    if (version := _written_with(path)) > RECORDS:
+        return AutoscoutError(
+            f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
+            2,
+        )
+    return AutoscoutError(
+        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
+    )
+
+
+def _written_with(path: Path) -> int:
     """The newest version of records that any line of a journal names."""
     with open(path, "rb") as file:
         return max((_records(line) for line in file if b'"records"' in line), default=0)

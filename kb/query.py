@@ -26,7 +26,7 @@ from kb.records import AutoscoutError
 
 _LONGEST_CELL = 60  # characters, in the formats for terminals
 _MOST = 2**40  # rows
-_IN_THE_FILE_S = 0.5  # that a query may keep sessions from writing
+_IN_THE_FILE_S = 0.5  # longest time a query may block writers
 _PREFIX = ".asked-"
 _STALE_S = 86_400.0
 _VALUES = {

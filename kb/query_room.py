@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _BESIDE = 1536 * 2**20  # bytes of address space beside DuckDB's own memory: Python, threads, the answer
-_SPILLED_MIB = 4096  # what may lie in temporary files
+_SPILLED_MIB = 4096  # limit for temporary files
 
 
 class Request(msgspec.Struct):

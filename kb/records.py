@@ -27,8 +27,8 @@ Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", 
 # code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
 # as measured.
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
-DESIGNED = "designed on models"  # what is said of a target none of whose numbers can be measured: it is not built yet
-FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # what records 1 called two of them; ids still do
+DESIGNED = "designed on models"  # shown for targets that do not exist yet, so that nothing can be measured
+FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # names of records version 1; ids still use them
 Task = Literal["pretrain", "finetune", "serve"]
 
 
@@ -204,8 +204,8 @@ class Budget(Strict, frozen=True):
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path
     in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`:
-    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: where the job mixes kinds of
-    device, a knob for each of them (NAME_KIND), whose value a command is told on the hosts that have it."""
+    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: where the job mixes kinds
+    of device, a knob for each of them (NAME_KIND), whose value a command is told on the hosts that have it."""
 
     name: str
     values: str | list[Value]  # a list, or an expression that yields one

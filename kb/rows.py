@@ -31,8 +31,8 @@ KNOBS = {
     "gpu_memory_utilization": "DOUBLE",
     **dict.fromkeys(("prefix_caching", "chunked_prefill", "eager"), "BOOLEAN"),
 }
-SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # all there, or none
-PER_RANK = ("per_rank", "rank_devices")  # beside them; NULL where there is nothing
+SERIES = ("iterations_s", "losses", "grad_norms", "rank_memory_gib")  # either all of them are present, or none
+PER_RANK = ("per_rank", "rank_devices")  # stored next to them; NULL where there is no value
 _PLAIN = ("status", "fidelity", "evidence", "cost_s", "device_s", "period")
 INCOMING = {
     "id": "UBIGINT",
@@ -43,7 +43,7 @@ INCOMING = {
     **dict.fromkeys(("cost_s", "device_s", "unix_s", *METRICS), "DOUBLE"),
     **dict.fromkeys(("other_metrics", "conditions", *SERIES, *PER_RANK), "VARCHAR"),
 }
-LATER = ("period", "conditions", *PER_RANK)  # what files of older lakes lack
+LATER = ("period", "conditions", *PER_RANK)  # columns that older lakes do not have
 # Into `measurement`, as they are.
 COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics", "conditions")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_LOOKED_AT = 200  # candidates whose distance is worked out in full
+_LOOKED_AT = 200  # candidates whose full distance is computed
 
 Number = float | str | None
 MemoryOf = Callable[[str], float | None]  # GiB per device of a kind

@@ -18,7 +18,7 @@ SCREENS = {
     "why": "Why",
 }
 _RUNS = ("experiments",)
-_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # nobody types there: a letter is a key
+_UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # screens without text input, where a letter is a key
 
 
 class Action(NamedTuple):

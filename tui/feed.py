@@ -14,7 +14,7 @@ from tui.session.neighbours import Neighbours, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
-_AHEAD = 6000  # events that were read and not drawn: more would pile up in memory
+_AHEAD = 6000  # limit on events read ahead of drawing, to bound memory
 
 
 class Read(Message):

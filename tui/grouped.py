@@ -4,7 +4,7 @@ import re
 
 import click
 
-_WIDE = 62  # of what a verb does, so that it stays on a line of 80
+_WIDE = 62  # width of a verb's description, to fit 80 columns
 
 
 class Verbs(click.Group):

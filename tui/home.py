@@ -29,7 +29,7 @@ from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Line, Panel
 from tui.wired import Wired
 
-_AGAIN_S = 2.0  # between two looks at the sessions
+_AGAIN_S = 2.0  # polling interval of the sessions
 _MACHINES = (
     "SELECT host, cluster, sum(measurements) AS measurements, max(last_ended) AS last_ended FROM periods "
     "GROUP BY ALL ORDER BY last_ended DESC LIMIT 20"

@@ -18,14 +18,14 @@ from textual.strip import Strip
 
 from tui.ascii import plain_cell
 
-IDLE_BYTES_S = 700.0  # of frames that no key asked for
-CALM_S = 0.3  # without a key: what may be wanted next can be made ready
-ANSWER_S = 5.0  # a terminal that has not answered by then never will
+IDLE_BYTES_S = 700.0  # budget for frames not caused by a key
+CALM_S = 0.3  # idle time after which the next screen may be prepared
+ANSWER_S = 5.0  # timeout for a terminal's answer
 ASK = "\x1b[?2026$p"  # whether frames can be shown at once: what is asked at the start, and can be asked again
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # shown at once
 _AT_ONCE = 400  # bytes: shorter frames do not flicker
 _ERASED, _ERASED_LAST = 12, 6  # blanks that are shorter to erase, and at the end of what is written
-_NEAR = 4  # equal cells that are sent again rather than jumped over
+_NEAR = 4  # runs of equal cells up to this length are resent instead of skipped
 
 Look = tuple[str, str, str]  # codes of the foreground, the background and the attributes
 _NO_LOOK: Look = ("39", "49", "")
@@ -33,7 +33,7 @@ Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-_NOT_SENT = ("Cf", "Cc")  # what turns text around, and what a terminal obeys
+_NOT_SENT = ("Cf", "Cc")  # text direction and terminal control characters
 _SEEN_ON_BLANKS = frozenset("4579")
 
 

@@ -20,13 +20,13 @@ from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
-_LOOK_S = 2.0  # between two looks at the terminal
+_LOOK_S = 2.0  # polling interval of the terminal
 
 
 class _Paper(Screen[None]):
     """What everything else lies on."""
 
-    AUTO_FOCUS = ""  # each screen says where one types
+    AUTO_FOCUS = ""  # each screen sets its own focus
 
     def _compositor_refresh(self) -> None:
         """Puts a frame together, where there is something to show."""

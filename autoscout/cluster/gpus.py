@@ -18,7 +18,7 @@ _PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
-_OWN = 0.1  # share of the memory that a driver, a display or an idle context may hold
+_OWN = 0.1  # share of memory that the driver, a display or an idle context may use
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 from kb.records import AutoscoutError
 
 _LINE = re.compile(r"^([\w.@:-]+)(?:\s+(?:slots|slots_per_host)\s*=\s*(\S+))?(?:\s+max[_-]slots\s*=\s*\d+)?\s*$")
-_MOST = 4096  # slots of one host
+_MOST = 4096  # largest number of slots on one host
 
 
 def read(path: Path) -> dict[str, int]:

@@ -16,7 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
-_HELD_S = 60.0  # until the node's devices are ours
+_ANSWERED_S = 5.0
+_HELD_S = 60.0  # time to wait for the node's devices
 
 
 def main(words: list[str]) -> int:
@@ -25,6 +26,9 @@ def main(words: list[str]) -> int:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("ray: no package; `pip install ray` beside autoscout", file=sys.stderr)
+        return 1
+    if why := _unanswered(os.environ.get("RAY_ADDRESS", "")):
+        print(f"ray: no cluster ({why})", file=sys.stderr)
         return 1
     try:
         ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
@@ -42,6 +46,18 @@ def main(words: list[str]) -> int:
         print(f"ray: no node {words[0]}", file=sys.stderr)
         return 1
     return _run(ray, node, words[1:])
+
+
+def _unanswered(address: str) -> str:
+    """ "" or why nothing answers there, at once: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return ""
+    try:
+        socket.create_connection((host, int(port)), _ANSWERED_S).close()
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+    return ""
 
 
 def _devices(node: dict[str, Any]) -> dict[str, int]:

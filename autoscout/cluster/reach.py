@@ -17,6 +17,12 @@ _SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
 RAY_TASK = Path(__file__).parent / "ray_task.py"
 # What a way says when it does not get there → what to do.
 _REFUSALS = (
+    (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
+    (
+        r"Failed to connect to GCS|ConnectionError: .*[Rr]ay|Could not find any running Ray|ray: no cluster",
+        "Ray does not answer",
+        "start it (`ray start --head`), and name its address in RAY_ADDRESS",
+    ),
     (r"Permission denied \(", "ssh is refused", "put your public key there (`ssh-copy-id {host}`)"),
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
@@ -39,15 +45,10 @@ _REFUSALS = (
         "`sinfo -N -n {host}` says its state",
     ),
     (
-        r"Job/step already completing|Job has expired|Invalid job id|allocation .*(?:revoked|expired)|Expired",
+        r"Job/step already completing|[Jj]ob (?:\d+ )?has expired|Invalid job id"
+        r"|allocation .*(?:revoked|expired)|Expired",
         "the Slurm allocation has ended",
         "take a new one; the session goes on with `autoscout tune --resume`",
-    ),
-    (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
-    (
-        r"Failed to connect to GCS|ConnectionError: .*[Rr]ay|Could not find any running Ray|ray: no cluster",
-        "Ray does not answer",
-        "start it (`ray start --head`), and name its address in RAY_ADDRESS",
     ),
 )
 

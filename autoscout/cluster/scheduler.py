@@ -16,7 +16,7 @@ import numpy as np
 from autoscout.cluster.placement import Device, Host, Placement
 from kb.records import AutoscoutError
 
-_LOOK = 4  # experiments of one request, the oldest, that may go ahead: more would cost more than they find
+_LOOK = 4  # oldest waiting experiments per request tried for backfill; more cost more than they find
 
 
 class Part(msgspec.Struct, frozen=True):

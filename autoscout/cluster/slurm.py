@@ -7,7 +7,7 @@ from kb.records import AutoscoutError
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_MOST = 100_000  # hosts; a list of more is a mistake
+_MOST = 100_000  # more hosts than this in a list is taken for a mistake
 
 
 def nodes(words: str) -> list[str]:

@@ -86,7 +86,10 @@ def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str
         return {}
     kinds = [door.plain(node.device) for node in used_nodes(job, configuration)]
     alone = len(set(kinds)) == 1
-    return {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
+    told = {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
+    if job.task == "serve":
+        told["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
+    return told
 
 
 def written(job: Job, found: Launch, form: str) -> str:

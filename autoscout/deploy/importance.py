@@ -21,8 +21,8 @@ from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, Value
 
-_LEAST = 0.001  # a smaller share is not worth telling
-_TOGETHER = 3  # knobs that may have to change at once to stay valid, before all that is left does
+_LEAST = 0.001  # smaller shares are not reported
+_TOGETHER = 3  # most knobs changed together to stay valid, before all remaining ones are
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

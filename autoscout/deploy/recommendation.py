@@ -70,7 +70,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 def best_of_session(kb: Path, session: str) -> Best:
     started = session_started(kb, session)
     past = journals.events(session_folder(kb, session) / "journal.jsonl")
-    rows = [(session, m) for m in _measurements(past)]
+    rows = [(session, m) for m in measured_in(past)]
     recipes = [started.default, *started.recipes]
     confirmed = _confirmed(past)
     context = rows[-1 if confirmed else 0][1].context if rows else ""
@@ -284,7 +284,8 @@ def _changes(job: Job, default: Configuration, best: Configuration) -> list[Knob
     ]
 
 
-def _measurements(past: list[AnyEvent]) -> list[Measurement]:
+def measured_in(past: list[AnyEvent]) -> list[Measurement]:
+    """What a session measured, or was answered, and counts."""
     found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

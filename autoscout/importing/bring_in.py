@@ -24,10 +24,10 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, 
 
 T = TypeVar("T")
 _ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
-_LEAST, _MOST = 1e-12, 1e18  # of any metric, in its unit
+_LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
 _EVIDENCE = 2000  # characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
-_LISTED = 20  # bad rows that are shown; all are counted
+_LISTED = 20  # bad rows shown; all are counted
 _WORDS: dict[str, Status] = {
     **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
     **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),

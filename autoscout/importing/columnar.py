@@ -12,8 +12,8 @@ from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
-_LINE = 2**24  # characters of one line, and of one field
-_EASY, _TIMES = 2**25, 200  # a packed file may hold so many bytes, or so many times its own size
+_LINE = 2**24  # character limit of a line and of a field
+_EASY, _TIMES = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
 def read_csv(path: Path) -> Source:

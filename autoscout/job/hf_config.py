@@ -27,8 +27,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"), _LLAMA),
     "gpt2": _GPT2,
 }
-_OTHERWISE = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # close, and how it differs
-_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # nothing is trained or served in fp16 here
+_OTHERWISE = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
+_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
 def shape_of(path: Path) -> dict[str, Any]:

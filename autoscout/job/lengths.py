@@ -13,8 +13,8 @@ from pathlib import Path
 
 from kb.records import AutoscoutError, Traffic
 
-QUANTILES = 101  # that a file is kept as
-_DRAWN = 4096  # samples by which packing is estimated
+QUANTILES = 101  # number of quantiles that represent a file
+_DRAWN = 4096  # samples used to estimate packing
 
 
 def of_file(path: Path) -> list[int]:

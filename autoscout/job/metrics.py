@@ -27,7 +27,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # a person's own may go either way
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # a user's own metric may be minimized or maximized
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from kb.records import Sessions, Traffic
 
-_PART = 4  # of what a turn adds, an agent's call adds the fourth part
+_PART = 4  # an agent's call adds 1/4 of what a turn adds
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from autoscout.job.sessions import longest, talks
 from kb import door
 from kb.records import AutoscoutError, Job
 
-HASHED = (".jsonl", ".jsonl.gz")  # traces that say which blocks prompts have in common
-BLOCK = 512  # tokens of such a block
-_SAMPLE = 200  # requests of sessions that stand for all
+HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
+BLOCK = 512  # tokens per block
+_SAMPLE = 200  # sampled requests that represent all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
 # As the Azure LLM inference traces call them (AzurePublicDataset); their arrivals are times of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}

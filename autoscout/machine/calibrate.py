@@ -26,7 +26,7 @@ from kb.records import AutoscoutError
 
 LIMIT_S = 900.0
 _GRACE_S = 2.0
-_REFERENCE_US = 4.9  # one small torch operator on the machine that the shipped CPU's host constants are from
+_REFERENCE_US = 4.9  # time of a small torch operator on the machine behind the shipped CPU host constants
 _SCRIPT = Path(__file__).parent / "microbench.py"
 Groups = dict[str, list[Any]]
 

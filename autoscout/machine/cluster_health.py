@@ -28,9 +28,9 @@ _SCRIPT = processes.WORKER / "node_health.py"
 _LINKS = processes.WORKER / "links.py"
 _ASK_S, _LINKS_S = 20.0, 60.0
 _MIB, _TIMES = 16, 4
-_SLOW = 0.5  # of the median link
-_FOREIGN = 0.5  # of a core's time that others take, for each core
-_HELD = 0.1  # of a GPU's memory that a driver, or an idle context, may hold
+_SLOW = 0.5  # share of the median link speed below which a link is slow
+_FOREIGN = 0.5  # load per core from other processes that is tolerated
+_HELD = 0.1  # share of GPU memory that the driver or an idle context may use
 _LEAST_SHM_GIB = 1.0
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 

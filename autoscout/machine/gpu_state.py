@@ -10,7 +10,7 @@ from typing import Any
 
 from autoscout.running.conditions import SLOWED
 
-_LIMITED = 0.98  # of the default power or clock; drivers round
+_LIMITED = 0.98  # share of the default power or clock below which a limit is reported; drivers round
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 

@@ -16,7 +16,7 @@ from autoscout.targets.target import target
 from kb.records import AutoscoutError
 
 _TRAINS = ("pretrain", "finetune")
-_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where another interpreter may lie, from where one is
+_ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where other interpreters may be, relative to the current folder
 _SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
 
 

@@ -17,8 +17,8 @@ from autoscout.tuning.predict import Memory
 from kb import store
 from kb.records import AutoscoutError, Job, Measurement
 
-_LEAST = 2  # iterations that an experiment measures at least
-_SPREAD = 0.03  # between two runs of one configuration, where nothing was measured yet
+_LEAST = 2  # minimum number of measured iterations
+_SPREAD = 0.03  # default relative spread between runs of one configuration
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:

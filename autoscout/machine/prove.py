@@ -34,7 +34,7 @@ from autoscout.targets.megatron.shadow import shadow
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
 
 Said = Callable[[str], None]
-_FREED_GIB = 1.0  # what may stay taken after a kill: the driver is slow
+_FREED_GIB = 1.0  # memory that may still be in use after a kill: the driver is slow
 _DENSE: tuple[tuple[int, dict[str, Any]], ...] = (  # (devices: 0 all, knobs): every kind of knob
     (1, {"mbs": 1}),
     (1, {"ar": "selective"}),

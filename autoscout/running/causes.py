@@ -13,7 +13,7 @@ import msgspec
 from autoscout.running.results import RankError
 from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SHARED_MEMORY, STARTING, Found, Symptom
 
-MESSAGE = "Message"  # the type of a line that tells of an error without an exception
+MESSAGE = "Message"  # pseudo exception type of an error line without an exception
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from autoscout.job.objective import cost
 from autoscout.running.worker import ending
 from kb.records import Measurement, Objective
 
-_SPREAD = 0.03  # between two runs of one configuration: what is believed at first, worth one repeat
+_SPREAD = 0.03  # prior relative spread between runs of one configuration, weighted as one repeat
 
 
 class Bar(msgspec.Struct, frozen=True):

@@ -28,8 +28,8 @@ _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
 # Of a measurement's environment: with what it trained, where that is not what is searched with. Dropout or a balanced
 # router compute something else each time, by intent.
 SETTINGS = "settings"
-QUALITY = "quality"  # the metric that a person's own check said (tuning/quality.py)
-_COMPARED = 3  # values of a complete run: worker/train.py keeps so many, and trains at least so long
+QUALITY = "quality"  # metric reported by a user's own check (tuning/quality.py)
+_COMPARED = 3  # losses compared per run; worker/train.py trains at least this many steps
 
 
 class Check(Protocol):

@@ -21,10 +21,10 @@ from autoscout.cluster.placement import Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 
-NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # what a command says before these are known
+NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # stand for values that are known only on the host
 LOST = "lost"
 _ASK_S = 60.0
-_OTHERS_S = 2.0  # after one host's failure, for the others
+_OTHERS_S = 2.0  # grace for the other hosts after the first failure
 _ENDING_S = 20.0
 _TAIL = 2**16
 

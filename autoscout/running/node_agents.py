@@ -22,10 +22,10 @@ from typing import Any
 from autoscout.cluster.reach import Way, on_host, refusal
 from autoscout.running import processes, results
 
-_ROOT = processes.WORKER.parents[2]  # of what is sent; scripts find each other by their places below it
+_ROOT = processes.WORKER.parents[2]  # root of the scripts that are sent; they import each other relative to it
 _BEAT_S = 2.0
 _START_S = 120.0
-_LOST_S = 30.0  # without a word from a node
+_LOST_S = 30.0  # silence after which a node counts as lost
 _TICK_S = 0.05
 _PIECE = 2**18
 _UNPACK = """import io, json, os, sys, tempfile, zipfile

@@ -11,7 +11,7 @@ from autoscout.running import causes, results, symptoms
 from autoscout.running.results import RankError
 from kb.records import Status
 
-HOST_LOST = "host_lost"  # a condition of a measurement: a host failed under it
+HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

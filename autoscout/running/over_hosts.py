@@ -25,9 +25,9 @@ from kb.records import AutoscoutError, Job, Node
 
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _LOOK_S = 60.0
-_OTHERS_S = 1.0  # after one host's ranks have failed, for the others to say what they saw
+_OTHERS_S = 1.0  # grace after the first failed host, so that the others can report
 _ENDING_S = 20.0
-_SKEW_S = 30.0  # between two clocks
+_SKEW_S = 30.0  # largest tolerated clock difference
 _ROOM_GIB = 0.5
 
 

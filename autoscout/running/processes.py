@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-WORKER = Path(__file__).parent / "worker"  # what runs under the interpreter of any target
+WORKER = Path(__file__).parent / "worker"  # scripts that run under the target's interpreter
 _TICK_S = 0.05
-_GONE_LIMIT_S = 10.0  # after SIGKILL: freeing what a GPU held takes a while
+_GONE_LIMIT_S = 10.0  # after SIGKILL: releasing GPU memory takes a while
 
 
 class Owned(Protocol):

@@ -6,7 +6,7 @@ import msgspec
 
 from kb.records import Measurement
 
-SLOWED = 1.3  # times its peers' time, from which on a device is said to be slowed
+SLOWED = 1.3  # ratio to its peers' time above which a device is reported as slow
 
 
 class Slowest(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from kb.records import AutoscoutError, Configuration
 
-_LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # by an earlier attempt
+_LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behind by an earlier attempt
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ _SUPERVISE = processes.WORKER / "supervise.py"
 _PIPE = 2**20  # bytes
 _TICK_S = 0.05
 _LOOK_S = 2.0
-_KEPT = 4 * 2**20  # bytes of what it prints, at each end
+_KEPT = 4 * 2**20  # bytes of output kept at the beginning and at the end
 _F_SETPIPE_SZ = 1031
 
 

@@ -235,7 +235,7 @@ _FULL = re.compile(
 )
 _STARTED = re.compile(r"Free memory on device \(([\d.]+)/([\d.]+) GiB\)")
 _GIB = {"Ki": 2.0**-20, "Mi": 2.0**-10, "Gi": 1.0}
-_SPARE_GIB = 1.5  # of the context, NCCL and the allocator's cracks
+_SPARE_GIB = 1.5  # CUDA context, NCCL and allocator fragmentation
 
 
 class Found(msgspec.Struct, frozen=True):

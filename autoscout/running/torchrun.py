@@ -11,7 +11,7 @@ from autoscout.running import interpreter, processes, results
 from autoscout.running.outcome import Outcome
 from kb.records import Job
 
-MEETING_PORT = 29500  # where the launchers of several nodes meet, on the first
+MEETING_PORT = 29500  # rendezvous port on the first node
 _TICK_S = 0.05
 _LOOK_S = 1.0
 _GRACE_S = 5.0

@@ -19,7 +19,7 @@ from kb.records import Job
 _TICK_S = 0.05
 _START_LIMIT_S = 300.0  # imports, on a busy machine
 _STOP_LIMIT_S = 5.0
-_ANSWER_MARGIN_S = 30.0  # beyond the experiment's own limit, which the zygote watches
+_ANSWER_MARGIN_S = 30.0  # added to the experiment's own timeout, which the zygote enforces
 
 
 class Warm:

@@ -13,7 +13,7 @@ from autoscout.space.compiled.diagram import Diagram
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
 
-_NO_CODE = -2  # of a value that the domain lacks: no row has it
+_NO_CODE = -2  # code of a value outside the domain: matches no row
 
 
 def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Value | None]) -> tuple[Value, ...]:

@@ -14,12 +14,12 @@ from autoscout.job.words import listed
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 
-_HEIGHT = 44  # of a box
-_NARROWEST, _LETTER = 168, 8.3  # width of a box; of a letter of a name
-_GAP, _ROW = 120, 66  # between columns; from box to box
+_HEIGHT = 44  # height of a box
+_NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
+_GAP, _ROW = 120, 66  # between columns; between boxes
 _LEFT, _TOP = 28, 104
-_MOST_ARRANGED = 8  # layers whose order is chosen among all
-_TEXT, _VALUE = 25, 11  # characters of values that fit into a box, and of one of them
+_MOST_ARRANGED = 8  # up to this many layers, all orders are tried
+_TEXT, _VALUE = 25, 11  # characters of values per box, and per value
 
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1b1f24 }

@@ -26,7 +26,7 @@ def hostfile(launch: Launch) -> str:
 
 def jobset(launch: Launch) -> str:
     """One replicated job for every group of nodes that are alike, one pod a node. The image is the person's own."""
-    name = object_name(launch)
+    name = dns_name(launch.job)
     lines = [
         *heading(launch),
         *comments("the image is yours; needs the JobSet controller (jobset.sigs.k8s.io)"),
@@ -60,9 +60,9 @@ def jobset(launch: Launch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def object_name(launch: Launch) -> str:
-    """The job's, as Kubernetes allows names."""
-    return "".join(c if c.isalnum() else "-" for c in launch.job.lower()).strip("-")
+def dns_name(name: str) -> str:
+    """As Kubernetes allows names."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")[:50].strip("-")
 
 
 def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
+    from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
@@ -141,14 +142,14 @@ class Target:
         stopping: Callable[[], bool] = lambda: False,
         *,
         parts: bool = False,
-    ) -> "Shadow":
-        """The engine's own code run for some ranks without a device: does it start, does it fit, what does it send.
-        `parts`: from traces of small jobs, which other configurations share.
+    ) -> "Shadow | ServingShadow":
+        """The engine's own code run for some ranks without a device: does it start, does it fit, what does it send; of
+        a serving engine, under the job's load. `parts`: from traces of small jobs, which other configurations share.
 
         Errors: AutoscoutError (exit 2) where the engine cannot be traced."""
         raise AutoscoutError(
-            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core can; `autoscout predict` and "
-            f"`autoscout profile` work on it",
+            f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
+            f"`autoscout predict` and `autoscout profile` work on it",
             2,
         )
 

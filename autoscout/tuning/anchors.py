@@ -7,9 +7,10 @@ import math
 from autoscout.job.objective import cost
 from kb.records import Configuration, Job, Measurement
 
-_FIRST = 8  # experiments of search between the first two
+_FIRST = 8  # search experiments between the first two anchors
 _MOST, _LEAST = 40, 4
-_STEADY, _MOVED = 0.01, 0.05  # difference of two in a row: up to here half as often, from here on twice as often
+# Change between consecutive anchors: below the first they come half as often, above the second twice as often.
+_STEADY, _MOVED = 0.01, 0.05
 
 
 class Anchors:

@@ -20,8 +20,8 @@ from kb import store
 from kb.records import AutoscoutError, Job, Measurement, Share, Value
 from kb.similar import similar
 
-_PRIOR = 4  # jobs that the error on published steps (stack_member.ERROR) counts for beside measured ones
-_MOST = 50  # past jobs that are asked
+_PRIOR = 4  # weight, in jobs, of the error on published steps (stack_member.ERROR) against measured jobs
+_MOST = 50  # past jobs considered
 _ISLAND, _INSIDE, _BETWEEN = 8, 450, 50  # GPUs of a node and GB/s of one, where a job file does not say
 
 
@@ -39,7 +39,7 @@ class Calibration(msgspec.Struct, frozen=True):
     source: str
 
 
-_UNKNOWN = Calibration(1.0, ERROR, 0, 0, 0, 0, "published steps alone")  # of a kind that today's job is not
+_UNKNOWN = Calibration(1.0, ERROR, 0, 0, 0, 0, "published steps alone")  # for a kind of job other than today's
 
 
 class Simulator(msgspec.Struct, frozen=True):

@@ -15,11 +15,11 @@ from scipy.special import stdtr
 
 from autoscout.tuning.evidence import Fit, expected_excess
 
-EXPECTED = 0.2  # standard deviation of the log of a gain, where the search says nothing of it
-_DOUBTED = 2.0  # of what the search believes: by so much its deviations are too small where it errs
-_LEAST = 1e-4  # of a deviation
-_COMMON = 100.0  # variance of what all have in common
-_BLIND = 0.1  # standard deviation of one log-cost where nothing tells it
+EXPECTED = 0.2  # prior standard deviation of a log gain, where the search has no belief
+_DOUBTED = 2.0  # factor by which the search's standard deviations are too small when it is wrong
+_LEAST = 1e-4  # smallest standard deviation
+_COMMON = 100.0  # prior variance of the common level
+_BLIND = 0.1  # default standard deviation of one log cost
 
 Beliefs = Mapping[str, tuple[float, float]]  # configuration id → log-cost above the best, and its standard deviation
 

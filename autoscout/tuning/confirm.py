@@ -18,12 +18,13 @@ from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
-FINALISTS, _MOST = 3, 6  # by what is believed: usually, and where many may be the best
-_FOR = 5  # measured configurations: a finalist more than usual for each so many
-_WITHIN, _WITHIN_QUIET = 1.15, 1.05  # of the best single measurement: noise may have put these in a wrong order
-_ALIKE = 0.0025  # of the cost: of equals the one nearest to the reference is chosen
-_STEEP = math.log(1.05)  # what the neighbours of a sharp peak cost more, in the middle
-_ASKED = 0.01  # the gain that it is told what it would take to prove, where none shows
+FINALISTS, _MOST = 3, 6  # number of finalists: usual, and when many may be the best
+_FOR = 5  # one extra finalist per this many measured configurations
+# Within this factor of the best single measurement noise may have swapped the order.
+_WITHIN, _WITHIN_QUIET = 1.15, 1.05
+_ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
+_STEEP = math.log(1.05)  # median extra log cost of the neighbours of a sharp peak
+_ASKED = 0.01  # gain for which the required number of rounds is reported when none is visible
 
 
 def finalists(

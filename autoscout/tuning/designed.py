@@ -13,7 +13,7 @@ from autoscout.tuning.tape import Tape
 from kb.journal import Confirmed
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
 
-_SAME = 1e-6  # of the cost: of equals the one nearest to the reference is chosen
+_SAME = 1e-6  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
 
 
 def exact(job: Job, tape: Tape) -> bool:

@@ -13,9 +13,9 @@ from kb.records import Measurement
 
 # Condition → how far beyond the session's median is too far.
 _TOO_FAR = {"foreign_cpu_share": 0.15, "steal_share": 0.05, "throttled": 0.5}
-_KNOWN = 3  # runs before anything is called unusual
-_SHARE = 0.25  # of all runs that may be repeats
-_ELSEWHERE = 2  # times that a run is started again because a host was lost
+_KNOWN = 3  # runs needed before one can be called an outlier
+_SHARE = 0.25  # largest share of runs spent on repeats
+_ELSEWHERE = 2  # restarts after a lost host
 
 
 class Disturbances:

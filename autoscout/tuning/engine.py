@@ -39,7 +39,7 @@ from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted,
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
-ALONE = "profile"  # in place of a strategy: a session of one experiment
+ALONE = "profile"  # strategy name of a session with a single experiment
 _SEARCH_PURPOSES = ("search", "check")
 
 

@@ -19,9 +19,9 @@ from scipy.special import chdtri, ndtr, stdtrit
 
 LEVEL = 0.95
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
-_STILL = 0.006  # scatter of the reference up to which most of the 5 % are spent at once
-_DOUBT = 0.001  # a machine is louder than that where a quiet one would scatter so much once in a thousand times
-FLOOR = 2e-4  # of the standard deviation of one log-cost: no clock and no scheduler is quieter
+_STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
+_DOUBT = 0.001  # significance level at which a machine is called noisy
+FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); what was not measured, or failed, is absent
 

@@ -8,7 +8,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
 from kb.records import AutoscoutError, Configuration, Job
 
-_LEAST = 2  # measured iterations
+_LEAST = 2  # minimum number of measured iterations
 _SECONDS = ("step_time_s", "step_time_min_s")
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from autoscout.cluster.choosing import reached
-from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.cluster.devices import used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.scheduler import Part, Request, Scheduler
 from autoscout.running.interfaces import Profiler
@@ -22,14 +22,14 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 Run = Callable[[Profiler], Measurement]
 
 
-def hosts_of(job: Job) -> list[Host]:
-    """Where a session's experiments may run. CPU ranks of one host disturb those beside them, unless the job says that
-    several experiments fit there. Errors: AutoscoutError (exit 2), as of choosing.reached."""
-    several = job.cluster.together > 1
+def hosts_of(job: Job, shared: bool = False) -> list[Host]:
+    """Where a session's experiments may run. One on a host at a time, unless `shared` or the job says that several
+    experiments fit there. Errors: AutoscoutError (exit 2), as of choosing.reached."""
+    several = job.cluster.together > 1 or shared
     if not job.cluster.hosts:  # so often the devices of one experiment, whose launcher chooses them itself
         count = job.devices * max(1, job.cluster.together)
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
-    group = "cpu" if device_kind(job) == "cpu" and not several else ""
+    group = "" if several else "host"
     return [
         Host(h.name, tuple(Device(d.index, d.kind, group=group) for d in h.devices), h.address)
         for h in reached(job.cluster)
@@ -41,7 +41,7 @@ class Lanes:
 
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
-        self.scheduler = Scheduler(hosts_of(job))
+        self.scheduler = Scheduler(hosts_of(job, shared=True))
         self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
         self._request = self._parts(Configuration({}))  # of the whole job
         if lacking := self.scheduler.lacking(self._request):
@@ -52,6 +52,11 @@ class Lanes:
         self._running: dict[int, Profiler] = {}
         self._failures: Counter[str] = Counter()
         self.most = self._most()
+        self.crowd: list[Placement] = []  # as many experiments as fit on one host, where nobody says how many may
+        if job.cluster.hosts and not job.cluster.together:
+            self.crowd = self._crowd()
+        if self.crowd:
+            self.share(False)
 
     @property
     def decision(self) -> str:
@@ -59,11 +64,30 @@ class Lanes:
         hosts = len(self.scheduler.hosts)
         if not self.job.cluster.hosts or self.job.cluster.together:
             why = f"cluster.together = {self.job.cluster.together}"
-        elif any(device.group for host in self.scheduler.hosts for device in host.devices):
-            why = "CPU ranks of one host disturb each other; cluster.together says otherwise"
+        elif self.crowd:
+            why = f"{len(self.crowd)} fit on a host: after the reference it is measured whether they disturb each other"
         else:
             why = "on devices of their own; cluster.together says how many at most"
         return f"{self.most} experiments at once on {hosts} {'host' if hosts == 1 else 'hosts'} ({why})"
+
+    @property
+    def shape(self) -> str:
+        """What decides whether experiments on a host disturb each other, beside the job: "2 of 8 a100"."""
+        host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
+        return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
+
+    def share(self, allowed: bool) -> None:
+        """Whether experiments may share a host from now on; nothing runs now."""
+        self.scheduler = Scheduler(hosts_of(self.job, shared=allowed))
+        self.most = self._most()
+
+    def beside(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
+        """The same experiment on all places of one host at once."""
+        self.share(True)
+        for number, placement in enumerate(self.crowd):
+            self.scheduler.restore("next", self._request, placement, self.job.launch.timeout_s, 0.0)
+            self.run(-number - 1, placement, lambda profiler, at=placement: prepare(profiler, at), run)
+        return [self.wait()[1] for _ in self.crowd]
 
     @property
     def running(self) -> list[int]:
@@ -169,6 +193,21 @@ class Lanes:
         started = bool(self.scheduler.start(0.0))
         self.scheduler.withdraw(name)
         return started
+
+    def _crowd(self) -> list[Placement]:
+        """Placements of experiments that fit on one host beside each other; [] where no two do, or an experiment needs
+        several hosts."""
+        found: dict[str, list[Placement]] = {}
+        names = [f"try {i}" for i in range(self.most)]
+        for name in names:
+            if self._started(name, self._request):
+                placement = self._as_asked(self.scheduler.running[name].placement)
+                if len(placement.hosts) == 1:
+                    found.setdefault(placement.hosts[0].name, []).append(placement)
+        for name in names:
+            self.scheduler.end(name)
+        fullest = max(found.values(), key=len, default=[])
+        return fullest if len(fullest) > 1 else []
 
     def _blame(self, placement: Placement, evidence: str) -> None:
         """A host that was lost twice gets nothing more, as long as there are others."""

@@ -18,8 +18,8 @@ import msgspec
 from autoscout.job.objective import cost, from_metric, to_metric
 from kb.records import Job, Measurement
 
-_SPREAD = 0.3  # standard deviation of periods' effects on the log
-_NOISE = 0.05  # of the difference of two measurements of one configuration, where nothing else is known
+_SPREAD = 0.3  # prior standard deviation of a period's effect on the log cost
+_NOISE = 0.05  # default standard deviation of the difference of two measurements of one configuration
 
 
 class Periods:

@@ -15,6 +15,7 @@ from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member
+from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.space.explain import completed
@@ -65,7 +66,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None
     unpriced: list[str] = []
     network: str = ""
-    shadow: Shadow | None = None  # where the configuration was traced before
+    shadow: Shadow | ServingShadow | None = None  # where the configuration was traced before
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
@@ -111,13 +112,15 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     )
 
 
-def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) -> Shadow | None:
+def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) -> Shadow | ServingShadow | None:
     if kb is None or not traces.folder(kb).is_dir():
         return None
     try:
         found = target_of(job).shadow(job, configuration, name, kb, 0.0)
     except AutoscoutError:
         return None
+    if isinstance(found, ServingShadow):
+        return found
     slim = [msgspec.structs.replace(r, timeline=[], kernels=[], collectives=[], order=[]) for r in found.ranks]
     return msgspec.structs.replace(found, ranks=slim)
 

@@ -14,7 +14,7 @@ from kb.records import Configuration, Measurement
 Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
 # (configuration, those that wait longer) → its placement as it is spelled, None where there is no room for it now.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
-_MOST = 2  # that wait for devices
+_MOST = 2  # most experiments that wait for devices
 
 
 def anywhere(configuration: Configuration, before: Sequence[Configuration]) -> str:

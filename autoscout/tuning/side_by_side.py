@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from autoscout.cluster import slots
 from autoscout.cluster.placement import Placement
 from autoscout.running.interfaces import Profiler
+from autoscout.tuning import sharing_hosts
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.lanes import Lanes
 from autoscout.tuning.loop import PAUSE_S, Interrupted, Loop
+from kb.journal import Neighbours
 from kb.records import AutoscoutError, Configuration, Job, Measurement
+from kb.shared_hosts import found_before
 
 
 def wanted(job: Job) -> bool:
@@ -31,6 +34,7 @@ class SideBySide(Loop):
         self._lanes = Lanes(self.job, self.profiler, self.on_note)
         self.stop.now = self._lanes.interrupt
         self.on_note(self._lanes.decision)
+        self._undecided = bool(self._lanes.crowd)  # whether experiments disturb each other on one host
         with self._holding, contextlib.closing(self._lanes):
             while not self.engine.over:
                 self._step()
@@ -53,7 +57,9 @@ class SideBySide(Loop):
 
     def _repeat(self) -> None:
         """What the journal says came next: an end, else what was asked."""
-        if (ended := self.tape.ended()) is None:
+        if (said := self.tape.recorded(Neighbours)) is not None:
+            self._decided(said)
+        elif (ended := self.tape.ended()) is None:
             experiment = self.engine.ask()
             if experiment is not None:
                 self._open[experiment.number] = experiment
@@ -70,6 +76,8 @@ class SideBySide(Loop):
             return False
         if not self._lanes.room:
             return False
+        if self._undecided and (alone := self.engine.evaluator.done.get(self.engine.started.default.id)) is not None:
+            self._decide(alone)
         experiment, placement = self._next()
         if experiment is None or placement is None:
             self._lanes.give_back()
@@ -86,6 +94,31 @@ class SideBySide(Loop):
             lambda profiler: self._measured(profiler, experiment),
         )
         return True
+
+    def _decide(self, alone: Measurement) -> None:
+        """Whether experiments share a host: as is known of this job and these machines, else as the reference shows."""
+        started, shape = self.engine.started, self._lanes.shape
+        found = found_before(self.kb, started.context, shape)
+        if found is None:
+            if not self._holds:
+                self._holding.enter_context(self._ours())
+                self._holds = True
+            names = iter(range(1, len(self._lanes.crowd) + 1))
+            reference = Experiment(0, "neighbours", started.default, self.engine.space.name(started.default), "", False)
+
+            def run(profiler: Profiler) -> Measurement:
+                return self._watched(profiler, reference, self.folder / "neighbours" / str(next(names)))
+
+            beside = self._lanes.beside(lambda profiler, at: self.prepare(profiler, reference, at), run)
+            if self.stop.asked >= 2:
+                raise Interrupted
+            found = sharing_hosts.judged(self.job, shape, alone, beside)
+        self._decided(self.tape.emit(found, sync=True))
+
+    def _decided(self, found: Neighbours) -> None:
+        self._undecided = False
+        self._lanes.share(found.allowed)
+        self.on_note(sharing_hosts.sentence(found))
 
     def _next(self) -> tuple[Experiment | None, Placement | None]:
         """The next to be started that there is room for, what a run that was killed has left first."""

@@ -29,7 +29,7 @@ from kb.journal import (
 from kb.records import AutoscoutError, Configuration
 
 E = TypeVar("E", bound=Event)
-_AGAIN = ("anchor", "repeat", "confirm")  # purposes of experiments whose configuration was measured before
+_AGAIN = ("anchor", "repeat", "confirm")  # purposes of experiments that re-measure a configuration
 
 
 class Tape:

@@ -18,7 +18,7 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from kb.records import Cluster as Machines
 from kb.records import Configuration, Job, Links, Measurement, Node, Objective, Share, Traffic
 
-_TRAINING, _SERVING = "step_time_s", "e2el_p50_ms"  # what a design's seconds are
+_TRAINING, _SERVING = "step_time_s", "e2el_p50_ms"  # the metric that a design's seconds stand for
 _MOST = 4  # measured jobs: further ones say the same or mislead
 
 

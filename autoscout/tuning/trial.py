@@ -21,11 +21,11 @@ from autoscout.tuning import evidence
 from autoscout.tuning.choice import EXPECTED, Choice, choice
 from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
 
-WORTH = 0.0025  # of the cost: what more rounds have to make the choice better by, or to prove
-_LEFT_OUT = 0.25  # of that: who is not measured again
-_MANY = 3  # finalists beyond which one round tells who is left out, on a machine that is known to be noisy
-MOVED = 0.01  # of the reference's cost beside its noise, from which on the machine is another one than before
-_STEADY_LOOK = 4  # the first look that is believed on a machine that moved
+WORTH = 0.0025  # relative cost by which more rounds must improve or prove the choice
+_LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
+_MANY = 3  # more finalists than this: the first round already drops some, on a noisy machine
+MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
+_STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):

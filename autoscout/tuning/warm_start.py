@@ -34,8 +34,8 @@ Part = Literal["configurations", "rows", "points", "orderings", "failures"]
 PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
 
 _JOBS = 3  # similar jobs at most: further ones say the same or mislead
-_ROWS = 128  # of each: the belief of the search costs their cube
-_FAVOURITES = 5  # of each
+_ROWS = 128  # per job: the search's belief costs the cube of this
+_FAVOURITES = 5  # per job
 
 
 class Choice(msgspec.Struct, frozen=True):

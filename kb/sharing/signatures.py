@@ -11,7 +11,7 @@ from typing import IO
 from kb.records import AutoscoutError
 
 UNSIGNED = "unsigned"
-_NAMESPACE = "autoscout"  # a signature for something else is none of a lake's
+_NAMESPACE = "autoscout"  # signatures made for another purpose are rejected
 _SUFFIX = ".sig"  # as ssh-keygen calls it
 _KEY = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+={0,2})(?: .*)?", re.ASCII)
 _LONGEST_S = 60.0

@@ -142,6 +142,7 @@ class TestOfAConfiguration:
         of = job(devices=4, memory_gib=0.2)
         configuration = laid_out(dp=1, distopt=False)
         first = target_of(of).shadow(of, configuration, "a", kb, 300.0)
+        assert isinstance(first, Shadow)
         assert (first.verdict, first.cached) == ("starts", 0)
         assert first.oom_probability is not None
         assert first.oom_probability > 0.95
@@ -149,6 +150,7 @@ class TestOfAConfiguration:
         began = time.process_time()
         again = target_of(of).shadow(of, configuration, "a", kb, 0.0)
         assert time.process_time() - began < 1
+        assert isinstance(again, Shadow)
         assert again.cached == len(again.ranks)
         assert msgspec.structs.replace(again, cached=0) == first
         foretold = Doubts(of, kb).foretold(configuration, "a")
@@ -260,8 +262,8 @@ class TestWithoutTheEngine:
             shadows.shadow(job(), laid_out(), "a", tmp_path / "kb.duckdb", 0.0)
 
     def test_another_target_says_so(self):
-        of = JobSpace.load("fixtures/jobs/tiny-llama-serve-cpu.toml").job
-        with pytest.raises(AutoscoutError, match="target = 'vllm' cannot be run as a shadow yet"):
+        of = JobSpace.load("fixtures/jobs/tiny-gpt-deepspeed-cpu.toml").job
+        with pytest.raises(AutoscoutError, match="target = 'deepspeed' cannot be run as a shadow yet"):
             target_of(of).shadow(of, Configuration({}), "a", None, 1.0)
 
     def test_a_picture_over_time(self):

@@ -41,7 +41,7 @@ def ran(words: list[str], kb: Path | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    said = (done.stdout + done.stderr).strip().replace(f"{ROOT}/", "").replace(sys.executable, "python")
+    said = (done.stdout + done.stderr).strip().replace(sys.executable, "python").replace(f"{ROOT}/", "")
     cost = f"{cpu:.1f} s of CPU, {after.ru_maxrss / 1024:.0f} MiB, exit code {done.returncode}"
     return f"```\n$ autoscout {' '.join(words)}\n{said}\n```\n\n{cost}\n"
 

@@ -1,6 +1,6 @@
 """A Ray cluster, each node a host of namespaces (namespace_hosts.py).
 
-    python tests/tools/ray_cluster.py PYTHON [--nodes 2] [--kill NUMBER:AFTER_S] [--] COMMAND…
+    python tests/tools/ray_cluster.py [--nodes 2] [--kill NUMBER:AFTER_S] PYTHON [--] COMMAND…
 
 COMMAND runs on the first node, with RAY_ADDRESS; PYTHON is an interpreter that has ray. `--kill`: so long after
 something of ours has begun on a node (from 0 on), the node dies. Everything ends with this process.
@@ -18,7 +18,8 @@ import namespace_hosts
 
 _LIMIT_S = 120.0
 _PORT = 6379
-_AGENT = "agent"  # in the command line of what we start on a node
+ADDRESS = f"10.77.0.1:{_PORT}"
+_AGENT = "autoscout-"  # in the command line of what we start on a node
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def cluster(python: str, cpus: int = 2, count: int = 2) -> Iterator[namespace_ho
             if there == count:
                 break
             if there == len(nodes):
-                worker = [f"--address=10.77.0.1:{_PORT}", f"--node-ip-address=10.77.0.{there + 1}"]
+                worker = [f"--address={ADDRESS}", f"--node-ip-address=10.77.0.{there + 1}"]
                 nodes.append(subprocess.Popen(hosts.command(there, *common, *worker), stdout=log, stderr=log))
             if time.monotonic() > until:
                 raise RuntimeError(
@@ -71,7 +72,7 @@ def main() -> int:
         return 1
     with cluster(asked.python, count=asked.nodes) as hosts:
         words = [word for word in asked.command if word != "--"]
-        process = subprocess.Popen(hosts.command(0, "env", f"RAY_ADDRESS=10.77.0.1:{_PORT}", *words))
+        process = subprocess.Popen(hosts.command(0, "env", f"RAY_ADDRESS={ADDRESS}", *words))
         if asked.kill:
             node, _, after = asked.kill.partition(":")
             while process.poll() is None and not any(_AGENT in line for line in hosts.processes(int(node))):

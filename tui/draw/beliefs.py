@@ -11,9 +11,9 @@ from tui.draw.plot import bar, sparkline
 from tui.session.rationale import Promise
 from tui.session.state import State
 
-_LIKELY = 0.5  # chance to run below which a value is said to fail
-_FARTHEST = 3.0  # times the best: the end of the axis
-_FAR = 10.0  # times the best, from where on the search does not tell differences any more
+_LIKELY = 0.5  # probability of running below which a value is shown as failing
+_FARTHEST = 3.0  # end of the axis, as a multiple of the best
+_FAR = 10.0  # multiple of the best beyond which the search does not distinguish values
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
 

@@ -13,8 +13,8 @@ from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, metric
 
-FEW = 3  # checks: with less there is no verdict yet
-_UNSCORED = 4  # experiments of one batch, which are scored when all of them ended
+FEW = 3  # checks needed for a verdict
+_UNSCORED = 4  # experiments of a batch that are not scored until all have ended
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 

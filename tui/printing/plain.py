@@ -26,7 +26,7 @@ from tui.session.standing import REASONS
 from tui.session.state import State
 from tui.text import clock, metric, number, when_and_where
 
-_EVERY = 5  # experiments between two lines about the time that is left
+_EVERY = 5  # experiments between two estimates of the remaining time
 _IN_A_ROW = 3
 _WORDS = {"anchor": "reference", "repeat": "repeated"}
 

@@ -17,7 +17,7 @@ from tui.text import number
 from tui.widgets.beside import Beside
 from tui.widgets.panel import Panel
 
-_MOST = 200  # branches of a branch that are shown
+_MOST = 200  # child branches shown
 
 
 class ArmsPane(Pane):

@@ -19,7 +19,7 @@ from tui.widgets.lazy_table import Cells, Rows
 _COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
 
 
-_SLICE_S = 0.015  # of looking at runs, that a key may wait for
+_SLICE_S = 0.015  # longest delay of a key while runs are searched
 _REST_S = 0.01
 _AT_ONCE = 1000  # runs
 

@@ -33,7 +33,7 @@ from tui.text import number
 from tui.widgets.sql_box import FIRST, Console
 
 PAGE = 200
-_AGAIN_S = 2.0  # between two tries while somebody has the file
+_AGAIN_S = 2.0  # retry interval while the file is locked
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"}
 # Views are what people ask of; tables come after them.
 _SCHEMA = (
@@ -45,7 +45,7 @@ _FUNCTIONS = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp
 _HINT = "ctrl+j runs  tab completes  ctrl+r history  ctrl+g chart  ctrl+s saves  ctrl+e exports  ctrl+o contents"
 _BUSY = re.compile("is in use by|is open in")
 _LATEST = {"What ran last?": "SELECT job, name, status, step_time_s, cost_s FROM runs ORDER BY ended DESC"}
-_RECALLED = 50  # of the history, to choose from
+_RECALLED = 50  # history entries offered
 
 
 class Contents(Tree[Any]):

@@ -30,7 +30,7 @@ from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
 from tui.widgets.panel import Line
 
-_PAUSE_S = 0.5  # without a key, before a draft is checked
+_PAUSE_S = 0.5  # idle time before a draft is checked
 _NUMBERS = ("count", "length", "batch", "profiles")
 
 

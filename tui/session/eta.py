@@ -9,9 +9,9 @@ import msgspec
 from autoscout.job.duration import seconds
 from tui.session.state import Run, State
 
-_RECENT = 20  # experiments: later ones resemble each other more than the first
+_RECENT = 20  # the most recent experiments predict the next ones best
 _FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
-_ROUNDS = 2  # on a quiet machine, or where nothing is near the reference
+_ROUNDS = 2  # rounds on a quiet machine, or when nothing is close to the reference
 _SIGMAS = 1.96
 
 

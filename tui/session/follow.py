@@ -9,7 +9,7 @@ from kb.orders import Order, give
 from kb.records import AutoscoutError, Job
 from tui.hygiene import plain
 
-_AT_ONCE = 2000  # events: the screen stays alive while a long journal is read
+_AT_ONCE = 2000  # events per slice, so that the screen stays responsive
 
 
 class Follower:

@@ -13,9 +13,9 @@ from kb.store import is_running, sessions_folder
 from tui.session.state import State, fold
 from tui.text import metric
 
-_MOST = 200  # sessions, the newest
-_TAIL = 30_000  # bytes at the end of a journal, where its result stands
-_FOLDERS = (".", "jobs", "fixtures/jobs")  # where job files are looked for
+_MOST = 200  # newest sessions listed
+_TAIL = 30_000  # bytes read from the end of a journal to find its result
+_FOLDERS = (".", "jobs", "fixtures/jobs")  # folders searched for job files
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

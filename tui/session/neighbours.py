@@ -12,7 +12,7 @@ from kb.orders import given
 from kb.records import AutoscoutError
 from kb.store import is_running, sessions_folder
 
-_TAIL = 20_000  # bytes at the end of a journal, enough for its last events
+_TAIL = 20_000  # bytes read from the end of a journal to find its last events
 
 
 class Neighbour(msgspec.Struct, frozen=True):

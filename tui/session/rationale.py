@@ -4,7 +4,7 @@ import msgspec
 
 from kb.journal import AnyEvent, Believed, Decided, Outlook, Rewarded
 
-_PENDING = 16  # promises that are looked through for the one that a reward is for
+_PENDING = 16  # recent promises searched for the one a reward belongs to
 
 
 class Promise(msgspec.Struct, kw_only=True):

@@ -25,7 +25,7 @@ from tui.session.remembered import state_folder
 
 _PLACE = re.compile(r"(?P<host>(?:[\w.-]+@)?[A-Za-z0-9][\w.-]*):(?P<session>[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ConnectTimeout=15")
-_BEATS_S = 5.0  # between two lines that only say that the other side is there
+_BEATS_S = 5.0  # heartbeat interval
 _LOOKS_S = 0.25
 _SILENT_S = (
     30.0  # without a line: gone, also where ssh does not notice (a shared connection asks no questions of its own)

@@ -10,7 +10,7 @@ from autoscout.job.duration import seconds
 from tui.session.state import State
 from tui.text import clock
 
-SILENT_S = 30.0  # without an event, and no experiment that would explain it
+SILENT_S = 30.0  # silence without a running experiment that would explain it
 Kind = Literal[
     "empty", "loading", "starting", "running", "waiting", "paused", "silent", "crashed",
     "infeasible", "failed", "interrupted", "ended",

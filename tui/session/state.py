@@ -38,8 +38,8 @@ from tui.session.rationale import Reasons
 from tui.text import when_and_where
 
 SEARCH_PURPOSES = ("search", "check", "top_k")
-LEADERS = 8  # configurations that are near the best one: as many are looked at for the finalists
-BESIDE = ("confirm", "profile", "anchor", "repeat")  # the search: no points of its curve
+LEADERS = 8  # configurations near the best that are considered as finalists
+BESIDE = ("confirm", "profile", "anchor", "repeat")  # purposes outside the search: not on its curve
 
 
 class Run(msgspec.Struct, kw_only=True):

@@ -19,7 +19,7 @@ from tui.session.standing import Standing, standing
 from tui.session.state import State
 
 _KEPT_READINGS = 600
-_SLICE_S = 0.03  # that a key may wait for the past; the rest of a long journal is folded between keys
+_SLICE_S = 0.03  # longest delay of a key while a long journal is folded; the rest follows between keys
 
 
 class Watched:

@@ -9,7 +9,9 @@ from tui.options import common, existing_kb, note, session_names
 
 @click.command()
 @click.argument("session", shell_complete=session_names)
-@click.option("--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s …")
+@click.option(
+    "--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s, router …"
+)
 @click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
 @click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer of a server.")
 @click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
@@ -21,6 +23,13 @@ def export(
     from autoscout.deploy import export as exporting
 
     form = "json" if as_json else form
+    if form == "router":
+        from autoscout.deploy.serving_by_kind import router
+
+        if knobs or check or soak:
+            raise click.UsageError("--format router is of the best of each kind of device; it is not started here")
+        click.echo(router(existing_kb(kb), session), nl=False)
+        return
     job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
     text = exporting.written(job, found, form)
     if check or soak:

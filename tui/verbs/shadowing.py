@@ -12,7 +12,7 @@ from tui.options import common, kb_path, load_job
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace this rank only (more than once).")
 @click.option(
-    "--timeout", "limit_s", metavar="SECONDS", type=click.FloatRange(min=1), default=300, help="For all ranks; 300."
+    "--timeout", "limit_s", metavar="SECONDS", type=click.FloatRange(min=1), default=300, help="For all of it; 300."
 )
 @click.option("--fresh", is_flag=True, help="Trace again what is known.")
 @click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")
@@ -35,18 +35,20 @@ def shadow(
 ) -> int:
     """Run the framework's own code for a configuration, without a GPU: does it start, does it fit, what does it send.
 
-    The ranks of the pipeline stages that differ are traced on this CPU, for a job of any size. Knobs not given follow
-    the expert default. Exit code 3: it does not start, or does not fit.
+    Of training, the ranks of the pipeline stages that differ are traced on this CPU, for a job of any size. Of serving,
+    the engine's own scheduler and KV cache run under the job's load, and only its steps' times are predicted. Knobs
+    not given follow the expert default. Exit code 3: it does not start, or does not fit.
     """
     import json
 
     import msgspec
 
+    from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace, expert_default
     from autoscout.targets.target import target_of
     from kb.records import AutoscoutError, Configuration
-    from tui.printing import shadows
+    from tui.printing import serving_shadows, shadows
 
     job = load_job(job_file)
     space = JobSpace.of_job(job)
@@ -70,8 +72,12 @@ def shadow(
         found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
+    elif isinstance(found, ServingShadow):
+        serving_shadows.served(found)
     else:
         shadows.shadow(found)
     if found.verdict in ("untraceable", "timeout"):
         return 1
+    if isinstance(found, ServingShadow):
+        return 3 if found.verdict == "refused" else 0
     return 3 if found.verdict == "refused" or (found.oom_probability or 0.0) > 0.5 else 0

@@ -55,6 +55,12 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["slurm", "jobset"]),
+    help="Print what runs the session elsewhere, and run nothing: a script for sbatch, or a Kubernetes JobSet.",
+)
 @click.option("--named", hidden=True, default="", help="The session's name, chosen by the process that starts it.")
 @common
 def tune(
@@ -69,6 +75,7 @@ def tune(
     detach: bool,
     resume: str | None,
     dry_run: bool,
+    form: str | None,
     named: str,
     kb: Path | None,
     as_json: bool,
@@ -106,6 +113,13 @@ def tune(
         usable(strategy)
     if dry_run:
         report.dry_run(job, as_json)
+        return
+    if form is not None:
+        from autoscout.deploy.session_script import script
+
+        if job_file is None or of_config:
+            raise click.UsageError("--as goes with a job file")
+        click.echo(script(form, job, job_file, path, _as_given("form", "kb", "no_tui", "job_file", "detach")), nl=False)
         return
     if of_config:
         of_ds_config.prepare(job)
@@ -230,6 +244,16 @@ def _piped(kb: Path) -> Path:
     path.write_text(text)
     sys.argv = [str(path) if word == "-" else word for word in sys.argv]
     return path
+
+
+def _as_given(*without: str) -> list[str]:
+    """The options that the command line gave, as words."""
+    context, words = click.get_current_context(), []
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in without and context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            words += [option.opts[0], *([] if getattr(option, "is_flag", False) else [str(context.params[name])])]
+    return words
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:

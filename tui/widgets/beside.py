@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 from textual.widget import Widget
 
 T = TypeVar("T")
-MANY = 5000  # experiments: of fewer, a screen adds up in milliseconds
-_REST_S = 10.0  # at most, between two computations
+MANY = 5000  # fewer experiments than this are summed in milliseconds on the screen thread
+_REST_S = 10.0  # longest interval between two computations
 _ONE_AT_A_TIME = threading.Lock()
 
 

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from tui.text import fit
 
 Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes what is left of the line
-_CACHED = 4000  # drawn lines
+_CACHED = 4000  # cached lines
 
 
 class Rows(ScrollView, can_focus=True):

@@ -36,12 +36,12 @@ from typing import Any
 import leash
 import supervise
 
-SILENT_S = 30.0  # after which the other side is believed dead
+SILENT_S = 30.0  # silence after which the other side counts as dead
 _BEAT_S = 2.0
 _TICK_S = 0.05
-_FILES_S = 0.2  # between two looks at what grows
+_FILES_S = 0.2  # polling interval for growing files
 _PIECE = 2**18
-_GRACE_S = 2.0  # after the first failure, for the others to say what they saw
+_GRACE_S = 2.0  # grace after the first failure, so that other ranks can log their errors
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
 

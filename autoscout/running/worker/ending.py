@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Sequence
 
 Z = 3.0
-LEAST = 0.05  # slower than the best, at least: what drifts while one iteration is measured
-NEEDED = 3  # iterations before a run is given up
-WIDE = 0.1  # of the width: what two runs differ by may be a machine that drifts, which rounds take out
-FEW = 4  # iterations from which on an interval is believed
-USUAL = 10  # who asks for more than that gets them
-NARROW = 0.01  # of the width: more iterations would hardly say more, whatever two runs differ by
-MOST_WARM = 5  # iterations of warm-up beyond those that are asked for
-_FALLING = 0.1  # of its time: an iteration was warm-up if the one after it is faster by more than this
-_LEAST = 2  # measured iterations
+LEAST = 0.05  # smallest slowdown worth ending for: drift within one iteration
+NEEDED = 3  # iterations needed before a run may be ended
+WIDE = 0.1  # share of the interval width that may be machine drift, which the rounds cancel
+FEW = 4  # iterations needed for a usable interval
+USUAL = 10  # jobs that ask for more iterations than this get them all
+NARROW = 0.01  # relative width below which more iterations add little
+MOST_WARM = 5  # extra warm-up iterations, beyond those requested
+_FALLING = 0.1  # an iteration counts as warm-up if the next one is faster by more than this share
+_LEAST = 2  # minimum number of measured iterations
 
 
 def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_AFTERWARDS_S = 1.0  # for helpers that end by themselves once the command is over
+_AFTERWARDS_S = 1.0  # grace for helper processes that exit on their own after the command
 _GONE_S = 10.0
 
 

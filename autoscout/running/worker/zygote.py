@@ -33,7 +33,7 @@ from typing import Any
 
 import leash
 
-_GRACE_S = 2.0  # after the first failure, for the others to write their own errors
+_GRACE_S = 2.0  # grace after the first failure, so that other ranks can log their errors
 _TICK_S = 0.02
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.requests import Requests
-from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
 from autoscout.simulate.serving.steps import (
     Engine,
     communication_s,
@@ -28,8 +27,6 @@ from autoscout.simulate.serving.steps import (
     logits_s,
 )
 
-_FINE = 512  # tokens up to which step times are tabulated one by one
-_COARSE = 32  # and in steps of so many above
 _WATERMARK = 0.01  # of the blocks stay free when version 0 admits
 
 
@@ -63,67 +60,39 @@ class Run:
     steps: int
 
 
-class _Times:
-    """Step times of one configuration as tables and lines of floats."""
-
-    def __init__(self, e: Engine, limits: Limits, longest: int) -> None:
-        most = max(limits.batched_tokens, longest, limits.max_seqs) + _COARSE
-        self.tokens = np.concatenate([np.arange(_FINE + 1), np.arange(_FINE + _COARSE, most + _COARSE, _COARSE)])
-        self.pp = float(e.pp[0])
-        self.linear = (linear_s(e, self.tokens) + communication_s(e, self.tokens)).tolist()
-        seqs = np.arange(limits.max_seqs + 1)
-        self.logits = logits_s(e, seqs).tolist()
-        self.attention = decode_attention_s(e, seqs, 0.0).tolist()
-        self.per_context = float(decode_context_s(e)[0])
-        h = e.device.host
-        python = float(e.python_host[0])
-        self.host_step, self.host_seq = (
-            python * h.step_ms * 1e-3,
-            python * h.sequence_ms * float(e.persistent[0]) * 1e-3,
-        )
-        self.launches = float(launches_s(e)[0])
-        self.graph_tokens = float(e.graph_tokens[0])
-        self.eager, self.eager_prompts = bool(e.eager[0]), bool(e.eager_prompts[0])
-        self.overlap = bool(e.overlap[0])
-        self.device: ServingDevice = e.device
-        self.layers = float(e.layers[0])
-        self.heads, self.head_dim, self.kv = float(e.heads[0]), float(e.head_dim[0]), float(e.kv_bytes[0])
-
-    def passes(self, tokens: float) -> float:
-        if tokens <= _FINE:
-            return self.linear[math.ceil(tokens)]
-        return self.linear[min(_FINE + math.ceil((tokens - _FINE) / _COARSE), len(self.linear) - 1)]
-
-    def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
-        host = self.host_step + self.host_seq * seqs
-        if one_by_one:
-            on_device = max(on_device, self.launches)
-        return max(on_device, host) if self.overlap else on_device + host
-
-    def decode(self, seqs: int) -> float:
-        """On the device, without the context's share; a pipeline's micro batches take turns."""
-        if self.pp == 1:
-            return self.linear[seqs] + self.logits[seqs] + self.attention[seqs] if seqs <= _FINE else self._decode(seqs)
-        return self._decode(seqs)
-
-    def _decode(self, seqs: int) -> float:
-        each = math.ceil(seqs / min(max(seqs, 1), self.pp))
-        return self.passes(each) + self.logits[each] + self.attention[each]
-
-    def context(self, seqs: int) -> float:
-        """Seconds per token of context of all sequences together."""
-        return self.per_context / min(max(seqs, 1), self.pp)
-
-    def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        m = min(seqs + decodes, self.pp)
-        c = self.device
-        attention = prefill_us(c.prefill, c.sms, seqs / m, tokens / m, pairs / m, self.heads, self.head_dim, self.kv)
-        once = self.passes((tokens + decodes) / m) + self.logits[math.ceil((seqs + decodes) / m)]
-        once += float(attention) * self.layers * 1e-6
-        if decodes:
-            once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
-        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
-        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
+def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
+    """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
+    most = max(limits.batched_tokens, longest, limits.max_seqs) + COARSE
+    tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])
+    seqs = np.arange(limits.max_seqs + 1)
+    c, python = e.device, float(e.python_host[0])
+    prompt = PromptAttention(
+        overhead_us=c.prefill.overhead_us,
+        tflops=c.prefill.tflops,
+        short=c.prefill.short,
+        occupancy=c.prefill.occupancy,
+        gb_s=c.prefill.gb_s,
+        sms=float(c.sms),
+        layers=float(e.layers[0]),
+        heads=float(e.heads[0]),
+        head_dim=float(e.head_dim[0]),
+        kv_bytes=float(e.kv_bytes[0]),
+    )
+    return StepTimes(
+        linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
+        logits=logits_s(e, seqs).tolist(),
+        attention=decode_attention_s(e, seqs, 0.0).tolist(),
+        per_context=float(decode_context_s(e)[0]),
+        prompt=prompt,
+        pp=float(e.pp[0]),
+        host_step=python * c.host.step_ms * 1e-3,
+        host_seq=python * c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
+        launches=float(launches_s(e)[0]),
+        graph_tokens=float(e.graph_tokens[0]),
+        eager=bool(e.eager[0]),
+        eager_prompts=bool(e.eager_prompts[0]),
+        overlap=bool(e.overlap[0]),
+    )
 
 
 class _Sequence:
@@ -148,7 +117,7 @@ class _Simulation:
         self.limits, self.requests = limits, requests
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
         longest = max(i + o for i, o in zip(self.inputs, self.outputs, strict=True))
-        self.times = _Times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
+        self.times = step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0

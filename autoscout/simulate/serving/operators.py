@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.simulate.serving.step_times import TILE
+
 Array = Any  # a float or an array of floats
 
-TILE = 128  # columns and at most rows of a matrix-product kernel's output tile
 SMALLEST_TILE = 16  # rows of the narrowest tile: fewer tokens cost as much
 
 

@@ -107,7 +107,7 @@ class ServingSimulator:
                 parts[name][rows] = found[f"part:{name}"] * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
-            own = np.broadcast_to(np.hypot(np.hypot(_of(_SPREAD, self.metric), _borrowed(kind)), other), len(rows))
+            own = np.broadcast_to(np.hypot(stated_error(self.metric, kind), other), len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
@@ -187,7 +187,16 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
 
 def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     """None when not even one request fits."""
-    limits = Limits(
+    limits = limits_of(s, i)
+    requests = _requests(traffic, s, i)
+    if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
+        return None
+    return simulate(s.engine.of(np.array([i])), limits, requests)
+
+
+def limits_of(s: Setup, i: int) -> Limits:
+    """Of one replica of configuration i."""
+    return Limits(
         kv_tokens=int(s.memory.kv_tokens[i]),
         max_seqs=int(s.max_seqs[i]),
         batched_tokens=int(s.batched_tokens[i]),
@@ -197,10 +206,6 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
         prefix_caching=bool(s.prefix_caching[i]),
         version=int(s.version[i]),
     )
-    requests = _requests(traffic, s, i)
-    if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
-        return None
-    return simulate(s.engine.of(np.array([i])), limits, requests)
 
 
 def _requests(traffic: Any, s: Setup, i: int) -> Requests:
@@ -250,6 +255,11 @@ def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
         known = known & ~np.char.startswith(cache, "fp8")
     return known
+
+
+def stated_error(metric: str, kind: str) -> float:
+    """Standard deviation of log(measured / predicted) of vLLM on a kind of device."""
+    return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
 
 
 def _borrowed(kind: str) -> float:

@@ -21,7 +21,8 @@ from autoscout.space.language.columns import Known
 
 # States of one level, at most: every way of building is tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
-_MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000  # states × values of one level; of those, allowed ones
+# Limits on states × values of a level, and on the valid ones among them.
+_MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
 class TooWide(Exception):

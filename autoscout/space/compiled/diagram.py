@@ -18,7 +18,7 @@ import numpy as np
 Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level while it is built
 
 FORBIDDEN = 2**61
-_MOST_STEPS = 300_000  # states whose edges are kept as dictionaries, for walking
+_MOST_STEPS = 300_000  # up to this many states, edges are kept as dictionaries for traversal
 
 
 class Level:

@@ -19,8 +19,8 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError
 
 _MOST_LISTED = 3_000_000
-_SAMPLE = 100_000  # configurations that are searched
-_DRAWS = 4_000_000  # at most, to get them
+_SAMPLE = 100_000  # sample size of configurations
+_DRAWS = 4_000_000  # most draws to obtain the sample
 _BATCH = 200_000
 
 

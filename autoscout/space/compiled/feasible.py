@@ -12,7 +12,7 @@ from autoscout.space.compiled.prefixes import SortedTable
 from autoscout.space.knob import Knob
 from kb.records import AutoscoutError, Configuration
 
-_MOST_ROWS = 4_000_000  # of a table of structures or configurations
+_MOST_ROWS = 4_000_000  # row limit of a table of structures or configurations
 _MOST_CELLS = 120_000_000
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-_WIDEST = 2**62  # integers beyond are calculated as Python's
+_WIDEST = 2**62  # larger integers fall back to Python arithmetic
 
 
 def truth(x: Any) -> Any:

@@ -23,7 +23,7 @@ _MEMBERSHIP = (ast.In, ast.NotIn)
 _LONGEST = 1000  # characters
 _LARGEST = 5000  # nodes, derived names written out
 _DEEPEST = 60  # levels of nesting
-_MOST = 2**63  # of a constant
+_MOST = 2**63  # largest constant
 
 _ALLOWED = (
     ast.Expression,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
+    from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry
     from autoscout.targets.launch import Launch
@@ -122,6 +123,28 @@ class Command(Target):
 
         place = Place(folder=str(experiment.parent), port="29500", iterations=str(job.launch.iterations))
         return shlex.join(started(job, configuration, place).words)
+
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: "Path | None",
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        parts: bool = False,
+    ) -> "Shadow":
+        from autoscout.targets.command.own_shadow import shadow
+        from autoscout.targets.megatron.shadow import remember
+
+        if parts:
+            raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)
+        found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)
+        if kb is not None and limit_s > 0 and not ranks and found.verdict != "timeout":
+            remember(kb, job, configuration, found)
+        return found
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.command.exported import exported

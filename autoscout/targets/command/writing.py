@@ -4,7 +4,7 @@ import json
 import shlex
 
 from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines, srun
-from autoscout.targets.spread import object_name, pod
+from autoscout.targets.spread import dns_name, pod
 
 
 def yaml(launch: Launch) -> str:
@@ -31,7 +31,7 @@ def k8s(launch: Launch) -> str:
         *comments("the image is yours"),
         "apiVersion: batch/v1",
         "kind: Job",
-        f"metadata: {{ name: {object_name(launch)} }}",
+        f"metadata: {{ name: {dns_name(launch.job)} }}",
         "spec:",
         "  backoffLimit: 0",
         "  template:",

@@ -15,11 +15,12 @@ import msgspec
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter
+from autoscout.running.shadow_process import said
 from autoscout.simulate.shadow.traced import Shadow, Timed
 from autoscout.simulate.shadow.verdict import stages
 from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER
-from autoscout.targets.megatron.shadow import said, shadow, with_price
+from autoscout.targets.megatron.shadow import shadow, with_price
 from kb.records import AutoscoutError, Configuration, Job
 
 RANK = WORKER / "one_device" / "one_device_rank.py"

@@ -1,10 +1,8 @@
 """Shadow runs of a Megatron job: what the worker is asked, in a process of its own with a time limit, and what was
 asked before, from beside the knowledge base."""
 
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.presets import device_memory_gib
-from autoscout.running import interpreter, supervised
+from autoscout.running import interpreter
+from autoscout.running.shadow_process import said
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
@@ -230,55 +229,6 @@ def ask(
         else Rank(rank=q["rank"], verdict="timeout")
         for known, q in zip(found, asked, strict=True)
     ]
-
-
-def said(
-    script: Path,
-    asked: list[dict[str, Any]],
-    python: list[str],
-    limit_s: float,
-    environment: Mapping[str, str],
-    stopping: Callable[[], bool] = lambda: False,
-) -> list[dict[str, Any] | None]:
-    """What a script of the worker's answers to each question; None where its time was over. One process for all of
-    them; it and all that it started end with the limit. Errors: AutoscoutError when it ends without an answer, or
-    nothing can be written."""
-    try:
-        holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
-    except OSError as error:
-        raise AutoscoutError(f"{tempfile.gettempdir()}: cannot write a shadow's files ({error.strerror})") from error
-    with holder as place:
-        folder = Path(place)
-        for number, question in enumerate(asked):
-            (folder / f"question-{number}.json").write_text(json.dumps(question))
-        ended = supervised.run(
-            [*python, str(script), place],
-            environment,
-            folder,
-            folder,
-            limit_s,
-            stopping,
-            lambda said: None,
-            lambda: "",
-        )
-        found = [_answer(folder / f"answer-{number}.json") for number in range(len(asked))]
-        if ended.stopped:
-            raise AutoscoutError("interrupted", 130)
-        if (
-            not ended.timed_out
-            and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None
-        ):
-            lines = (folder / "output.log").read_text(errors="replace").strip().splitlines()
-            why = ended.problem or (lines[-1][:300] if lines else f"exit code {ended.code}")
-            raise AutoscoutError(f"the run of rank {asked[lost]['rank']} ended without an answer: {why}")
-    return found
-
-
-def _answer(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def versions_of(python: list[str]) -> dict[str, str]:

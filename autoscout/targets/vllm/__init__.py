@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
+    from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
     from autoscout.targets.found import Reader
@@ -97,6 +98,27 @@ class Vllm(Target):
             return "\n".join(disaggregated.lines(job, configuration, job.launch.model_path or MODEL))
         engine = arguments.engine_arguments(job, configuration)
         return shlex.join(arguments.serve_command(job, job.launch.model_path or MODEL, engine, 8000))
+
+    def shadow(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        ranks: list[int] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        parts: bool = False,
+    ) -> "ServingShadow":
+        from autoscout.targets.vllm.serving_shadow import remember, shadow
+
+        if ranks or parts:
+            raise AutoscoutError("a shadow of vLLM is of whole engines; leave --rank and --parts away", 2)
+        found = shadow(job, configuration, name, kb, limit_s, stopping)
+        if kb is not None and limit_s > 0 and found.verdict != "timeout":
+            remember(kb, job, configuration, found)
+        return found
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.vllm.launching import launch

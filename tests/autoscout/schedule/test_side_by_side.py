@@ -17,7 +17,7 @@ from autoscout.tuning.lanes import Lanes, hosts_of
 from autoscout.tuning.loop import Interrupted, Stop
 from autoscout.tuning.session import Options
 from kb import journal, store
-from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted
+from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted, Neighbours
 from kb.records import AutoscoutError, Configuration
 
 SCRIPT = (
@@ -132,14 +132,14 @@ def lanes(job_file: Path) -> Lanes:
     return Lanes(job, profiler_of(job), lambda note: None)
 
 
-def test_cpu_ranks_of_one_host_are_one_experiments_unless_the_job_says_otherwise(job, tmp_path):
+def test_a_host_is_one_experiments_until_it_is_measured_or_the_job_says_otherwise(job, tmp_path):
     (tmp_path / "hosts").write_text("n1 slots=4\nn2 slots=2\n")
     text = (tmp_path / "job.toml").read_text()
     path = tmp_path / "job2.toml"
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
     alone = lanes(path)
     assert alone.most == 2
-    assert "2 experiments at once on 2 hosts (CPU ranks of one host disturb each other" in alone.decision
+    assert "2 experiments at once on 2 hosts (4 fit on a host: after the reference it is measured" in alone.decision
     path.write_text(text.replace("together = 2", 'hosts = "hosts"\ntogether = 5'))
     assert lanes(path).most == 5
     assert {d.group for h in hosts_of(load_job(path)) for d in h.devices} == {""}
@@ -217,9 +217,9 @@ def test_an_experiment_on_one_kind_of_device_leaves_the_others_free(two_kinds, t
             used = [host.partition(":")[0] for host in event.placement.split()]
             assert used == [n for n, k in (("localhost", "cpu"), (os.uname().nodename, "cpu_slow")) if knobs[k]]
             kinds[event.number] = len(used)
-            assert ("b_cpu" in knobs, "b_cpu_slow" in knobs) == (knobs["cpu"] > 0, knobs["cpu_slow"] > 0)
+            assert ("b_cpu" in knobs, "b_cpu_slow" in knobs) == (knobs["cpu"] == 1, knobs["cpu_slow"] == 1)
         elif isinstance(event, ExperimentEnded):
-            knobs = event.measurement.configuration.knobs
+            knobs = {name: int(value) for name, value in event.measurement.configuration.knobs.items()}
             of_first = knobs["b_cpu"] if knobs["cpu"] else knobs["b_cpu_slow"]
             told = (10 * (1 + abs(knobs["a"] - 4)) + of_first) / 1000
             assert event.measurement.metrics["step_time_s"] == pytest.approx(told)
@@ -252,7 +252,8 @@ def test_a_knob_by_kind_is_told_to_each_host_and_exported(two_kinds, tmp_path):
     spec = json.loads((folder / "hosts.json").read_text())
     assert spec["by_kind"] == {"cpu": {"@b@": "3"}, "cpu-slow": {"@b@": "1"}}
     words = exported(two_kinds, both)
-    assert "B" in words.program and words.devices == [1, 1]
+    assert "B" in words.program
+    assert words.devices == [1, 1]
     assert "B: on each host what its kind of device is told: 3 on cpu, 1 on cpu-slow" in words.missing
     alone = exported(two_kinds, Configuration({"cpu": 0, "cpu_slow": 1, "a": 4, "b_cpu_slow": 2}))
     assert alone.devices == [1]
@@ -281,3 +282,35 @@ def test_a_host_that_is_lost_twice_is_said_to_be_used_no_more_and_its_experiment
     well = {e.measurement.configuration.id for e in ended if e.measurement.status == "ok"}
     assert {e.measurement.configuration.id for e in lost} <= well
     assert len(well) == 6
+
+
+@pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["disturbed", "idle"])
+def test_whether_neighbours_disturb_is_measured_once_and_known_to_the_next_session(job, tmp_path, busy):
+    """Three places on one host; the disturbed work takes three times as long where three run beside each other."""
+    (tmp_path / "hosts").write_text(f"{os.uname().nodename} slots=3\n")
+    running = "any(not os.path.exists(f'{d}/measured.json') for d in glob.glob('sessions/s/neighbours/*'))"
+    (tmp_path / "work.py").write_text(
+        "import glob, os, sys, time; a, b = map(int, sys.argv[1:3])\n"
+        f"t = (10 * (1 + abs(a - 4)) + b) * (3 if {busy} and {running} else 1)\n"
+        "time.sleep(0.3); print(f'step time (ms): {t}\\n' * 4)\n"
+    )
+    path = tmp_path / "job2.toml"
+    text = (tmp_path / "job.toml").read_text().replace("together = 2", 'hosts = "hosts"')
+    path.write_text(text.replace("{a} {b}", "{a} {b} {nodes} {node} {head} {ranks}"))
+    job2, kb = load_job(path), tmp_path / "kb.duckdb"
+    notes = tuned(job2, kb)
+    events = events_of(kb)
+    (found,) = [e for e in events if isinstance(e, Neighbours)]
+    assert (found.shape, len(found.beside), found.allowed) == ("1 of 3 cpu", 3, not busy)
+    assert open_at_once(events) == (1 if busy else 3)
+    assert any("3 on one host take" in note for note in notes)
+    assert sum(isinstance(e, ExperimentEnded) for e in events) == len(store.measurements(kb, job=job2.id))
+
+    session.resume("s", kb, lambda event: None, lambda note: None, Stop())  # nothing is measured again
+    assert events_of(kb)[: len(events)] == events
+    assert sum(isinstance(e, ExperimentEnded | Neighbours) for e in events_of(kb)[len(events) :]) == 0
+    small, again = msgspec.structs.replace(job2, budget=msgspec.structs.replace(job2.budget, profiles=2)), []
+    session.tune(small, kb, Options(seed=2, warm_start="off"), lambda event: None, again.append, Stop(), name="t")
+    assert any("as s measured" in note for note in again)
+    later = journal.events(store.session_folder(kb, "t") / "journal.jsonl")
+    assert [e.known_from for e in later if isinstance(e, Neighbours)] == ["s"]

@@ -148,16 +148,16 @@ def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:
     async def answer(
         requests: list[prompts.Request], concurrency: int, ids: bool
     ) -> tuple[float, list[driving.Record]]:
-        return _answer(engine, requests, concurrency, ids)
+        return answered(engine, requests, concurrency, ids, driving.Busy())
 
     return asyncio.run(driving.drive(plan, answer, alone=True))
 
 
-def _answer(
-    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool
+def answered(
+    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Any
 ) -> tuple[float, list[driving.Record]]:
-    """Steps the engine until all are answered. A request that comes while a step runs waits for its end, as it does
-    in a server; its time counts from when it came."""
+    """Steps the engine until all are answered. `clock`: as driving.Busy. A request that comes while a step runs waits
+    for its end, as it does in a server; its time counts from when it came."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -167,7 +167,6 @@ def _answer(
     quoted = prompts.continued(requests)
     said: dict[int, list[int]] = {}
     running: set[int] = set()
-    clock = driving.Busy()
     while order.left or running:
         now = clock.now()
         while (due := order.due(now)) is not None:

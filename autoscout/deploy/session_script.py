@@ -1,0 +1,140 @@
+"""What runs a whole session elsewhere: a script for `sbatch`, or a Kubernetes JobSet.
+
+Both go on with the session when they are started again (requeued after preemption or the time limit, a pod that was
+evicted), since its name is their own.
+"""
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+from autoscout.job.duration import seconds
+from autoscout.targets.spread import dns_name
+from kb import door
+from kb.records import AutoscoutError, Job
+
+FORMS = ("slurm", "jobset")
+_WARNED_S = 120  # lead time of the signal, so that the running experiment can finish
+_SLACK_S = 1800.0  # added for preparation and the final rounds
+_RAY_PORT = 6379
+
+
+def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
+    """`options`: of `autoscout tune`, as they were given. Errors: AutoscoutError (exit 2) for nodes that differ, or a
+    job that says other hosts."""
+    counts = {(node.device, node.count) for node in job.cluster.nodes}
+    if len(counts) > 1:
+        raise AutoscoutError(
+            "one allocation cannot be asked for nodes that differ: take whole nodes with salloc, or write a host file, "
+            "and start `autoscout tune` there",
+            2,
+        )
+    wanted = "slurm" if form == "slurm" else "ray"
+    several = len(job.cluster.nodes) > 1
+    if several and job.cluster.hosts != wanted:
+        raise AutoscoutError(f'the job has {len(job.cluster.nodes)} nodes: say cluster.hosts = "{wanted}" for this', 2)
+    return _sbatch(job, file, kb, options) if form == "slurm" else _jobset(job, file, options)
+
+
+def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
+    node, on_cpu = job.cluster.nodes[0], job.cluster.nodes[0].device.startswith("cpu")
+    name, wall = door.plain(job.name), seconds(job.budget.wall)
+    minutes = (wall + _SLACK_S + _WARNED_S) / 60
+    new = ["autoscout", "tune", str(file.absolute()), "--no-tui", "--kb", str(kb.absolute()), *options]
+    again = ["autoscout", "tune", "--no-tui", "--kb", str(kb.absolute()), "--resume"]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"#SBATCH --job-name=autoscout-{name}",
+            f"#SBATCH --nodes={len(job.cluster.nodes)}",
+            "#SBATCH --ntasks-per-node=1",
+            f"#SBATCH --{'cpus-per-task' if on_cpu else 'gpus-per-node'}={node.count}",
+            f"#SBATCH --time={math.ceil(minutes)}"
+            if math.isfinite(wall)
+            else "# add --time: the job has no budget.wall",
+            f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:USR1@{_WARNED_S}",
+            "# a node that is lost is left out, and said so; add what your site wants: --account, --partition",
+            f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
+            f'if [ -d {shlex.quote(str(kb.absolute().parent / "sessions"))}/"$SESSION" ]',
+            f'then {shlex.join(again)} "$SESSION" &',
+            f'else {shlex.join(new)} --named "$SESSION" &',
+            "fi",
+            "child=$! late=",
+            "# the time is nearly up: end after the experiment that runs, and be queued again",
+            "trap 'late=yes; kill -USR1 $child' USR1",
+            "trap 'kill -TERM $child' TERM",
+            "while wait $child; code=$?; [ $code -gt 128 ] && kill -0 $child 2>/dev/null; do :; done",
+            'if [ -n "$late" ] && [ $code -ge 128 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+            "exit $code",
+            "",
+        ]
+    )
+
+
+def _jobset(job: Job, file: Path, options: list[str]) -> str:
+    """The head runs the session; further nodes are a Ray cluster with it, and end with it."""
+    name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
+    node = job.cluster.nodes[0]
+    unit = "cpus" if node.device.startswith("cpu") else "gpus"
+    head = f"{name}-head-0-0.{name}:{_RAY_PORT}"
+    tune = ["autoscout", "tune", "/job/job.toml", "--no-tui", "--kb", "/kb/kb.duckdb", *options, "--named", name]
+    again = ["autoscout", "tune", "--no-tui", "--kb", "/kb/kb.duckdb", "--resume", name]
+    begin = f"ray start --head --port={_RAY_PORT} --num-{unit}={node.count}"
+    until = "until [ $(python -c 'import ray; ray.init(\"auto\"); print(len(ray.nodes()))' | tail -n 1)"
+    lead = [begin, f"{until} -ge {len(job.cluster.nodes)} ]; do sleep 2; done"] if several else []
+    run = [f"if [ -d /kb/sessions/{name} ]; then exec {shlex.join(again)}; fi", f"exec {shlex.join(tune)}"]
+    join = f"until ray start --address={head} --num-{unit}={node.count} --block; do sleep 2; done"
+    lines = [
+        "# the image is yours: it has autoscout, what the job runs" + (", and ray" if several else ""),
+        "# the claim `autoscout` is yours too: the knowledge base lies there; needs the JobSet controller",
+        "apiVersion: v1",
+        "kind: ConfigMap",
+        f"metadata: {{ name: {name} }}",
+        f"data: {{ job.toml: {json.dumps(file.read_text())} }}",
+        "---",
+        "apiVersion: jobset.x-k8s.io/v1alpha2",
+        "kind: JobSet",
+        f"metadata: {{ name: {name} }}",
+        "spec:",
+        "  failurePolicy: { maxRestarts: 3 }",
+        "  successPolicy: { operator: Any, targetReplicatedJobs: [head] }",
+        f"  network: {{ enableDNSHostnames: true, subdomain: {name} }}",
+        "  replicatedJobs:",
+        *_replicated("head", 1, "\n".join([*lead, *run]), job, name),
+        *(_replicated("others", len(job.cluster.nodes) - 1, join, job, name) if several else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _replicated(role: str, pods: int, run: str, job: Job, name: str) -> list[str]:
+    node = job.cluster.nodes[0]
+    limits = [] if node.device.startswith("cpu") else [f'resources: {{ limits: {{ "nvidia.com/gpu": {node.count} }} }}']
+    kept = {"shm": "/dev/shm", "job": "/job", "kb": "/kb"} if role == "head" else {"shm": "/dev/shm"}
+    mounts = [f"{{ name: {volume}, mountPath: {path} }}" for volume, path in kept.items()]
+    volumes = {
+        "shm": "emptyDir: { medium: Memory }",
+        "job": f"configMap: {{ name: {name} }}",
+        "kb": "persistentVolumeClaim: { claimName: autoscout }",
+    }
+    return [
+        f"    - name: {role}",
+        "      template:",
+        "        spec:",
+        f"          parallelism: {pods}",
+        f"          completions: {pods}",
+        "          completionMode: Indexed",
+        "          backoffLimit: 0",
+        "          template:",
+        "            spec:",
+        "              restartPolicy: Never",
+        "              containers:",
+        "                - name: run",
+        "                  image: IMAGE",
+        '                  command: ["bash", "-c"]',
+        f"                  args: [{json.dumps(run)}]",
+        *(f"                  {line}" for line in limits),
+        f"                  volumeMounts: [{', '.join(mounts)}]",
+        "              volumes:",
+        *(f"                - {{ name: {volume}, {volumes[volume]} }}" for volume in kept),
+    ]

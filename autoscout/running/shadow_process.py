@@ -1,0 +1,63 @@
+"""Asks a script of a worker's about configurations that nothing runs: a process under the target's interpreter, a file
+a question and a file an answer, ended with its time limit."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.running import supervised
+from kb.records import AutoscoutError
+
+
+def said(
+    script: Path,
+    asked: list[dict[str, Any]],
+    python: list[str],
+    limit_s: float,
+    environment: Mapping[str, str],
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[dict[str, Any] | None]:
+    """What a script of the worker's answers to each question; None where its time was over. One process for all of
+    them; it and all that it started end with the limit. Errors: AutoscoutError when it ends without an answer, or
+    nothing can be written."""
+    try:
+        holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
+    except OSError as error:
+        raise AutoscoutError(f"{tempfile.gettempdir()}: cannot write a shadow's files ({error.strerror})") from error
+    with holder as place:
+        folder = Path(place)
+        for number, question in enumerate(asked):
+            (folder / f"question-{number}.json").write_text(json.dumps(question))
+        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # it runs in another folder
+        ended = supervised.run(
+            [program, *python[1:], str(script), place],
+            environment,
+            folder,
+            folder,
+            limit_s,
+            stopping,
+            lambda said: None,
+            lambda: "",
+        )
+        found = [_answer(folder / f"answer-{number}.json") for number in range(len(asked))]
+        if ended.stopped:
+            raise AutoscoutError("interrupted", 130)
+        if (
+            not ended.timed_out
+            and (lost := next((i for i, rank in enumerate(found) if rank is None), None)) is not None
+        ):
+            lines = (folder / "output.log").read_text(errors="replace").strip().splitlines()
+            why = ended.problem or (lines[-1][:300] if lines else f"exit code {ended.code}")
+            whose = f"the run of rank {asked[lost]['rank']}" if "rank" in asked[lost] else "the run"
+            raise AutoscoutError(f"{whose} ended without an answer: {why}")
+    return found
+
+
+def _answer(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""What a step of one engine takes, from tables of plain floats: the event simulation asks it hundreds of thousands of
+times, and a shadow's process, whose interpreter has none of our packages, loads this file alone.
+
+Seconds throughout. Made by events.step_times() from the arrays of steps.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+FINE = 512  # tokens up to which step times are tabulated one by one
+COARSE = 32  # and in steps of so many above
+TILE = 128  # columns and at most rows of a kernel's output tile
+
+
+@dataclass(frozen=True)
+class PromptAttention:
+    """Constants of operators.Prefill on one device, of all layers together; `heads`, `kv_bytes`: the device's."""
+
+    overhead_us: float
+    tflops: float
+    short: float
+    occupancy: float
+    gb_s: float
+    sms: float
+    layers: float
+    heads: float
+    head_dim: float
+    kv_bytes: float
+
+    def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
+        """As operators.prefill_us, which has arrays."""
+        if tokens <= 0:
+            return 0.0
+        seqs = max(seqs, 1e-9)
+        length = max(tokens / seqs, 1.0)
+        keys = pairs / tokens + length / 2
+        tiles = seqs * self.heads * math.ceil(length / TILE)
+        full = min(1.0, tiles / self.sms)
+        work = 4e-6 * self.heads * self.head_dim * pairs / self.tflops
+        compute = work * (1 + self.short * TILE / max(keys, 1.0)) / full**self.occupancy
+        moved = tokens * self.heads * self.head_dim * 4 + seqs * keys * self.kv_bytes
+        us = self.overhead_us + compute + 1e-3 * moved / self.gb_s
+        return min(tokens, 1.0) * us * self.layers * 1e-6
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits` and
+    `attention` (of sequences that decode, without their context's share) by sequences."""
+
+    linear: list[float]
+    logits: list[float]
+    attention: list[float]
+    per_context: float
+    prompt: PromptAttention
+    pp: float
+    host_step: float
+    host_seq: float
+    launches: float
+    graph_tokens: float
+    eager: bool
+    eager_prompts: bool
+    overlap: bool
+
+    def passes(self, tokens: float) -> float:
+        if tokens <= FINE:
+            return self.linear[math.ceil(tokens)]
+        return self.linear[min(FINE + math.ceil((tokens - FINE) / COARSE), len(self.linear) - 1)]
+
+    def host(self, seqs: int) -> float:
+        """The engine's own work for a step."""
+        return self.host_step + self.host_seq * seqs
+
+    def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
+        host = self.host(seqs)
+        if one_by_one:
+            on_device = max(on_device, self.launches)
+        return max(on_device, host) if self.overlap else on_device + host
+
+    def decode(self, seqs: int) -> float:
+        """On the device, without the context's share; a pipeline's micro batches take turns."""
+        if self.pp == 1:
+            return self.linear[seqs] + self.logits[seqs] + self.attention[seqs] if seqs <= FINE else self._decode(seqs)
+        return self._decode(seqs)
+
+    def _decode(self, seqs: int) -> float:
+        each = math.ceil(seqs / min(max(seqs, 1), self.pp))
+        return self.passes(each) + self.logits[each] + self.attention[each]
+
+    def context(self, seqs: int) -> float:
+        """Seconds per token of context of all sequences together."""
+        return self.per_context / min(max(seqs, 1), self.pp)
+
+    def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
+        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys together, and `decodes` sequences that
+        decode beside them, of `context` tokens together."""
+        m = min(seqs + decodes, self.pp)
+        once = self._batch(seqs, tokens, pairs, decodes, context, m)
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
+        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
+
+    def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
+        """One batch through all layers, alone."""
+        one_by_one = self.eager or tokens + decodes > self.graph_tokens
+        seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
+        return max(seconds, self.launches) if one_by_one else seconds
+
+    def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
+        """An m-th of all that."""
+        once = self.passes((tokens + decodes) / m) + self.logits[math.ceil((seqs + decodes) / m)]
+        once += self.prompt.seconds(seqs / m, tokens / m, pairs / m)
+        if decodes:
+            once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
+        return once

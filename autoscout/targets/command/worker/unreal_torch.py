@@ -1,0 +1,286 @@
+"""Torch without a device, without storage and without other ranks, for a person's own script that knows nothing of it.
+What each piece prevents is said beside it.
+
+Tensors are fake and on the CPU, also those that the script puts on a GPU: fake CUDA tensors abort in autograd's C++ on
+builds for CPUs.
+"""
+
+import functools
+import importlib
+import inspect
+import sys
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.parallel.distributed as data_parallel
+import torch.utils.data
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+from watch import GRANULE, Watch
+
+_NOTHING = (
+    *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
+    *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
+)
+_ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+
+
+class ScriptWatch(Watch):
+    """Storages that are resized, too: FSDP frees and fills its buffers so, and no operator says it."""
+
+    def see(self, tensor: Any, tag: str) -> None:
+        if isinstance(tensor, torch.Tensor):  # a DTensor also has its mesh
+            super().see(tensor, tag)
+
+    def _count(self, storage: Any, size: int, tag: str, phase: str) -> None:
+        key, number = id(storage), self._number + 1
+        self._number = number
+
+        def gone(_: Any) -> None:
+            left = self.live.pop(key, (None, size, 0))[1]
+            self.died[number] = self.where()
+            self._moved(number, -left)
+
+        self.live[key] = (weakref.ref(storage, gone), size, number)
+        self.born[number] = (tag, phase)
+        self._moved(number, size)
+
+    def resized(self, storage: Any, size: int) -> None:
+        reference, before, number = self.live.get(id(storage), (None, 0, 0))
+        if reference is None or reference() is not storage:
+            return
+        after = -(-size // GRANULE) * GRANULE
+        self.live[id(storage)] = (reference, after, number)
+        self._moved(number, -before)
+        self._moved(number, after)
+
+    def _moved(self, number: int, size: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if self._recording and size:
+            self.events.append((number, size))
+
+
+class Buckets:
+    """DDP's reducer, whose buckets stay as they were made: to order them anew after the first step it reads what the
+    ranks have sent each other. Their sizes are the same."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+class OnCpu(TorchFunctionMode):
+    """Whatever names a GPU means the CPU."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.device:  # a name only, until something is put there
+            return function(*args, **(kwargs or {}))
+        kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
+        return function(*map(_on_cpu, args), **kwargs)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return "cpu"
+    return value
+
+
+def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
+    _processes(rank, world)
+    _data_parallel(watch)
+    _modules()
+    _loaders()
+    _values()
+    if gpu:
+        _gpu(world)
+
+
+def _processes(rank: int, world: int) -> None:
+    """One group of all ranks, of which the others do not exist."""
+    begin, new_group = dist.init_process_group, dist.new_group
+
+    def began(*_: Any, **__: Any) -> None:
+        with _disable_current_modes():
+            begin("fake", rank=rank, world_size=world, store=FakeStore())
+
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return new_group(*args, **{**kwargs, "backend": "fake"})
+
+    functions: Any = dist
+    functions.init_process_group, functions.new_group = began, grouped
+    functions.barrier = functions.monitored_barrier = lambda *args, **kwargs: None
+    functions.all_gather_object = lambda out, value, group=None: out.__setitem__(slice(None), [value] * len(out))
+    functions.broadcast_object_list = lambda *args, **kwargs: None
+    functions.is_nccl_available = lambda: True
+    _meshes()
+
+
+def _meshes() -> None:
+    """A mesh of devices asks for the values of its ranks, so it is made of real tensors."""
+    importlib.import_module("torch.distributed.fsdp")  # which has taken the function by then
+    from torch.distributed import device_mesh
+
+    make = device_mesh.init_device_mesh
+
+    @functools.wraps(make)
+    def begun(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return make("cpu", *args, **kwargs)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "init_device_mesh", None) is make:
+            module.init_device_mesh = begun  # type: ignore[attr-defined]
+    mesh: Any = device_mesh.DeviceMesh
+    for name in ("__init__", "__getitem__", "_flatten"):
+        setattr(mesh, name, _really(getattr(mesh, name)))
+
+
+def _really(function: Any) -> Any:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*map(_on_cpu, args), **kwargs)
+
+    return run
+
+
+def _data_parallel(watch: ScriptWatch) -> None:
+    wrapped: Any = data_parallel.DistributedDataParallel
+    # They read what is in tensors.
+    data_parallel._verify_param_shape_across_processes = lambda *args, **kwargs: None  # type: ignore[assignment]
+    data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
+    make, buckets = wrapped.__init__, wrapped._ddp_init_helper
+    functions: Any = dist
+    assigned = functions._compute_bucket_assignment_by_size
+
+    @functools.wraps(buckets)
+    def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Those that DDP would have after its first step: until then it has one for all."""
+        limits = [self.bucket_bytes_cap]
+        functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
+        with watch.in_phase("gradients"):
+            buckets(self, *args, **kwargs)
+
+    def reduced(_, bucket):  # its annotations would be checked
+        """The C++ reducer asks its work for a result, which a fake one has not."""
+        dist.all_reduce(bucket.buffer())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **{**kwargs, "device_ids": None, "output_device": None})
+        hook(self, None, reduced)
+        self.reducer = Buckets(self.reducer)
+
+    hook = wrapped.register_comm_hook
+    wrapped.__init__, wrapped._ddp_init_helper = made, bucketed
+    wrapped.register_comm_hook = lambda *args, **kwargs: None
+    storage: Any = torch.UntypedStorage
+    resize = storage.resize_
+
+    def resized(self: Any, size: int) -> Any:
+        out = resize(self, size)
+        watch.resized(self, size)
+        return out
+
+    storage.resize_ = resized
+
+
+def _modules() -> None:
+    module: Any = torch.nn.Module
+    tensor: Any = torch.Tensor
+    move = module.to
+
+    @functools.wraps(move)
+    def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Fake parameters cannot be swapped for others of the same kind."""
+        dtype = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)), None)
+        if dtype is None or all(p.dtype == dtype for p in self.parameters()):
+            return self
+        return move(self, dtype)
+
+    module.to = moved
+    module.cuda = tensor.cuda = tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+def _loaders() -> None:
+    """Batches are made in this process: fake tensors cannot be sent to another one."""
+    loader: Any = torch.utils.data.DataLoader
+    make = loader.__init__
+    signature = inspect.signature(make)
+    alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        make(**{**given, **alone, "pin_memory": False, "timeout": 0})
+
+    loader.__init__ = made
+
+
+def _values() -> None:
+    """What would follow from values that are not there: gradients that are no numbers, checkpoints."""
+    scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
+    scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+    torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
+
+
+def hugging_face() -> None:
+    """Transformers, once a script has imported it: for fake tensors it makes masks, and with them copies of keys and
+    values, that a run has not; and it reads from positions whether several samples share a sequence."""
+    if tools := sys.modules.get("transformers.utils.import_utils"):
+        tools.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
+    if masks := sys.modules.get("transformers.masking_utils"):
+        masks.find_packed_sequence_indices = lambda position_ids: None  # type: ignore[attr-defined]
+
+
+def _gpu(world: int) -> None:
+    cuda: Any = torch.cuda
+    for name in _NOTHING:
+        setattr(cuda, name, lambda *args, **kwargs: None)
+    for name in _ZERO:
+        setattr(cuda, name, lambda *args, **kwargs: 0)
+    cuda.is_available = lambda: True
+    cuda.is_bf16_supported = lambda *args, **kwargs: True
+    cuda.device_count = lambda: world
+    cuda.get_device_capability = lambda *args: (8, 0)
+    cuda.mem_get_info = lambda *args: (80 * 2**30, 80 * 2**30)
+    state = torch.get_rng_state()
+    cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
+    cuda.set_rng_state = lambda *args, **kwargs: None
+    torch.set_default_device = lambda device: None
+    autocast: Any = torch.autocast
+    make = autocast.__init__
+
+    @functools.wraps(make)
+    def cast(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        make(self, _on_cpu(device_type), *args, **kwargs)
+
+    autocast.__init__ = cast
+    # A GPU's dropout keeps a mask of one byte an element; the CPU's keeps the noise in the input's type.
+    functional: Any = torch.nn.functional
+    functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
+        torch.native_dropout(x, p, True)[0] if training and p else x
+    )
+    # On GPUs optimizers take all parameters at once, with copies of that size; on CPUs one after the other.
+    for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+        module: Any = importlib.import_module(name)
+        known: list[str] = module._get_foreach_kernels_supported_devices()
+        module._get_foreach_kernels_supported_devices = lambda known=known: [*known, "cpu"]
+        if FakeTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(FakeTensor)

@@ -1,0 +1,44 @@
+"""The platform that vLLM asks about its devices, as it is on a machine with GPUs.
+
+vLLM's modules are imported as on this CPU, since they would look for kernels; then the platform's object, which all of
+them hold, becomes one of vLLM's own class for CUDA. Defaults and overrides are those of GPUs from there on.
+"""
+
+import sys
+import types
+from typing import Any
+
+_KERNELS = "vllm._C_stable_libtorch"
+
+
+def become(name: str, capability: float, memory: int, count: int) -> None:
+    """`memory`: bytes of a device; `count`: devices that the engine sees."""
+    sys.modules.setdefault(_KERNELS, types.ModuleType(_KERNELS))
+    import vllm.config.vllm
+    from vllm.platforms import current_platform
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.platforms.interface import DeviceCapability
+
+    class ForeignGpu(CudaPlatformBase):
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> Any:
+            return DeviceCapability(int(capability), round(capability % 1 * 10))
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return name
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return memory
+
+        @classmethod
+        def is_fully_connected(cls, device_ids: list[int]) -> bool:
+            return True
+
+        @classmethod
+        def device_count(cls) -> int:
+            return count
+
+    current_platform.__class__ = ForeignGpu
+    vllm.config.vllm.HAS_TRITON = True  # which decides between vLLM's two model runners, and so how steps are queued

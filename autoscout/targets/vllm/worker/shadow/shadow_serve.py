@@ -1,0 +1,154 @@
+"""A serving engine of any model and GPU, without the GPU: vLLM's own engine under a job's load, its steps predicted.
+
+    python shadow_serve.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
+
+A question: `arguments` (EngineArgs), `config` (config.json) or `model` (a folder that has one), `gpu` (what become()
+takes; None: this CPU), `memory` (bytes of the KV cache), `times` (StepTimes), `plan` (worker/prompts.py). An answer is
+{"verdict": "starts" | "refused" | "untraceable", …}.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+# The folder that all targets' workers share, and the one of this target's; this script runs without our packages.
+sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import driving
+import effective
+import leash
+import prompts
+import serve
+
+
+class Phase:
+    now = "import"
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    began = time.process_time()
+    try:
+        found = _answered(question)
+    except Exception as error:
+        found = _refused(error)
+    return {**found, "cpu_s": round(time.process_time() - began, 3)}
+
+
+def _answered(question: dict[str, Any]) -> dict[str, Any]:
+    import foreign_gpu
+    from virtual_engine import VirtualExecutor, tables
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    Phase.now = "config"
+    if question["gpu"]:
+        foreign_gpu.become(**question["gpu"])
+    model = question["model"] or _folder(question["config"])
+    config = EngineArgs(model=model, skip_tokenizer_init=True, **question["arguments"]).create_engine_config(
+        UsageContext.OPENAI_API_SERVER
+    )
+    Phase.now = "build"
+    engine = LLMEngine(
+        vllm_config=config,
+        executor_class=VirtualExecutor.prepared(tables(question["times"]), question["memory"]),
+        log_stats=False,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        multiprocess_mode=False,
+    )
+    core: Any = engine.engine_core
+    executor = core.engine_core.model_executor
+    executor.scheduler = core.engine_core.scheduler
+    Phase.now = "load"
+    measured, records = _loaded(engine, executor, question["plan"])
+    counts = executor.counts
+    waited = [counts.scheduled[name] - records[int(name.split("-")[0])]["sent"] for name in counts.scheduled]
+    cache = engine.vllm_config.cache_config
+    return {
+        "verdict": "starts",
+        "passes": measured["passes"],
+        "max_rate": measured.get("max_rate", 0.0),
+        "tried": measured.get("tried", []),
+        "effective": effective.of_config(engine.vllm_config)["values"],
+        "block_size": cache.block_size,
+        "kv_blocks": cache.num_gpu_blocks,
+        "concurrent_batches": engine.vllm_config.max_concurrent_batches,
+        "waited_s": waited,
+        **{name: getattr(counts, name) for name in ("steps", "preemptions", "asked", "cached", "most_running")},
+        "busy": counts.busy / max(executor.clock.now(), 1e-12),
+    }
+
+
+def _loaded(engine: Any, executor: Any, plan: dict[str, Any]) -> tuple[dict[str, Any], list[driving.Record]]:
+    """What drive() says, and the last load's requests."""
+    last: list[driving.Record] = []
+
+    async def answered(
+        requests: list[prompts.Request], concurrency: int, ids: bool
+    ) -> tuple[float, list[driving.Record]]:
+        nonlocal last
+        executor.begin()
+        duration, last = serve.answered(engine, requests, concurrency, ids, executor.clock)
+        return duration, last
+
+    return asyncio.run(driving.drive(plan, answered, alone=True)), last
+
+
+def _folder(config: dict[str, Any]) -> str:
+    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # beside the question, which is removed with it
+    (Path(folder) / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _refused(error: Exception) -> dict[str, Any]:
+    """Which exception it was, and where in vLLM it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    there = [f for f in frames if "/vllm/" in f.filename and "/worker/shadow/" not in f.filename] or frames
+    return {
+        "verdict": "untraceable" if type(error).__name__ == "Untraceable" else "refused",
+        "type": type(error).__name__,
+        "message": str(error)[:2000],
+        "where": f"{there[-1].filename.rpartition('site-packages/')[2]}:{there[-1].lineno} {there[-1].name}",
+        "traceback": "".join(traceback.format_exception(error))[-3000:],
+        "phase": Phase.now,
+    }
+
+
+def main(folder: Path) -> int:
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
+    serve.load("none")
+    import vllm.model_executor.models.qwen3_moe
+    import vllm.v1.core.sched.async_scheduler  # noqa: F401
+
+    parent = os.getpid()
+    paths = sorted(folder.glob("question-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    for path in paths:
+        child = os.fork()  # the platform and the engine are of a process
+        if child == 0:
+            code = 1
+            leash.die_with(parent)
+            try:
+                found = answer(json.loads(path.read_text()))
+                driving.write(path.with_name(path.name.replace("question", "answer")), found)
+                code = 0
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        if os.waitpid(child, 0)[1]:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    leash.die_with(os.getppid())
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,172 @@
+"""vLLM's engine with nothing behind it: the executor says how long a step would have taken, and a clock that nobody
+waits for shows it. Scheduler, KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
+"""
+
+import importlib.util
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from virtual_clock import VirtualClock
+from vllm.distributed.utils import get_pp_indices
+from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+
+_TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
+_TOKEN = 11  # of every answer: no tokenizer's own
+
+
+class Untraceable(Exception):
+    """What the tables or the stand-ins do not know."""
+
+
+class Counts:
+    """Of one load. `waited`: seconds from arrival to the first step, by request; `busy`: of the first stage."""
+
+    def __init__(self) -> None:
+        self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
+        self.busy = 0.0
+        self.scheduled: dict[str, float] = {}
+
+
+def tables(given: dict[str, Any]) -> Any:
+    """The file that the event simulation has them from."""
+    spec = importlib.util.spec_from_file_location("step_times", _TIMES)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.StepTimes(**{**given, "prompt": module.PromptAttention(**given["prompt"])})
+
+
+class _Later(Future):
+    """Done when the clock's total is `moment`; who asks for its result waits until then."""
+
+    def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
+        super().__init__()
+        self._clock, self._moment, self._output = clock, moment, output
+
+    def done(self) -> bool:
+        return self._clock.total >= self._moment
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._clock.skip(self._moment - self._clock.total)
+        return self._output
+
+
+class VirtualExecutor(Executor):
+    """`times`: what tells how long a batch takes (StepTimes, or what has its `host` and `on_device`); `memory`: bytes
+    that a rank has for the KV cache. Stages of a pipeline take a batch one after the other, each an equal share."""
+
+    supports_pp = True
+    times: Any
+    memory: int
+    clock: VirtualClock
+    scheduler: Any = None  # set when the engine has made it
+
+    def _init_executor(self) -> None:
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is, by the clock's total
+        self._token_at: dict[str, float] = {}  # when a sequence's last token is there
+        self._batch: tuple[float, ModelRunnerOutput] | None = None
+        self.begin()
+
+    @classmethod
+    def prepared(cls, times: Any, memory: int) -> type["VirtualExecutor"]:
+        """vLLM makes its executor itself, from a class."""
+        return type("Prepared", (cls,), {"times": times, "memory": memory, "clock": VirtualClock()})
+
+    def begin(self) -> None:
+        """A new load. Of the last one a step may still be under way, for requests that have ended."""
+        self.counts = Counts()
+        self.clock.begin(max(self._free))
+
+    def determine_available_memory(self) -> list[int]:
+        memory = self.cache_config.kv_cache_memory_bytes or self.memory
+        return [memory] * self.parallel_config.pipeline_parallel_size
+
+    def get_kv_cache_specs(self) -> list[dict[str, Any]]:
+        """Of a rank of each stage; those of tensor parallelism are alike."""
+        model, stages = self.model_config, self.parallel_config.pipeline_parallel_size
+        if model.use_mla or model.is_hybrid or model.get_sliding_window():
+            raise Untraceable("layers that are not all of full attention (MLA, windows, state spaces)")
+        spec = FullAttentionSpec(
+            block_size=self.cache_config.block_size,
+            num_kv_heads=model.get_num_kv_heads(self.parallel_config),
+            head_size=model.get_head_size(),
+            dtype=kv_cache_dtype_str_to_dtype(self.cache_config.cache_dtype, model),
+        )
+        layers = [get_pp_indices(model.get_total_num_hidden_layers(), stage, stages) for stage in range(stages)]
+        return [{f"model.layers.{i}.self_attn.attn": spec for i in range(*some)} for some in layers]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        return [["LBNHC"]]
+
+    def collective_rpc(self, method: Any, *_: Any, **__: Any) -> list[Any]:
+        return [("generate",)] if method == "get_supported_tasks" else []
+
+    def check_health(self) -> None:
+        pass
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        if not scheduler_output.total_num_scheduled_tokens:
+            return self._said(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
+        seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
+        self.clock.skip(self.times.host(seqs + decodes))
+        share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
+        names = scheduler_output.num_scheduled_tokens
+        # A token goes through all stages before the next one of its sequence begins.
+        moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
+        for stage, free in enumerate(self._free):
+            moment = self._free[stage] = max(moment, free) + share
+        self.counts.busy += share
+        output = self._sampled(scheduler_output)
+        self._token_at |= {name: moment for name, one in zip(names, output.sampled_token_ids, strict=True) if one}
+        for name in scheduler_output.finished_req_ids:
+            self._token_at.pop(name, None)
+        self._batch = moment, output
+        return self._said(self.clock.total, None, non_block)
+
+    def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
+        assert self._batch is not None
+        (moment, output), self._batch = self._batch, None
+        return self._said(moment, output, non_block)
+
+    def _said(self, moment: float, output: Any, non_block: bool) -> Any:
+        later = _Later(self.clock, moment, output)
+        return later if non_block else later.result()
+
+    def _composition(self, scheduled: Any) -> tuple[int, int, float, int, int]:
+        """(prompts, their tokens, pairs of queries and keys, sequences that decode, tokens of their contexts); counts
+        what it sees."""
+        counts, requests = self.counts, self.scheduler.requests
+        seqs = tokens = decodes = context = 0
+        pairs = 0.0
+        for name, count in scheduled.num_scheduled_tokens.items():
+            request = requests[name]
+            before = request.num_computed_tokens - count
+            if name not in counts.scheduled:
+                counts.scheduled[name] = self.clock.now()
+                counts.asked += request.num_prompt_tokens
+                counts.cached += before
+            if count == 1 and not request.is_prefill_chunk:
+                decodes += 1
+                context += before + 1
+            else:
+                seqs += 1
+                tokens += count
+                pairs += count * (before + (count + 1) / 2)
+        counts.steps += 1
+        counts.preemptions += len(scheduled.preempted_req_ids or ())
+        counts.most_running = max(counts.most_running, seqs + decodes)
+        return seqs, tokens, pairs, decodes, context
+
+    def _sampled(self, scheduled: Any) -> ModelRunnerOutput:
+        """A token for each sequence whose prompt is computed, at the end of this step."""
+        names = list(scheduled.num_scheduled_tokens)
+        requests = self.scheduler.requests
+        tokens = [[] if requests[name].is_prefill_chunk else [_TOKEN] for name in names]
+        return ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
+        )
