@@ -138,7 +138,10 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 def _code(name: str) -> str:
     """A hash of a strategy's source and of what runs it: another version of it runs anew."""
     root = Path(__file__).parents[1]
-    paths = [root / "bench" / f"{part}.py" for part in ("run", "landscape", "fidelity")]
+    paths = [root / "bench" / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing")]
+    paths += [
+        root / "tuning" / f"{part}.py" for part in ("anchors", "rounds", "confirm", "trial", "choice", "evidence")
+    ]
     rivals = root / "search" / "rivals"
     own = rivals / f"{kind_of(variant(name)[0]).name.replace('-', '_')}.py"
     paths += [

@@ -1,8 +1,9 @@
 """One run: one strategy with one seed on one landscape, every real evaluation counted.
 
 An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked
-for again is answered from the record and costs nothing; one that the strategy asks to measure *again* (`repeats`) is
-a real experiment with fresh noise and costs one. What is told may carry noise; the score uses the noise-free values.
+for again is answered from the record and costs nothing. The strategy is the one that sessions use, and what is
+recommended is decided as theirs is (closing.py), by experiments beside the budget. What is told may carry noise; the
+score uses the noise-free values.
 """
 
 import time
@@ -11,13 +12,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from autoscout.bench.closing import Closing
 from autoscout.bench.fidelity import Simulated
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.variants import variant
 from autoscout.job.objective import cost
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.strategy import Strategy, strategy
+from autoscout.search.stopping import Stopping
+from autoscout.search.strategy import Strategy, kind_of, strategy
 from kb.records import AutoscoutError, Configuration, Measurement, Value
 
 MARKS = (10, 20, 50, 100, 200)
@@ -33,7 +36,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     target: float = 0.01
     noise: float = 0.0
     transfer: bool = False
-    whole: bool = True  # else a run ends when it has come within the target
+    whole: bool = True  # else a run ends when it has come within the target, and nothing is recommended
+    as_sessions: bool = False  # runs end as sessions do: settled or converged (search/stopping.py)
 
 
 class Recommended(msgspec.Struct, frozen=True):
@@ -58,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     best: float | None
     recommended: Recommended | None
     failures: int
-    repeats: int  # evaluations that measured a configuration again
+    closing: int  # experiments beside the evaluations: the reference again, and the rounds at the end
     cost_total: float | None
     cost_to_target: float | None
     engine_ms_per_step: float
@@ -78,16 +82,22 @@ def run(
     record = _Record(landscape, settings, seed)
     plain, hyper = variant(name)
     simulated = Simulated(landscape, hyper or Hyper()) if plain == "paper" and landscape.simulators else None
+    stopping = Stopping(hyper or Hyper(), kind_of(plain).finite)
     engine, steps, idle = 0.0, 1, 0
     while batch and record.count < settings.budget and idle < _STUCK:
+        stopping.heard(chosen.drain())
+        if settings.as_sessions and (stopping.settled or stopping.converged):
+            break
         before = record.count
         if simulated is not None and simulated.on:
             measurements, switched = simulated.answer(batch, record.measure)
             if switched:
                 chosen.switch_to_profiling()
         else:
-            measurements = record.measure(batch, getattr(chosen, "repeats", frozenset()))
+            measurements = record.measure(batch)
             idle = 0 if record.count > before else idle + 1
+        for told in record.costs_since(before):
+            stopping.measured(told)
         if len(measurements) < len(batch):
             break  # the budget ends inside the batch
         begun = time.process_time()
@@ -96,8 +106,7 @@ def run(
         batch = chosen.ask() if more else []
         engine += time.process_time() - begun
         steps += more
-        chosen.drain()
-    return record.score(name, chosen, 1000 * engine / max(steps - 1, 1), 1000 * first), record.told()
+    return record.score(name, 1000 * engine / max(steps - 1, 1), 1000 * first), record.told()
 
 
 def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past]) -> Strategy:
@@ -110,7 +119,6 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, pa
         hyper=hyper,
         simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
         past=past,
-        budget=settings.budget,
     )
 
 
@@ -122,9 +130,10 @@ class _Record:
         self.settings = settings
         self.seed = seed
         self.known: dict[int, Measurement] = {}
-        self.times: dict[int, int] = {}  # row → measurements of it
+        self.times: dict[int, int] = {}  # row → measurements of it beside the first
         self.order: list[int] = []  # rows in the order of their evaluations
         self.costs: list[float] = []
+        self.closing = Closing(landscape, self.again)
         self._reached = False
 
     @property
@@ -140,34 +149,47 @@ class _Record:
         )
         return self._reached
 
-    def measure(self, batch: list[Configuration], again: frozenset[str] = frozenset()) -> list[Measurement]:
+    def measure(self, batch: list[Configuration]) -> list[Measurement]:
         """One measurement for each configuration; fewer when the budget ends."""
         measurements = []
         for configuration in batch:
             row = self.landscape.space.feasible.index(configuration)
             if row is None:
                 raise AutoscoutError(f"a strategy proposed {configuration.knobs}, which is not in the landscape")
-            if row not in self.known or configuration.id in again:
+            if row not in self.known:
                 if self.count == self.settings.budget:
                     break
-                repeat = self.times.get(row, 0)
-                self.times[row] = repeat + 1
-                measured = self.landscape.measure(row, configuration, self.settings.noise, self.seed, repeat)
+                measured = self.landscape.measure(row, configuration, self.settings.noise, self.seed)
                 self.known[row] = measured
                 self.order.append(row)
                 self.costs.append(measured.cost_s)
+                if self.settings.whole:
+                    self.closing.measured(measured, self.count)
             measurements.append(self.known[row])
         return measurements
+
+    def again(self, configuration: Configuration) -> Measurement:
+        """A measurement more, with noise of its own."""
+        row = self.landscape.space.feasible.index(configuration)
+        assert row is not None
+        self.times[row] = self.times.get(row, 0) + 1
+        return self.landscape.measure(row, configuration, self.settings.noise, self.seed, self.times[row])
+
+    def costs_since(self, count: int) -> list[float | None]:
+        """What was told of the evaluations after so many."""
+        objective = self.landscape.space.objective
+        return [cost(objective, self.known[row]) for row in self.order[count:]]
 
     def told(self) -> list[tuple[Configuration, float | None]]:
         objective = self.landscape.space.objective
         return [(m.configuration, cost(objective, m)) for m in self.known.values()]
 
-    def score(self, name: str, chosen: Strategy, ms_per_step: float, ms_first: float) -> Run:
+    def score(self, name: str, ms_per_step: float, ms_first: float) -> Run:
         land, settings = self.landscape, self.settings
         curve = self._curve()
         to_target = self._first_within(curve, settings.target)
         best_at = {str(n): self._best_at(curve, n) for n in MARKS}
+        recommended = self._recommended() if settings.whole else None
         return Run(
             landscape=land.name,
             strategy=name,
@@ -179,9 +201,9 @@ class _Record:
             best_at=best_at,
             regret_at={n: None if v is None else land.regret(v) for n, v in best_at.items()},
             best=curve[-1][1] if curve else None,
-            recommended=self._recommended(chosen),
+            recommended=recommended,
             failures=sum(m.status != "ok" for m in self.known.values()),
-            repeats=self.count - len(self.known),
+            closing=sum(self.times.values()),
             cost_total=sum(self.costs) if land.cost is not None else None,
             cost_to_target=sum(self.costs[:to_target]) if land.cost is not None and to_target else None,
             engine_ms_per_step=ms_per_step,
@@ -206,14 +228,9 @@ class _Record:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)
 
-    def _recommended(self, chosen: Strategy) -> Recommended | None:
-        """What the strategy recommends; of one that has no opinion, the best that was told."""
-        objective = self.landscape.space.objective
-        ok = {row: c for row, m in self.known.items() if (c := cost(objective, m)) is not None}
-        row = min(ok, key=lambda r: ok[r], default=None)
-        recommend = getattr(chosen, "recommend", None)
-        if recommend is not None and (configuration := recommend()) is not None:
-            row = self.landscape.space.feasible.index(configuration)
+    def _recommended(self) -> Recommended | None:
+        winner = self.closing.verdict(list(self.known.values()))
+        row = None if winner is None else self.landscape.space.feasible.index(winner)
         if row is None:
             return None
         value = float(self.landscape.truth[row])

@@ -36,6 +36,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     recommended_regret: Spread | None
     recommended_within_target: int
     failures: float  # median
+    evaluations: float  # median: all of the budget, or until a run ended by itself
+    closing: float  # median, beside these
     cost_to_target: Spread | None  # of the runs that reached it
     engine_ms_per_step: float  # median
 
@@ -110,6 +112,8 @@ def _row(landscape: str, strategy: str, runs: list[Run], budget: int, target: fl
         recommended_regret=spread(recommended),
         recommended_within_target=sum(v is not None and v <= target for v in recommended),
         failures=float(np.median([r.failures for r in runs])),
+        evaluations=float(np.median([r.evaluations for r in runs])),
+        closing=float(np.median([r.closing for r in runs])),
         cost_to_target=spread([r.cost_to_target for r in runs]),
         engine_ms_per_step=float(np.median([r.engine_ms_per_step for r in runs])),
     )

@@ -5,7 +5,7 @@
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
 The order of experiments: the reference; where nothing is known beforehand, a few configurations far from each
-other; then what the bandit's choice proposes; at the end of a budget the front-runners again.
+other; then what the bandit's choice proposes. The front-runners are measured again by whoever drives it .
 
 Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
 measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what
@@ -26,6 +26,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
+from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.surrogate import Model
@@ -40,7 +41,6 @@ from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRa
 from kb.records import Configuration, Measurement
 
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
-_NOISELESS = 1e-4  # difference of the logs of two repeats
 _FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
 _SOON = 8  # experiments after which a right simulator has led to the best, mostly
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
@@ -53,7 +53,7 @@ class AutoScout:
     @one_thread
     def __init__(self, search: Search) -> None:
         space, hyper = search.space, search.hyper or Hyper()
-        self.space, self.hyper, self.budget, self.batch = space, hyper, search.budget, search.batch
+        self.space, self.hyper, self.batch = space, hyper, search.batch
         self.rng = np.random.default_rng(search.seed)
         self.pool = Pool(space, self.rng, hyper.listed)
         self.encoding = Encoding(space.knobs, self.pool.levels())
@@ -67,7 +67,6 @@ class AutoScout:
         self.dense = DenseArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
-        self.repeats: frozenset[str] = frozenset()
         self.trade = Trade(space.objective, self.rng) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
@@ -104,8 +103,6 @@ class AutoScout:
         return asked
 
     def _next(self) -> int | None:
-        if self._closing():
-            return self._repeat()
         known = len({*self.model.costs, *self.model.failed, *self.pending})
         if known == self.pool.every:
             return None
@@ -120,8 +117,8 @@ class AutoScout:
         if informed and self._apart and self._step % 2 and self._doubtful(known):
             self._apart -= 1
             return self._decide("opening", self._far(likely=self._apart % 2 == 0))
-        if self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
-            chance, gain = self.model.outlook(_AHEAD, _MARGIN)
+        if self.asked and self.asked % _OUTLOOK == 0 and (self.trade is None or self.trade.first):
+            chance, gain = outlook(self.model, _AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
         if self._step % _WIDE == 0 and self._stays():
@@ -227,7 +224,7 @@ class AutoScout:
         chances.fit()
         chances.fit_bounds()
         chances.watch(rows, encoded)
-        found = chances.chance(rows, np.ones(len(rows)), self.model.costs, self.model.failed)
+        found = chances.chance(rows, np.ones(len(rows)))
         return found >= min(0.5, float(np.median(found)))
 
     def _stays(self) -> bool:
@@ -251,30 +248,6 @@ class AutoScout:
             run = rows[fails[rows] < 0.5]
             rows = run if len(run) else rows
         return rows
-
-    def _closing(self) -> bool:
-        if self.budget is None or len(self.model.costs) < 2 or self._exact():
-            return False
-        return self.budget - self.asked <= self.hyper.remeasure * self.budget
-
-    def _exact(self) -> bool:
-        """Two repeats said the same as before: measuring again tells nothing, and the search goes on."""
-        again = [values for values in self.model.costs.values() if len(values) > 1]
-        return sum(len(values) - 1 for values in again) >= 2 and all(max(v) - min(v) < _NOISELESS for v in again)
-
-    def _repeat(self) -> int | None:
-        if self.budget is None or self.asked >= self.budget:
-            return None
-        self._weigh(first=True)
-        self.model.update([])
-        rows = self.model.rows
-        value, deviation = self.model.worth()
-        busy = np.isin(rows, list(self.pending))
-        at = int(np.argmin(np.where(busy, np.inf, value - deviation)))
-        row = int(rows[at])
-        self.repeats = self.repeats | {self.pool.configuration(row).id}
-        why = f"measured again: may be the best, {len(self.model.costs[row])} measurements so far"
-        return self._decide("repeat", Proposal(row, "MODEL", 0.0, why), {"uncertainty": float(deviation[at])})
 
     def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
         self.pending[proposal.row] = proposal

@@ -58,9 +58,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
     `default`: the configuration that is evaluated first; None: of a table nobody knows. `seeded`: orderings that won
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
-    `past`: similar jobs; `told`: what was measured of this job before, in the order it was; `budget`: real evaluations,
-    the last few of which measure the front-runners again; `batch`: how many an ask; `patience`: experiments without a
-    gain after which a strategy that ends by itself ends (0: never; None: its own number).
+    `past`: similar jobs; `told`: what was measured of this job before, in the order it was; `batch`: how many an ask;
+    `patience`: experiments without a gain after which a strategy that ends by itself ends (0: never; None: its own
+    number).
     """
 
     space: Space
@@ -71,7 +71,6 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     simulators: Mapping[str, Predictor] = {}
     past: Sequence[Past] = ()
     told: Sequence[Measurement] = ()
-    budget: int | None = None
     batch: int = 1
     patience: int | None = None
 
@@ -115,7 +114,6 @@ def strategy(
     simulators: Mapping[str, Predictor] | None = None,
     past: Sequence[Past] = (),
     told: Sequence[Measurement] = (),
-    budget: int | None = None,
     batch: int = 1,
     patience: int | None = None,
 ) -> Strategy:
@@ -133,7 +131,6 @@ def strategy(
             simulators=simulators or {},
             past=past,
             told=told,
-            budget=budget,
             batch=batch,
             patience=patience,
         ),

@@ -22,6 +22,7 @@ from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
+from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.space.graph import Space
@@ -34,13 +35,12 @@ from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from kb import door, store
-from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, Outlook, SearchEnded, SessionStarted
+from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
 ALONE = "profile"  # strategy name of a session with a single experiment
 _SEARCH_PURPOSES = ("search", "check")
-_WORTH, _SURE = 0.0025, 2  # relative expected gain below which searching stops; consecutive outlooks that must agree
 
 
 class Engine:
@@ -69,10 +69,9 @@ class Engine:
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
-        self.milestone: float | None = None  # the best when `stale` was last set back
         self.experiments = 0  # all that were started
         self.searched = 0  # those that count towards the budget
-        self.stale = 0  # of those, since the best improved by 1 %
+        self.stopping = Stopping(self.hyper, finite=self.kind is not None and self.kind.finite)
         self.engine_ms: list[float] = []
         self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
         self.anchors = Anchors(self.job, started.default, exact)
@@ -107,7 +106,6 @@ class Engine:
         self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # those that are being obeyed
         self._confirming = False
-        self._nothing_left = 0  # outlooks in a row that say so
         self._over = False
         self._recipes = list(started.recipes)
 
@@ -158,7 +156,7 @@ class Engine:
         if purpose in _SEARCH_PURPOSES:
             spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
             self.searched -= spoiled
-            self.stale += not spoiled
+            self.stopping.stale += not spoiled
             self._note_best(measurement)
         if asking is not None:
             self._ready.go_on(asking, measurement)
@@ -194,14 +192,10 @@ class Engine:
             self._ready.begin(self._of_recipe(self._recipes.pop(0)))
             return True
         batch = self._searching.ask()
-        for event in self._searching.drain():
-            event = self.tape.emit(event)
-            if isinstance(event, Outlook):
-                nothing = event.chance < self.hyper.settled and event.gain < _WORTH
-                self._nothing_left = self._nothing_left + 1 if nothing else 0
+        self.stopping.heard([self.tape.emit(event) for event in self._searching.drain()])
         if not batch and self._waiting:
             return False
-        if self._nothing_left >= _SURE or not batch:
+        if self.stopping.settled or not batch:
             self._end_search("settled" if batch else "exhausted")
             return True
         self._step += 1
@@ -312,7 +306,7 @@ class Engine:
             self.reason = recorded.reason
         elif self.searched >= self.limit:
             self._end_search("budget")
-        elif self.stale >= self.hyper.patience and not (self.kind and self.kind.finite):  # those know their own end
+        elif self.stopping.converged:
             self._end_search("converged")
         elif self._late and self.evaluator.done:  # the reference at least is always measured
             self._end_search("wall")
@@ -335,9 +329,8 @@ class Engine:
         c = cost(self.job.objective, measurement)
         if not measurement.counts or c is None or (self.best is not None and c >= self.best):
             return
-        if self.milestone is None or c < 0.99 * self.milestone:
-            self.stale, self.milestone = 0, c
         self.best = c
+        self.stopping.found(c)
         self.tape.emit(
             BestFound(
                 configuration=measurement.configuration,

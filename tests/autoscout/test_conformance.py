@@ -99,8 +99,7 @@ def test_proposes_valid_configurations_only_and_none_twice(name, job):
     chosen = strategy(name, space, seed=3)
     asked, known = drive(chosen, space, budget_of(name, 60), fine if job == "table" else measured)
     assert all(space.feasible.index(c) is not None for c in asked)
-    again = [c.id for c in asked if c.id in getattr(chosen, "repeats", ())]
-    assert len(asked) - len(again) <= len(known)
+    assert len(asked) <= len(known)
     if name not in FINITE:
         assert len(known) >= budget_of(name, 60)
 
@@ -120,7 +119,7 @@ def test_phases_and_arms_are_those_that_the_journal_knows(name):
     named = set(re.findall(r"^ {8}([\w-]+)", Decided.__doc__ or "", re.MULTILINE))
     assert {"opening", "repeat", "MODEL"} <= named
     space, _ = toy()
-    chosen = strategy(name, space, seed=0, budget=12)
+    chosen = strategy(name, space, seed=0)
     decided: list[Decided] = []
     for _ in range(12):
         batch = chosen.ask()
@@ -241,6 +240,6 @@ def test_simulators_and_past_jobs_may_say_nothing_or_nonsense(name):
     foreign = [(Configuration({"mode": "ring", "degree": 32, "on": True, "size": 6, "tp": 4}), 2.0)]
     failed = [(space.feasible.configuration(i), None) for i in range(5)]
     past = [Past(name="another", distance=1.0, rows=[*foreign, *failed]), Past(name="empty", distance=3.0, rows=[])]
-    chosen = strategy(name, space, seed=0, simulators={"odd": nonsense}, past=past, budget=20)
+    chosen = strategy(name, space, seed=0, simulators={"odd": nonsense}, past=past)
     asked, _ = drive(chosen, space, budget_of(name, 20))
     assert all(space.feasible.index(c) is not None for c in asked)

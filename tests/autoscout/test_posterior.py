@@ -27,12 +27,8 @@ def test_the_gradient_of_the_evidence_is_that_of_finite_differences(seed):
     encoding, codes, chosen = some(12, seed)
     rng = np.random.default_rng(seed)
     rows, y = encoding.rows(codes[chosen]), rng.standard_normal(12)
-    gaps = np.zeros((len(encoding), 12, 12))
-    for column, axis in zip(rows.points.astype(float).T, encoding.point_axis, strict=True):
-        gaps[axis] += (column[:, None] - column[None]) ** 2
-    linear = rows.effects.astype(float) @ rows.effects.astype(float).T
     posterior = Posterior(encoding, Prior())
-    given = gaps.reshape(len(gaps), -1), linear, np.ones((12, 12)), y
+    given = posterior._pairs(rows, np.zeros((12, 0)), NOTHING, 0.0), y
     at = posterior.log_theta + 0.3 * rng.standard_normal(len(posterior.log_theta))
     value, slope = posterior._objective(at, *given)
     expected = approx_fprime(at, lambda log: posterior._objective(log, *given)[0], 1e-6)

@@ -41,7 +41,7 @@ def measure(c: Configuration) -> Measurement:
 def found(objective: Objective, seed: int, experiments: int = 24) -> tuple[float, Configuration | None]:
     """How far what was measured stays behind the nine configurations of the true front, as a factor (mean over them),
     and what is recommended."""
-    chosen = strategy("autoscout", space(objective), seed, budget=experiments)
+    chosen = strategy("autoscout", space(objective), seed)
     seen = []
     for _ in range(experiments):
         measured = [measure(c) for c in chosen.ask()]

@@ -199,3 +199,55 @@ def test_what_was_measured_before_is_taken_in_with_work_that_grows_as_its_rows()
 
     seconds(100)
     assert seconds(4_000) < 8 * seconds(1_000)
+
+
+def longest_step(told: int, times: int = 1, simulators: int = 1) -> float:
+    """CPU seconds, of the first six, of a search that knows so many configurations, measured so many times each; the
+    best of two."""
+    levels = {"a": 8, "b": 8, "c": 8, "d": 4, "e": 3, "f": 2}
+    products = itertools.product(*map(range, levels.values()))
+    rows: list[dict[str, Value]] = [dict(zip(levels, values, strict=True)) for values in products]
+    space = Space.from_table(rows, ["f"], list("abcde"), Objective(minimize="time_s"))
+    space.capacities = {"devices": 80.0}
+
+    def seconds_of(row):
+        return 1 + 0.1 * abs(row["a"] - row["b"]) + 0.05 * row["c"] * row["f"] + 0.02 * row["d"] + 0.03 * row["e"]
+
+    def measurement(configuration: Configuration) -> Measurement:
+        row = {name: int(value) for name, value in configuration.knobs.items()}
+        peak = 20.0 * 2 ** ((row["a"] + row["c"] + row["e"]) / 7)
+        metrics = {"time_s": float(seconds_of(row)), "peak_memory_gib": peak} if peak < 80 else {}
+        status = "ok" if metrics else "oom"
+        return Measurement(configuration=configuration, name="", context="", status=status, metrics=metrics)
+
+    def said(power: int):
+        return lambda codes: seconds_of({k.name: c for k, c in zip(space.knobs, codes.T, strict=True)}) ** (1 + power)
+
+    predictors = {f"it{i}": said(i) for i in range(simulators)}
+    known = np.random.default_rng(0).choice(len(rows), told, replace=False)
+    measured = [measurement(space.feasible.configuration(int(row))) for row in known] * times
+    longest = []
+    for _ in range(2):
+        search, spent = strategy("autoscout", space, told=measured, simulators=predictors), []
+        for _ in range(6):
+            begun = time.process_time()
+            [configuration] = search.ask()
+            spent.append(time.process_time() - begun)
+            search.tell([measurement(configuration)])
+        longest.append(max(spent))
+    return min(longest)
+
+
+def test_a_step_takes_no_longer_with_ten_times_the_measurements():
+    """Memory, costs and what a simulator said of them: each fit, and each look at the candidates, is bounded. Rows that
+    were measured again and again are one."""
+    longest_step(60)
+    some = longest_step(400)
+    assert longest_step(4_000) < 2.5 * some
+    assert longest_step(400, times=10) < 2.5 * some
+
+
+@pytest.mark.thorough
+def test_a_step_takes_hardly_longer_with_four_times_the_simulators():
+    """Of many hypotheses each step fits some, and the next steps go on."""
+    assert longest_step(400, simulators=4) < 1.8 * longest_step(400)

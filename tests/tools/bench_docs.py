@@ -43,11 +43,7 @@ def comparisons() -> dict[str, str]:
         )
     found["vtrain cold"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout"
     found["vtrain transfer"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout --transfer"
-    parts = [
-        "autoscout",
-        *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects")),
-        "autoscout:remeasure=0",
-    ]
+    parts = ["autoscout", *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects"))]
     for name in ("convolution", "llama-3b"):
         where = {**TABLES, **JOBS}[name]
         found[f"{name} ablation"] = f"{where} {COLD} --strategies {','.join(parts)}"

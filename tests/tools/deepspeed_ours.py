@@ -31,7 +31,7 @@ def experiments(name: str, space: JobSpace, known: dict[str, float], seed: int, 
     best, count = min(known.values()), 0
     starts = {"advice": space.recipes[0], "lists' first": space.recipes[-1]}
     begun = starts.get(start) or space.sample(np.random.default_rng(seed))
-    chosen = strategy(name, space, seed=seed, default=begun, budget=len(known), patience=0)
+    chosen = strategy(name, space, seed=seed, default=begun, patience=0)
     while count < len(known) and (asked := chosen.ask()):
         for configuration in asked:
             count += 1

@@ -144,7 +144,7 @@ def search(
             job, space, tape, lambda m: m, [("", m) for m in history], "adaptive", hyper, "", default, stand_in
         )
         simulators = None if stand_in else evaluator.predictors(space)
-        chosen = strategy(name, space, seed, default, hyper=hyper, simulators=simulators, budget=budget)
+        chosen = strategy(name, space, seed, default, hyper=hyper, simulators=simulators)
         step = 0
         while len(profiled) < budget and (asked := chosen.ask()):
             step += 1

@@ -107,6 +107,8 @@ def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[li
     costs = any(row.cost_to_target for row in rows)
     header = ["strategy", f"to {target}", "[quartiles]", "solved", "to 5 %"]
     header += [f"regret@{n}" for n in marks] + ["recommended", f"within {target}"]
+    header += ["ended after"] if settings.as_sessions else []
+    header += ["+ closing"]
     header += [*(["cost to it"] if costs else []), "ms/step"]
     cells = []
     for row in rows:
@@ -122,6 +124,8 @@ def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[li
                 _count(row.evaluations_to_5pct.median, settings.budget),
                 *at,
                 *recommended,
+                *([f"{row.evaluations:g}"] if settings.as_sessions else []),
+                f"{row.closing:g}",
                 *cost,
                 f"{row.engine_ms_per_step:.1f}",
             ]

@@ -46,6 +46,7 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--budget", type=click.IntRange(1), default=200, show_default=True, help="Evaluations of each run.")
 @click.option("--target", type=click.FloatRange(0), default=0.01, show_default=True, help="Regret that is solved.")
 @click.option("--transfer", is_flag=True, help="Tune the groups one after another, each with what was measured before.")
+@click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
 @click.option(
     "--out", "--resume", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Keep finished runs."
 )
@@ -114,7 +115,11 @@ def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], a
         for remark in notes:
             note(remark)
     settings = Settings(
-        budget=options["budget"], target=options["target"], noise=options["noise"], transfer=options["transfer"]
+        budget=options["budget"],
+        target=options["target"],
+        noise=options["noise"],
+        transfer=options["transfer"],
+        as_sessions=options["as_sessions"],
     )
     runs = run_all(landscapes, chosen, options["seeds"], settings, options["folder"], progress=progress)
     summary = summarize(runs, settings.budget, settings.target)
@@ -134,7 +139,7 @@ def _paper(options: dict[str, Any], as_json: bool) -> None:
     from autoscout.bench.run import Settings
     from tui.printing import benches
 
-    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer"):
+    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "as_sessions"):
         if options[name]:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} does not go with --paper, which says itself what is run"

@@ -9,7 +9,7 @@ is where nothing ever ran that improvements are expected too readily; once more 
 allows, by more, and what is not likely to run comes last.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Chances:
         self._hinting = means
         self._allowed = allowed
         self.fails = 0.0  # share of the space, as it is believed
+        self._despite = [0, 0]  # of those that were predicted to fail: how many did, and how many ran
 
     def tell(
         self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
@@ -43,6 +44,8 @@ class Chances:
         """`full`: what is known of its memory (peaks.py). What fails for memory says nothing of other failures. `over`:
         how far it is beyond each other constraint (limits.py); what breaks one of them ran."""
         rows = np.array([row])
+        if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
+            self._despite[ran] += 1
         if not np.isnan(full):
             self.memory.tell(self._for_memory(rows, encoded), full)
         self.limits.tell(encoded, over)
@@ -77,11 +80,9 @@ class Chances:
         self.memory.turn(kept, self._for_memory(fresh, encoded))
         self.limits.turn(kept, encoded)
 
-    def chance(
-        self, rows: np.ndarray, importance: np.ndarray, ran: Collection[int], failed: Collection[int]
-    ) -> np.ndarray:
-        """(m,) of the watched rows; `importance` (m,) says which matter most; `ran` and `failed`: rows that did."""
-        fits = self.memory.chance() * self.limits.chance() * self._against_forecast(rows, ran, failed)
+    def chance(self, rows: np.ndarray, importance: np.ndarray) -> np.ndarray:
+        """(m,) of the watched rows; `importance` (m,) says which matter most."""
+        fits = self.memory.chance() * self.limits.chance() * self._against_forecast(rows)
         return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
 
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
@@ -99,17 +100,20 @@ class Chances:
         """Whether runs say how near they are to a bound, and not only that they failed."""
         return self.memory.told or self.limits.told
 
-    def _against_forecast(self, rows: np.ndarray, ran: Collection[int], failed: Collection[int]) -> np.ndarray | float:
+    def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says
         otherwise."""
-        said = [mean.fails for mean in self._hinting if mean.foresees and mean.fails is not None]
-        if not said:
+        forecast = self._forecast(rows)
+        if forecast is None:
             return 1.0
-        forecast = np.max(said, axis=0)
         believed, worth = _FORECAST
-        tried_ran = sum(forecast[row] > 0.5 for row in ran)
-        tried_failed = sum(forecast[row] > 0.5 for row in failed)
-        return 1 - forecast[rows] * (1 - (tried_ran + believed * worth) / (tried_ran + tried_failed + worth))
+        failed, ran = self._despite
+        return 1 - forecast * (1 - (ran + believed * worth) / (failed + ran + worth))
+
+    def _forecast(self, rows: np.ndarray) -> np.ndarray | None:
+        """(n,) 1 where a simulator predicts a failure; None where none does."""
+        said = [mean.fails[rows] for mean in self._hinting if mean.foresees and mean.fails is not None]
+        return np.max(said, axis=0) if said else None
 
     def _for_others(self, rows: np.ndarray, encoded: Rows) -> tuple[np.ndarray, np.ndarray]:
         return self.feasibility.features(encoded, self._hints(rows))

@@ -26,7 +26,7 @@ _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.
 _SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
 _SETTLED = 0.01  # logarithm: a sweep that moves no row by more is the last
 _HELD, _FITTED = 200, 100  # rows that it holds, and that hyper-parameters are fitted on, at most, after a fit
-_STEPS = 30, 10  # of the first fit and of later ones, which begin from the last, at most
+_STEPS = 30, 10  # of the first fit, where its rows are few, and of others, which mostly begin from the last, at most
 _VAGUE = 1e4  # variance of a row that tells nothing
 
 
@@ -92,7 +92,7 @@ class Memory:
         if len(self._full) > _HELD * 4 // 3:
             kept = np.sort(self._nearest()[:_HELD]).tolist()
             self._rows, self._full = [self._rows[i] for i in kept], [self._full[i] for i in kept]
-        steps = _STEPS[self._fitted_on > 0]
+        steps = _STEPS[self._fitted_on > 0 or len(self._full) > _FITTED]
         rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
         self._settle(rows, ran)
         at = np.sort(self._nearest()[:_FITTED])

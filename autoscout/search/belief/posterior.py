@@ -16,11 +16,12 @@ posteriori; the priors on θ are for y of unit spread, unless a caller has other
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
 from scipy.optimize import minimize
 
 from autoscout.search.belief.encoding import Encoding, Rows
 
+_potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
 _CONSTANT = 1.0  # variance of c: y is centred already
 
 
@@ -49,6 +50,21 @@ class Theta:
     def of(log: np.ndarray) -> "Theta":
         e = np.exp(log)
         return Theta(float(e[0]), float(e[1]), float(e[2]), float(e[3]), e[4:])
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Of the rows that θ is fitted on, all pairs i < j (P,): squared distances by axis (D, P), and the covariances that
+    do not depend on lengths; those of the rows with themselves (n,). `below`: their places in a matrix by columns."""
+
+    i: np.ndarray
+    j: np.ndarray
+    below: np.ndarray
+    gaps: np.ndarray
+    fixed: np.ndarray
+    linear: np.ndarray
+    fixed_own: np.ndarray
+    linear_own: np.ndarray
 
 
 def matern(r: np.ndarray) -> np.ndarray:
@@ -84,17 +100,10 @@ class Posterior:
     ) -> None:
         """`y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard deviations of the
         slopes, `vague` (n,) variance of rows beside the noise of all."""
-        points, effects = rows.points.astype(float), rows.effects.astype(float)
-        gaps = np.zeros((max(len(self.encoding), 1), len(y), len(y)))
-        for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
-            gaps[axis] += (column[:, None] - column[None]) ** 2
-        fixed = _CONSTANT + (z * slopes**2) @ z.T
-        fixed.flat[:: len(y) + 1] += vague
-        linear = effects @ effects.T if self.use_effects else np.zeros((len(y), len(y)))
         best = minimize(
             self._objective,
             self.log_theta,
-            args=(gaps.reshape(len(gaps), -1), linear, fixed, y),
+            args=(self._pairs(rows, z, slopes, vague), y),
             jac=True,
             method="L-BFGS-B",
             bounds=list(zip(self._centre - 3 * self._width, self._centre + 3 * self._width, strict=True)),
@@ -102,32 +111,49 @@ class Posterior:
         )
         self.log_theta, self.evidence = best.x, -float(best.fun)
 
-    def _objective(
-        self, log: np.ndarray, gaps: np.ndarray, linear: np.ndarray, fixed: np.ndarray, y: np.ndarray
-    ) -> tuple[float, np.ndarray]:
-        """−log p(y, θ) up to a constant, and its gradient by log θ."""
+    def _pairs(self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float) -> "_Pairs":
+        points, effects, n = rows.points.astype(float), rows.effects.astype(float), len(rows)
+        i, j = np.triu_indices(n, 1)
+        gaps = np.zeros((max(len(self.encoding), 1), len(i)))
+        for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
+            gaps[axis] += (column[i] - column[j]) ** 2
+        fixed = _CONSTANT + (z * slopes**2) @ z.T
+        fixed.flat[:: n + 1] += vague
+        linear = effects @ effects.T if self.use_effects else np.zeros((n, n))
+        return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
+
+    def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
+        """−log p(y, θ) up to a constant, and its gradient by log θ. Of what is symmetric one half is computed."""
         theta, n = Theta.of(log), len(y)
-        r = np.sqrt(theta.lengths**-2 @ gaps).reshape(n, n)
+        r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r
         decay = np.exp(-t)
         h = theta.residual**2 * (1 + t + t * t / 3) * decay
         q = theta.rough**2 * np.exp(-r)
-        g = theta.effects**2 * linear
-        k = fixed + g + h + q
-        k.flat[:: n + 1] += theta.noise**2 + 1e-8
-        try:
-            low = np.linalg.cholesky(k)
-        except np.linalg.LinAlgError:
+        k = np.zeros(n * n)  # by columns, as LAPACK has it
+        k[of.below] = of.fixed + theta.effects**2 * of.linear + h + q
+        own = theta.residual**2 + theta.rough**2 + theta.noise**2 + 1e-8
+        k[:: n + 1] = of.fixed_own + theta.effects**2 * of.linear_own + own
+        low, failed = _potrf(k.reshape(n, n, order="F"), lower=1, overwrite_a=1)
+        if failed:
             return 1e10, np.zeros_like(log)
-        inverse = cho_solve((low, True), np.eye(n))
-        alpha = inverse @ y
-        w = inverse - np.outer(alpha, alpha)
+        alpha = cho_solve((low, True), y)
+        volume = np.log(np.diag(low)).sum()
+        inverse, _ = _potri(low, lower=1, overwrite_c=1)
+        w = 2 * (inverse.ravel(order="F")[of.below] - alpha[of.i] * alpha[of.j])  # both halves
+        w_own = np.diag(inverse) - alpha**2
         by_square = -(5 / 6) * theta.residual**2 * (1 + t) * decay - 0.5 * q / np.maximum(r, 1e-6)  # ∂(h + q)/∂(r²)
-        by_length = gaps @ (w * by_square).ravel() * (-2 * theta.lengths**-2)
-        by_scale = [np.sum(w * g), np.sum(w * h), np.sum(w * q), theta.noise**2 * np.trace(w)]
+        by_length = of.gaps @ (w * by_square) * (-2 * theta.lengths**-2)
+        trace = w_own.sum()
+        by_scale = [
+            theta.effects**2 * (w @ of.linear + w_own @ of.linear_own),
+            w @ h + theta.residual**2 * trace,
+            w @ q + theta.rough**2 * trace,
+            theta.noise**2 * trace,
+        ]
         slope = np.array([*by_scale, *(0.5 * by_length)])
         off = (log - self._centre) / self._width
-        value = 0.5 * y @ alpha + np.log(np.diag(low)).sum() + 0.5 * off @ off
+        value = 0.5 * y @ alpha + volume + 0.5 * off @ off
         return float(value), slope + off / self._width
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -249,6 +275,14 @@ class Belief:
         """(n,): the same at the measured rows themselves, freed of their noise."""
         alpha = cho_solve((self.low, True), y)
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
+
+    def covariance(self, places: np.ndarray) -> np.ndarray:
+        """(k, k) of f at some of the candidates."""
+        features, reached = (
+            (self.candidates[0][places], self.candidates[1][places]),
+            self._rows[: len(self.low), places],
+        )
+        return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
     @property
     def deviation(self) -> np.ndarray:

@@ -30,14 +30,15 @@ _CANDIDATES = 5_000
 _RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
 _WORK, _LEAST = 600_000, 2_000  # covariances, about, that looking for candidates may cost; rows that are, at least
+_BESIDE = 6  # covariances that the rest of looking at a row is like
 _FITTED, _STEPS = 100, 30  # rows that hyper-parameters are fitted on, about, and steps of that, at most
+_QUICK = 50  # rows up to which all means are fitted in one step of the search
 _HELD = 300  # measured rows that the beliefs hold, at most, after a fit
 _SCORED = 100_000  # rows that are looked through for candidates, at most
 _AT_ONCE = 4_000  # what then fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
-_JOINT, _DRAWS = 200, 400  # candidates and draws that the outlook is computed from
 _NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
 
 
@@ -63,6 +64,7 @@ class Model:
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
+        self.again: set[int] = set()  # those of `costs` that were measured more than once
         self.failed: set[int] = set()
         self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, until they are very many
         self._holding: set[int] = set()  # what was ever among them
@@ -73,6 +75,7 @@ class Model:
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
         self._due = 0  # steps that renew the candidates
+        self._left = 0  # steps that go on with the fit
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -96,9 +99,12 @@ class Model:
         else:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
+                self.again.discard(row)
                 self._fitted_on = 0  # another cost, in place of what the beliefs hold
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
+            if len(self.costs[row]) > 1:
+                self.again.add(row)
         if cost is not None and row not in self._holding:
             self._holding.add(row)
             self.rows, self.logs = np.append(self.rows, row), np.append(self.logs, np.nan)
@@ -108,6 +114,7 @@ class Model:
     def see(self, costs: dict[int, list[float]]) -> None:
         """Other log-costs of the rows that ran, in the same order."""
         self.costs = costs
+        self.again = {row for row, values in costs.items() if len(values) > 1}
         self._average()
 
     def _average(self) -> None:
@@ -138,7 +145,7 @@ class Model:
         rows = self.rows
         self.chances.fit()
         fits = True  # one kind of work a step
-        if len(rows) >= _GROWTH * self._fitted_on or not len(self._open(pending)):
+        if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
             self._refit(rows, pending)
@@ -183,6 +190,9 @@ class Model:
         above, encoded = self.bent(), self._rows(rows)
         order = np.argsort(self.logs, kind="stable")
         fitted_on = np.sort(np.concatenate([order[: _FITTED // 2], order[_FITTED // 2 :][:: len(rows) // _FITTED + 1]]))
+        believed = sum(m.weight > 0 for m in self.members) or len(self.members)
+        steps = _STEPS if len(fitted_on) <= _QUICK else _STEPS // believed
+        self._left = self._left - 1 if self._left else 0 if steps == _STEPS else believed - 1
         for member in self.members:
             y = above - member.mean.expected(rows)
             member.centre = float(y.mean())
@@ -192,9 +202,9 @@ class Model:
             vague = self._vague(rows) / member.unit**2
             at = fitted_on  # the work grows with the cube of the rows
             scaled = (y - member.centre) / member.unit
-            rough = _STEPS if member.weight or not self._fitted_on else _STEPS // 3
-            member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], rough)
-        if self.pool.complete or not self._fitted_on:  # else in a step of its own
+            most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
+            member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
+        if not self._fitted_on:  # else in a step of its own
             self.chances.fit_bounds()
         self._weigh(len(fitted_on))
         self._believed = [int(row) for row in rows]
@@ -221,7 +231,7 @@ class Model:
     def _choose_candidates(self, rows: np.ndarray, pending: list[int]) -> None:
         """The most promising by the new posterior, the neighbours of the two best, and a few at random."""
         n = len(self.pool)
-        at_once = _WORK // (len(rows) * max(sum(m.weight > 0 for m in self.members), 1))
+        at_once = _WORK // ((len(rows) + _BESIDE) * max(sum(m.weight > 0 for m in self.members), 1))
         most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
         looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
         if len(self.gain) == len(self.candidates) < n:  # what promised most until now is looked at again
@@ -322,41 +332,18 @@ class Model:
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
-        self.runs = self.chances.chance(self.candidates, self.gain, self.costs, self.failed)
+        self.runs = self.chances.chance(self.candidates, self.gain)
         if 2 * len(self.candidates) > len(self.pool):
             self.chances.fails = float(np.mean(self.runs < 0.5))
         failed = len(self.failed)
         self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + failed, failed)
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
-    def outlook(self, ahead: int, margin: float) -> tuple[float, float]:
-        """What is left to find, as the last `update` believes: the chance that one of the candidates is cheaper than
-        the best measured row by more than `margin`, and what the `ahead` most promising of them are expected to gain
-        together (both of the cost). Drawn from the joint posterior of the member that is believed most."""
-        order = np.argsort(-self.gain, kind="stable")[:_JOINT]
-        order = order[self.gain[order] > -1.0]
-        member = max(self._active(), key=lambda m: m.weight)
-        if not len(order) or member.belief is None:
-            return 0.0, 0.0
-        belief, own = member.belief, self.unexplained()[0]
-        n = len(belief.low)
-        features = belief.candidates[0][order], belief.candidates[1][order]
-        left = belief.posterior.kernel(features, features) - belief._rows[:n, order].T @ belief._rows[:n, order]
-        spread = member.unit**2 * left.astype(float) + own * np.eye(len(order))
-        values, vectors = np.linalg.eigh(spread)
-        rng = np.random.default_rng(len(self.rows))
-        noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
-        drawn = self.mean[order] + noise @ vectors.T
-        drawn[rng.random(drawn.shape) >= self.runs[order]] = np.inf
-        better = self.least - drawn
-        chance = float(np.mean(better.max(axis=1) > margin))
-        return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
-
     def unexplained(self) -> tuple[float, np.ndarray]:
         """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
         (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
         share, worth = _OWN
-        scatter = sum(float(np.var(values)) * len(values) for values in self.costs.values() if len(values) > 1)
+        scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)

@@ -1,0 +1,28 @@
+"""What is left to find, as the last `update` of a model believes."""
+
+import numpy as np
+
+from autoscout.search.belief.surrogate import Model
+
+_JOINT, _DRAWS = 200, 400  # candidates and draws that it is computed from
+
+
+def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:
+    """The chance that one of the candidates is cheaper than the best measured row by more than `margin`, and what the
+    `ahead` most promising of them are expected to gain together (both of the cost). Drawn from the joint posterior of
+    the member that is believed most."""
+    order = np.argsort(-model.gain, kind="stable")[:_JOINT]
+    order = order[model.gain[order] > -1.0]
+    member = max((m for m in model.members if m.belief is not None), key=lambda m: m.weight)
+    if not len(order) or member.belief is None:
+        return 0.0, 0.0
+    own = model.unexplained()[0]
+    spread = member.unit**2 * member.belief.covariance(order) + own * np.eye(len(order))
+    values, vectors = np.linalg.eigh(spread)
+    rng = np.random.default_rng(len(model.rows))
+    noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))
+    drawn = model.mean[order] + noise @ vectors.T
+    drawn[rng.random(drawn.shape) >= model.runs[order]] = np.inf
+    better = model.least - drawn
+    chance = float(np.mean(better.max(axis=1) > margin))
+    return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())

@@ -1,0 +1,45 @@
+"""When a search ends by itself, in sessions and in comparisons alike: it believes twice in a row that next to nothing
+is left to find, or nothing better was found for long."""
+
+from collections.abc import Iterable
+
+from autoscout.search.hyper import Hyper
+from kb.journal import Event, Outlook
+
+_WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
+_BETTER = 0.99  # of the cost: what counts as better
+
+
+class Stopping:
+    def __init__(self, hyper: Hyper, finite: bool = False) -> None:
+        """`finite`: the strategy knows its own end."""
+        self.hyper, self.finite = hyper, finite
+        self.stale = 0  # experiments since the best improved by 1 %
+        self._milestone: float | None = None  # the best when `stale` was last set back
+        self._nothing_left = 0  # outlooks in a row that say so
+
+    def heard(self, events: Iterable[Event]) -> None:
+        """What the strategy said."""
+        for event in events:
+            if isinstance(event, Outlook):
+                nothing = event.chance < self.hyper.settled and event.gain < _WORTH
+                self._nothing_left = self._nothing_left + 1 if nothing else 0
+
+    def measured(self, cost: float | None) -> None:
+        """One experiment of the search; None: it failed."""
+        self.stale += 1
+        if cost is not None:
+            self.found(cost)
+
+    def found(self, cost: float) -> None:
+        """A cost that is known, whether it took an experiment or not."""
+        if self._milestone is None or cost < _BETTER * self._milestone:
+            self.stale, self._milestone = 0, cost
+
+    @property
+    def settled(self) -> bool:
+        return self._nothing_left >= _SURE
+
+    @property
+    def converged(self) -> bool:
+        return self.stale >= self.hyper.patience and not self.finite
