@@ -1,6 +1,7 @@
 """Journals are for ever: what older AutoScouts wrote is read, what newer ones wrote is known as such, and what is
 written today keeps to what kb/journal.py says."""
 
+import inspect
 import itertools
 import re
 from pathlib import Path
@@ -71,8 +72,8 @@ def test_damage_is_not_taken_for_something_newer(tmp_path: Path):
 
 def named(event: type[journal.Event], part: str) -> set[str]:
     """The words that a part of an event's docstring lists."""
-    text = (event.__doc__ or "").split(f"{part}:\n")[1].split("\n\n")[0]
-    return set(re.findall(r"^        ([\w-]+)", text, re.MULTILINE))
+    text = inspect.cleandoc(event.__doc__ or "").split(f"{part}:\n")[1].split("\n\n")[0]
+    return set(re.findall(r"^    ([\w-]+)", text, re.MULTILINE))
 
 
 PHASES, ARMS, PURPOSES = named(Decided, "Phases"), named(Decided, "Arms"), named(ExperimentStarted, "Purposes")
