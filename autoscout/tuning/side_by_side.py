@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from autoscout.cluster import slots
 from autoscout.cluster.placement import Placement
+from autoscout.job.objective import cost
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning import sharing_hosts
 from autoscout.tuning.evaluator import Experiment
@@ -76,7 +77,8 @@ class SideBySide(Loop):
             return False
         if not self._lanes.room:
             return False
-        if self._undecided and (alone := self.engine.evaluator.done.get(self.engine.started.default.id)) is not None:
+        alone = self.engine.evaluator.done.get(self.engine.started.default.id)
+        if self._undecided and alone is not None and cost(self.job.objective, alone) is not None:
             self._decide(alone)
         experiment, placement = self._next()
         if experiment is None or placement is None:
