@@ -10,7 +10,7 @@ from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.megatron import shadow_parts
 from autoscout.targets.target import target_of
 from kb import query
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration, Job
 from tests.autoscout.test_shadow import engine, job, laid_out
 from tui.cli import cli
 
@@ -133,12 +133,18 @@ class TestAgainstWholeTraces:
         kb = tmp_path / "kb.duckdb"
         of, configuration = job(devices=32, layers=8), laid_out(pp=1, dp=16, sp=True)
         kind = target_of(of)
-        traced = {r.rank: peak(r) for r in kind.shadow(of, configuration, "a", kb, 300.0).ranks}
-        found = kind.shadow(of, configuration, "a", kb, 300.0, parts=True)
+
+        def shadow(of: Job, configuration: Configuration, limit_s: float, parts: bool = False) -> Shadow:
+            found = kind.shadow(of, configuration, "a", kb, limit_s, parts=parts)
+            assert isinstance(found, Shadow)
+            return found
+
+        traced = {r.rank: peak(r) for r in shadow(of, configuration, 300.0).ranks}
+        found = shadow(of, configuration, 300.0, parts=True)
         for rank in found.ranks:
             assert peak(rank) == pytest.approx(traced[rank.rank], rel=0.005)
-        assert found.step_s == pytest.approx(kind.shadow(of, configuration, "a", kb, 0.0).step_s, rel=0.02)
+        assert found.step_s == pytest.approx(shadow(of, configuration, 0.0).step_s, rel=0.02)
         monkeypatch.setattr(whole, "ask", None)  # nothing may be started
-        more = kind.shadow(job(devices=64, layers=12), laid_out(pp=1, dp=32, sp=True), "b", kb, 0.0)
+        more = shadow(job(devices=64, layers=12), laid_out(pp=1, dp=32, sp=True), 0.0)
         assert more.cached == 2
         assert more.allocated > found.allocated
