@@ -12,7 +12,7 @@ _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"),
     *("#882255", "#117733", "#AA4499", "#44AA99", "#DDCC77", "#6699CC", "#661100"),
 )
-_FLOOR, _CEILING = 1e-3, 10.0  # regrets outside are drawn at the edge
+_FLOOR, _CEILING = 1e-3, 10.0  # regrets outside are clipped
 _WIDTH, _HEIGHT, _LEFT, _TOP = 340, 200, 60, 26
 _LABELS = {1e-3: "≤0.1 %", 1e-2: "1 %", 0.1: "10 %", 1.0: "100 %", 10.0: "≥1000 %"}
 _COLUMNS = 3

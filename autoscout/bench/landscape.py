@@ -11,7 +11,7 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
-_PEAK_NOISE = 0.005  # of the logarithm of what a run reports as its ranks' peak memory
+_PEAK_NOISE = 0.005  # log noise of reported peak memory
 
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):

@@ -24,7 +24,7 @@ from autoscout.search.strategy import Strategy, kind_of, strategy
 from kb.records import AutoscoutError, Configuration, Measurement, Value
 
 MARKS = (10, 20, 50, 100, 200)
-_STUCK = 200  # asks in a row that bring nothing new end a run
+_STUCK = 200  # consecutive asks without a new configuration that end a run
 _NEAR = 0.05
 
 

@@ -15,7 +15,7 @@ from kb.records import AutoscoutError, Objective, Value
 from kb.table_files import read_table
 
 _STATUSES = ("oom", "invalid", "timeout", "wrong", "killed")
-_SUSPICIOUS_SPREAD = 2.0  # rows that share all knobs differ by more than this factor: something else varied
+_SUSPICIOUS_SPREAD = 2.0  # ratio between rows with equal knobs above which something else must have varied
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,13 +40,13 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # every so many asks: what so many more may gain, and what counts as better
-_FAVOURITES = 1_000  # of a simulator that a sampled pool begins with
-_SOON = 8  # experiments after which a right simulator has led to the best, mostly
-_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # in simulators as they are; surely, and after how many far points that counts
-_WIDE, _WIDER = 3, 3.0  # once next to nothing is promised: every so many steps, so many times the deviations
-_FIRST = 3  # favourites of simulators that are tried as they are
-_FAR = 400  # random rows among which the opening chooses those far from each other
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # asks between outlooks; their horizon; relative improvement that counts
+_FAVOURITES = 1_000  # favourites per simulator that start a sampled pool
+_SOON = 8  # experiments after which a right simulator has usually found the best
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in uncorrected simulators; certainty, and distant points it needs
+_WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
+_FIRST = 3  # uncorrected favourites of simulators tried first
+_FAR = 400  # random rows among which the opening picks a spread-out set
 
 
 class AutoScout:

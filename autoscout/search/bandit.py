@@ -8,8 +8,8 @@ Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and i
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
-_SHARE = 0.2  # of what is promised at best, that exploring the arms may cost
-_MOST = 3.0  # times what was promised, that one experiment may count for
+_SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
+_MOST = 3.0  # cap on one experiment's reward, as a multiple of its promise
 
 
 class UCB1:

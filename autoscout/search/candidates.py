@@ -10,10 +10,10 @@ from kb.records import Objective
 
 Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,), lower is better; inf or NaN: not at all
 
-_LISTED = 100_000  # configurations, at most, of which all are asked for
-_START = 3_000  # rows of each kind of sample that a beam begins from
-_BEAM, _ALIKE = 48, 2  # rows that a round goes on from, and of these at most so many of one layout
-_ROUNDS, _PATIENCE = 40, 3  # at most; and without a better row before it ends
+_LISTED = 100_000  # up to this many configurations, all are scored
+_START = 3_000  # rows per kind of sample that start the beam
+_BEAM, _ALIKE = 48, 2  # beam width, and the limit per layout within it
+_ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
 _EVEN = 0.2
 
 

@@ -9,8 +9,8 @@ from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_SAMPLE = 3_000  # rows of either kind of sample where they are not
-_NEAR = 2_000  # neighbours of one row, at most
+_SAMPLE = 3_000  # rows per kind of sample where not all are listed
+_NEAR = 2_000  # neighbour limit per row
 
 
 class Pool:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from autoscout.search.hyper import Hyper
 from kb.journal import Event, Outlook
 
-_WORTH, _SURE = 0.0025, 2  # expected gain, a share of the cost, for which nobody searches on; outlooks in a row
-_BETTER = 0.99  # of the cost: what counts as better
+_WORTH, _SURE = 0.0025, 2  # relative expected gain below which searching stops; consecutive outlooks that must agree
+_BETTER = 0.99  # cost ratio that counts as an improvement
 
 
 class Stopping:

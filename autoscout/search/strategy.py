@@ -26,7 +26,7 @@ from kb.journal import Event
 from kb.records import AutoscoutError, Configuration, Measurement
 
 GROUP = "autoscout.strategies"
-SAMPLE = 20_000  # configurations, for strategies that need a list where there can be none
+SAMPLE = 20_000  # sample size for strategies that need a list of a space too large for one
 _OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper.published"}
 _registered: dict[str, "Kind"] = {}
 

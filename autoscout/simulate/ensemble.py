@@ -18,9 +18,9 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-MIN_ROWS = 16  # twice the widest regression's knobs: below that what was learned from rows is chance
+MIN_ROWS = 16  # twice the widest regression's knobs: with fewer rows a fit is chance
 
-LEAST = 0.005  # a smaller weight is not worth telling
+LEAST = 0.005  # smaller weights are not reported
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 

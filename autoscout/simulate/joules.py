@@ -9,7 +9,7 @@ from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
 COMPUTING, WAITING = 0.9, 0.4  # of the data sheet's limit; usual figures, not measured here
-ERROR = 0.25  # beside the time's: how far the usual figures may be off
+ERROR = 0.25  # log error of the usual figures, in addition to that of the time
 _BUSY = ("compute", "recompute", "optimizer")
 
 

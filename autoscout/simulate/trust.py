@@ -8,7 +8,7 @@ import msgspec
 
 from kb.records import Value
 
-_REGION_CHECKS = 2  # checks that a region needs before it speaks for itself
+_REGION_CHECKS = 2  # checks a region needs for a verdict of its own
 
 
 class Check(msgspec.Struct, frozen=True):

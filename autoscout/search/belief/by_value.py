@@ -8,7 +8,7 @@ from autoscout.search.belief.surrogate import Model
 from kb.within_events import ValueBelief
 
 _SIGMAS = 1.96
-_LIKELY = 0.5  # chance to run from which on a configuration counts as one that can be had
+_LIKELY = 0.5  # probability of running above which a configuration counts as usable
 
 
 def by_value(model: Model) -> dict[str, list[ValueBelief]]:

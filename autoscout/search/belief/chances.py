@@ -19,14 +19,14 @@ from autoscout.search.belief.limits import Limits
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
 
-_DARING, _CAREFUL = 2, 6  # exponents of the chance to run: within the budget of failures, and beyond
-_LIKELY, _LAST = 0.8, 1e-3  # beyond it: chance from which on an experiment may be made; weight of the others
-_SURER = 0.95  # that chance where runs report how near they are to a bound
+_DARING, _CAREFUL = 2, 6  # exponents on the probability of running: within the failure budget, and beyond it
+_LIKELY, _LAST = 0.8, 1e-3  # beyond the budget: minimum probability of running; weight of candidates below it
+_SURER = 0.95  # the same minimum where runs report how close they are to a bound
 _LITTLE = 1e-5  # there, what those are worth at least: what is unlikely to run stays last when all promise less. Where
 # failures alone tell of a bound, the best may lie behind it
-_REPORTED = 0.1  # share of the experiments that may fail where runs report how near they are to a bound, at most
-_FREE = 1.0  # failures before that counts
-_FORECAST = (0.1, 5.0)  # chance that what is predicted to fail runs, and how many experiments that is worth
+_REPORTED = 0.1  # largest share of failures where runs report how close they are to a bound
+_FREE = 1.0  # failures allowed before the share applies
+_FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
 
 
 class Chances:

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscout.space.knob import Knob
 
-_NEAR = 0.5  # of an axis: how far the effect of one level of a number tells of its neighbours'
+_NEAR = 0.5  # length scale, as a share of the axis, between the levels of a number
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from scipy.linalg import solve_triangular
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.posterior import matern
 
-_OFFSET, _CONSTANT = 1.0, 2.0  # logit beforehand and its standard deviation: what a space calls valid runs, mostly
+_OFFSET, _CONSTANT = 1.0, 2.0  # prior mean and standard deviation of the logit: most valid configurations run
 _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
 _LENGTH = 2.0  # of h, times √(D / 4)
-_STEPS = 20  # Newton steps, at most; three or four from the last solution
-_HELD = 300  # rows that it holds, at most, after it forgot those far from the boundary
-_AVERAGED = 1024  # watched rows whose chance is averaged over the logit's uncertainty: those that matter
+_STEPS = 20  # limit on Newton steps; three or four suffice from the last solution
+_HELD = 300  # most rows kept; those far from the boundary are dropped
+_AVERAGED = 1024  # rows whose probability is averaged over the logit's uncertainty
 
 
 class Feasibility:

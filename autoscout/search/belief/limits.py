@@ -16,7 +16,7 @@ from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.peaks import Memory
 from kb.records import Measurement, Objective
 
-_BEYOND = 1.5  # logarithm: how far beyond a bound is no longer told apart; queues run over by ×600
+_BEYOND = 1.5  # log excess over a bound beyond which values are censored; queues exceed theirs by ×600
 
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from autoscout.search.belief.surrogate import Model
 
-_JOINT, _DRAWS = 200, 400  # candidates and draws that it is computed from
+_JOINT, _DRAWS = 200, 400  # candidates and joint draws used
 
 
 def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:

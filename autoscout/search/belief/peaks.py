@@ -21,13 +21,13 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
 
-_ROOM, _SOFT = 0.03, 0.02  # logarithm: 1 GiB of 80 and 2 % of the rest; how far that may be wrong
+_ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
 _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
-_SWEEPS, _KEPT = 10, 0.3  # of expectation propagation at most, and how much of a row's last site each one keeps
-_SETTLED = 0.01  # logarithm: a sweep that moves no row by more is the last
-_HELD, _FITTED = 200, 100  # rows that it holds, and that hyper-parameters are fitted on, at most, after a fit
-_STEPS = 30, 10  # of the first fit, where its rows are few, and of others, which mostly begin from the last, at most
-_VAGUE = 1e4  # variance of a row that tells nothing
+_SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
+_SETTLED = 0.01  # log change below which expectation propagation has converged
+_HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
+_STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
+_VAGUE = 1e4  # variance of an uninformative row
 
 
 def fullness(space: Space, measurement: Measurement) -> float:

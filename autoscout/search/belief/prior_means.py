@@ -22,17 +22,17 @@ from autoscout.search.pool import Pool
 Said = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_ROWS = 40_000  # rows that the smooth part is fitted on, at most
-_COORDINATES = 20  # whose pairs are regressors where the pool is a sample
-_PAIRS = 4_000  # pairs of neighbouring rows on which the rough part is judged
+_ROWS = 40_000  # most rows used to fit the smooth part
+_COORDINATES = 20  # coordinates whose pairs become regressors with a sampled pool
+_PAIRS = 4_000  # pairs of neighbouring rows used to judge the rough part
 _AT_ONCE = 20_000
-_PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # of the smooth part's regressors, per row
-_NOISE_TO_PHYSICS = (0.05, 0.15)  # alikeness of the rough part: below, it is nothing but noise; above, nothing is
-_LEAST = 0.001  # quantile of the predictions from which on costs are bent
-_FLAT = 1e-6  # standard deviation of the logarithms of predictions that tell nothing
-_AS_IT_IS, _NEARLY = 0.3, 0.05  # of the slopes' spread; what a simulator that is right leaves over
-_CLOSE = Prior(noise=(0.5, 1.0))  # in units of that
-_FAR_OUT, _ROUNDS = 1.5, 3  # usual deviations from which on a prediction is far out, and how often they are drawn in
+_PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth part, per row
+_NOISE_TO_PHYSICS = (0.05, 0.15)  # neighbour correlation of the rough part: all noise below, none above
+_LEAST = 0.001  # quantile of the predictions above which costs are bent
+_FLAT = 1e-6  # predictions with a smaller log standard deviation are constant
+_AS_IT_IS, _NEARLY = 0.3, 0.05  # spread of the slopes of an uncorrected simulator; residual spread of a right one
+_CLOSE = Prior(noise=(0.5, 1.0))  # in units of _NEARLY
+_FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and number of winsorizing passes
 
 
 @dataclass

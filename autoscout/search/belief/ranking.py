@@ -15,7 +15,7 @@ from autoscout.search.pool import Pool
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
-_FEW = 4  # rows that ran, below which nothing is learned from neighbours
+_FEW = 4  # successful rows needed to learn from neighbours
 
 
 class Believed(msgspec.Struct, frozen=True):

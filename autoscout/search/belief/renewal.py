@@ -9,10 +9,10 @@ import numpy as np
 from autoscout.search import candidates
 from autoscout.search.pool import Pool
 
-_BASES, _CLIMBED = 8, 4  # rows of either kind that are gone on from, and how many a round
-_TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards what is good, of each even kind; what is good
-_NEAR, _MOVED = 150, 6  # rows drawn around each of the two best; of its knobs, how many are drawn evenly on average
-_KEPT, _LUCK = 2_500, 1_500  # candidates that stay: the most promising, and others at random
+_BASES, _CLIMBED = 8, 4  # starting rows of each kind, and how many per round
+_TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards the elite, uniformly per kind; elite
+_NEAR, _MOVED = 150, 6  # rows drawn around each of the two best; knobs redrawn uniformly, on average
+_KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising, and random others
 
 
 class Renewal:

@@ -23,23 +23,23 @@ from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 
-_WORTH = 2.0  # rows that a mean's `doubt` is worth when what it leaves over is scaled
-_NOTHING = 0.2  # prior probability that no mean is to be believed, where there are some
-_GROWTH = 1.25  # of the data, after which hyper-parameters and candidates are chosen anew
+_WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
+_NOTHING = 0.2  # prior probability that none of the prior means holds
+_GROWTH = 1.25  # growth factor of the data that triggers a new fit and new candidates
 _CANDIDATES = 5_000
-_RENEWED = 8  # where the pool is a sample: steps after a fit that renew the candidates
-_FEW, _ROUNDS = 25, 3  # rows up to which a cold search renews more at each step, and how often
-_WORK, _LEAST = 600_000, 2_000  # covariances, about, that looking for candidates may cost; rows that are, at least
-_BESIDE = 6  # covariances that the rest of looking at a row is like
-_FITTED, _STEPS = 100, 30  # rows that hyper-parameters are fitted on, about, and steps of that, at most
-_QUICK = 50  # rows up to which all means are fitted in one step of the search
-_HELD = 300  # measured rows that the beliefs hold, at most, after a fit
-_SCORED = 100_000  # rows that are looked through for candidates, at most
-_AT_ONCE = 4_000  # what then fits the processor's cache
-_KEPT = 200_000  # rows whose encoding is kept in memory (about 400 bytes each)
+_RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
+_FEW, _ROUNDS = 25, 3  # up to this many rows a cold search renews this many times per step
+_WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; minimum number of rows scored
+_BESIDE = 6  # cost of the rest of scoring a row, in covariances
+_FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
+_QUICK = 50  # up to this many rows all means are fitted within one step
+_HELD = 300  # most measured rows kept by the beliefs after a fit
+_SCORED = 100_000  # most rows scored for candidates
+_AT_ONCE = 4_000  # block of rows that fits the processor's cache
+_KEPT = 200_000  # rows whose encoding is cached (about 400 bytes each)
 _OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
 # this is worth
-_NEGLIGIBLE = 0.02  # weight of a mean below which it is not asked
+_NEGLIGIBLE = 0.02  # means with less weight are skipped
 
 
 @dataclass

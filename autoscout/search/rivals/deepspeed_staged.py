@@ -16,8 +16,8 @@ import numpy as np
 from autoscout.search.rivals.deepspeed_grid import until_no_gain
 from autoscout.search.sequential import Pool, Search, rival
 
-GAIN = 0.05  # less is none
-KEPT = 3  # micro batches, beside the largest
+GAIN = 0.05  # smaller relative gains count as none
+KEPT = 3  # micro batches kept besides the largest
 _MICRO = ("mbs", "micro_batch", "train_micro_batch_size_per_gpu")
 _STAGE = ("stage", "zero", "zero_stage")
 

@@ -10,7 +10,7 @@ from autoscout.search.sequential import Pool, Search, rival
 from autoscout.simulate.serving.offloading import GB, Generation, Machine, evaluate, solve
 
 _SHARES = {"w_gpu": "wg", "w_cpu": "wc", "c_gpu": "cg", "c_cpu": "cc", "h_gpu": "hg"}
-_NEAR = 3  # policies around each solution that are tried
+_NEAR = 3  # policies tried around each solution
 
 
 def by_linear_program(pool: Pool, rng: np.random.Generator) -> Search:

@@ -18,9 +18,9 @@ import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
 
-_DELAY = 5  # heavy settings that are under way together
+_DELAY = 5  # heavy settings evaluated concurrently
 _LIGHT = 4  # light settings per heavy one
-_RAVE = 50.0  # visits after which a node's own mean counts as much as what its action earned elsewhere
+_RAVE = 50.0  # visits at which a node's own mean and its RAVE value weigh the same
 _B, _ZETA = 0.3, 1.0  # UCB-V's range of rewards and its exploration
 
 

@@ -12,7 +12,7 @@ TABLE_2: dict[str, tuple[str, ...]] = {
     "DDP-Aware": ("a100", "a40", "mbs", "tp", "pp", "dp", "ddp_optim"),
     "Communication-Aware": ("a100", "a40", "mbs", "tp", "pp", "dp", "ar", "tp_comm"),
 }
-PER_DOUBLING = 0.35  # log error that a fit is taken to gain with every doubling that a row lies outside of what it saw
+PER_DOUBLING = 0.35  # log error added per doubling of extrapolation
 
 _DEGREES = {"tp", "pp", "dp", "ep", "cp", "mbs"}
 

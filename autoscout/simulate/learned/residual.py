@@ -17,11 +17,11 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 # Prior standard deviations, in units of the log error that the member below claims.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
-_JOB, _SOFTWARE = 0.2, 0.4  # levels of one job, and of one framework on one kind of device
-_OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the effects, and of the noise
-_UNUSUAL = 0.5  # log evidence that a scale a factor e away from the usual one has to bring
-_CARRIES = 8.0  # doublings outside of what was seen over which half of what was learned is taken to hold
+_JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the level of a job, and of a framework on a device
+_OUTLIER = 5.0  # residuals are clipped at this many median residuals
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # tried scales of the effects and of the noise
+_UNUSUAL = 0.5  # log evidence required per factor e of a scale
+_CARRIES = 8.0  # doublings of extrapolation over which a learned correction halves
 _MOST_VALUES, _MOST_PRODUCTS, _MOST_LEVELS = 12, 8, 200
 
 

@@ -22,12 +22,12 @@ from autoscout.simulate.member import Columns, Member, Prediction
 Rule = Literal["published", "stacked", "best"]
 
 _FOLDS = 5
-_GROUPS = 3  # jobs from which on whole jobs are held out
-_FEW = 12  # with fewer rows each is a fold
+_GROUPS = 3  # with this many jobs whole jobs are held out
+_FEW = 12  # with fewer rows leave-one-out is used
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
-_ALL = 10.0  # rows of one framework on one kind of device that the weights by all rows are worth there
-_SURE = 0.9  # trust left in those with a weight, below which those without are asked too
-_LEARNED = 1.0  # log error of a learned member before any row supports it
+_ALL = 10.0  # weight of the global weights, in rows of one framework on one device
+_SURE = 0.9  # remaining trust in weighted members below which unweighted ones are used, too
+_LEARNED = 1.0  # prior log error of a learned member
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each

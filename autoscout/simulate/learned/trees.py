@@ -10,7 +10,7 @@ from autoscout.simulate.encode import Seen, length
 from autoscout.simulate.learned.linear import PER_DOUBLING
 from autoscout.simulate.member import Columns, Member, Prediction
 
-MIN_ROWS = 40  # leaves of five rows: below this there are too few splits to say anything
+MIN_ROWS = 40  # leaves hold five rows: with fewer rows there are too few splits
 
 
 def _one_thread() -> AbstractContextManager[Any]:

@@ -10,14 +10,14 @@ import numpy as np
 
 SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
 _COVERAGE = 0.9
-_PRIOR_ROWS = 4.0  # measured rows that a member's own idea of its error is worth
-_PRIOR_CHECKS = 4.0  # held-out rows that the claimed spread of the ensemble is worth
-_QUANTILE_ROWS = 30  # held-out rows from which on the interval is an order statistic of them
-_OUTLIER = 5.0  # usual misses (medians) from which on a row counts as if it were no further out
-_USELESS = 0.6  # usual log error from which on a member is not asked where others fall silent
-_LOST = 0.9  # of the weight, lost on a row, from which on members that only guess are not asked
-_MOST_ALIKE = 0.95  # correlation of the misses within a job, at most: some of each row's is its own
-_LEAST = 0.05  # a smaller weight costs time and says nothing
+_PRIOR_ROWS = 4.0  # weight of a member's claimed error, in measured rows
+_PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
+_QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval
+_OUTLIER = 5.0  # residuals are clipped at this many median residuals
+_USELESS = 0.6  # members with a larger median log error are not used as a fallback
+_LOST = 0.9  # share of weight lost on a row beyond which guessing members are not used
+_MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
+_LEAST = 0.05  # members with less weight are dropped
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from autoscout.simulate.serving.steps import (
     logits_s,
 )
 
-_WATERMARK = 0.01  # of the blocks stay free when version 0 admits
+_WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
 
 
 @dataclass(frozen=True)

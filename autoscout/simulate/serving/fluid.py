@@ -19,8 +19,8 @@ from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s
 
-_ROUNDS = 12  # of the fixed points; half steps, so far more than converge
-_RUNNING = 0.97  # share of a full cache that a lasting load keeps filled between two preemptions
+_ROUNDS = 12  # fixed-point iterations (damped by half)
+_RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 
 
 def fluid(s: Setup) -> dict[str, np.ndarray]:

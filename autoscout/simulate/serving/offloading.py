@@ -18,7 +18,7 @@ GB = 2**30
 TERA = 1e12
 SHARES: tuple[str, ...] = ("wg", "wc", "wd", "cg", "cc", "cd", "hg", "hc", "hd")  # on GPU, CPU, disk
 ERROR = 0.5  # of log(predicted): it was fitted to one machine, and is held against no other here
-_USED = 0.8  # of each memory, as it leaves a fifth for what the model does not count
+_USED = 0.8  # usable share of each memory; the rest is not modelled
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ _ALIASES = {
 # Half of the range of lengths over their mean, where a table names means only and clients came one after another: that
 # of benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1
-_SAMPLE = 1000  # requests that the moments of a job's traffic are taken from
+_SAMPLE = 1000  # requests used to estimate the moments of a job's traffic
 
 
 @dataclass(frozen=True)

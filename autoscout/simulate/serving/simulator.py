@@ -36,11 +36,11 @@ _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0
 # What the fluid adds to it, against event simulation: means and medians, and quantiles from p90 on.
 _FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0}
 _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
-_OTHER_HOST = 0.115  # more, where the engine's host overheads were measured beside another kind of device (H100)
-_SCALED = 0.15  # more, where even the kernels were
-_OTHER_ENGINE = 0.3  # more, for engines that are not vLLM: their level is their own
-OTHERS = 0.3  # of the level of other frameworks and devices, what is taken to hold for one without rows
-_PRIOR_ROWS = 2.0  # measured rows of a job that weigh as much as the model's own level
+_OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
+_SCALED = 0.15  # additional error where the kernels were, too
+_OTHER_ENGINE = 0.3  # additional error for engines other than vLLM
+OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
+_PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
 
 class ServingSimulator:

@@ -7,8 +7,8 @@ Seconds throughout. Made by events.step_times() from the arrays of steps.py.
 import math
 from dataclasses import dataclass
 
-FINE = 512  # tokens up to which step times are tabulated one by one
-COARSE = 32  # and in steps of so many above
+FINE = 512  # up to this many tokens step times are tabulated individually
+COARSE = 32  # step of the table above that
 TILE = 128  # columns and at most rows of a kernel's output tile
 
 

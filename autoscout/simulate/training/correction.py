@@ -28,7 +28,7 @@ LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
 MOST = 256  # rows, evenly spaced ones of more: the time for a space of 100,000 configurations grows with their square
-_BLOCK = 1 << 13  # rows corrected at a time, in single precision
+_BLOCK = 1 << 13  # rows corrected per block, in single precision
 _OUTLIER = 2.0  # standard deviations of the job's residuals
 
 

@@ -10,7 +10,7 @@ from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 from kb.records import Job
 
-_DECIDES = 0.05  # of the step, from which on twice the speed is worth a word
+_DECIDES = 0.05  # share of the step gained at twice the speed above which the network is mentioned
 
 
 def network_matters(job: Job, columns: Columns) -> str:

@@ -27,14 +27,14 @@ from kb.records import Configuration, Job
 Array = np.ndarray
 GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
-FRAGMENTATION = 0.02  # of the allocated peak: blocks that the caching allocator holds but cannot use
-ERROR = 0.05  # standard deviation of log(measured / predicted), on rows that no constant was taken from
+FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the caching allocator
+ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
 UNSEEN = 0.12  # the same for software that nobody named; set with the 13B runs of one published sweep in sight
-UNSEEN_FRAGMENTS = 0.06  # more of the peak that it cannot use
-FREEDOM = 4.0  # of Student's t for what is left
+UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
+FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
-PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes that products keep of an input; 4 bits with a scale for every 16
-UNFUSED_NORM = 4.0  # more bytes that a norm of plain operators keeps of an element: its copy in fp32
+PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
+UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # Of rows gathered over tp: in 16 bits, in fp32, their log-softmax, its gradient and the one that comes of it.
 GATHERED_LOGITS = 18.0

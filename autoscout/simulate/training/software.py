@@ -14,7 +14,7 @@ from autoscout.simulate.member import Columns
 Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # rows
-CONTRADICTED = 0.02  # what is left of the share of a profile with fused norms where a row says that its own are not
+CONTRADICTED = 0.02  # factor on a fused-norm profile's share where a row says that its norms are not fused
 
 
 class Profile(NamedTuple):

@@ -12,7 +12,7 @@ from autoscout.simulate.training.rank_parameters import frozen_layers, layer_wei
 Array = np.ndarray
 Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
-NCCL_MULTIPROCESSORS = 20  # what a collective that runs beside the layers takes from them
+NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
 

@@ -25,8 +25,8 @@ from kb.records import Job
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
-_MEMORY_ONLY = frozenset({"split_loss"})  # in which profiles of software differ
-USUAL = 0.10  # standard deviation of log(measured / predicted) on ground that data covers
+_MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that affect memory only
+USUAL = 0.10  # standard deviation of log(measured / predicted) within the range of the data
 # Software that nobody named: the mean bias of the ten frameworks and devices of docs/simulators-training.md, and about
 # how far they lie from each other.
 SLOWER, UNSEEN = 0.055, 0.12

@@ -19,12 +19,12 @@ from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.measured import Rows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
-_FOLDS = 8  # models are held out one by one, or in so many parts;
+_FOLDS = 8  # models are held out one by one, or in this many folds;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
-_DIFFER = 0.05  # log of the ratio from which on two rows of a job are to be told apart: closer ones are noise
-SURE = 0.05  # chance of running out of memory below which a configuration is tried without a second thought
+_DIFFER = 0.05  # log ratio above which two rows of a job must be ranked; closer ones are noise
+SURE = 0.05  # out-of-memory probability below which a configuration is tried
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
-_ALIKE = 1e-9  # log of the ratio of predictions that are the same
+_ALIKE = 1e-9  # log ratio below which predictions are tied
 
 
 class Accuracy(msgspec.Struct, frozen=True):

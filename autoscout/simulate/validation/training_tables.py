@@ -53,11 +53,11 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
 _FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
-_MOST = 1e13  # larger numbers are mistakes
-_SHARES = r"\[([^\]]*)\]"  # of each stage, that is recomputed
+_MOST = 1e13  # larger numbers are taken for mistakes
+_SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
 _OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
 _PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
-ENDS = 3  # operators of a model beside its layers
+ENDS = 3  # operators of a model outside its layers
 # fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
 FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
 # torchtitan's "selective op" keeps attention and every other product: wk, wo and w3 of seven run again

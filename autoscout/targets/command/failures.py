@@ -37,7 +37,7 @@ _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
 _WORDS = re.compile(r"[A-Za-z]{2,}")
-_END = 2**18  # bytes of the log that are looked at, at each end
+_END = 2**18  # bytes searched at each end of the log
 
 
 def classify(

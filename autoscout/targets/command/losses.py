@@ -9,7 +9,7 @@ import statistics
 
 from kb.records import Measurement
 
-COMPARED = 3  # losses of each run
+COMPARED = 3  # losses compared per run
 
 
 class LossesIfTold:

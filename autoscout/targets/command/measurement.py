@@ -19,7 +19,7 @@ from autoscout.targets.command.preset import metrics_of
 from kb.records import Job, MetricSource
 
 Values = Mapping[str, list[float]]
-OF_EVERY_RUN = ("start_output_s", "start_s", "peak_rss_gib", "cpu_s")  # known of any command
+OF_EVERY_RUN = ("start_output_s", "start_s", "peak_rss_gib", "cpu_s")  # metrics available for any command
 _LOSSES, _NORMS = ("loss", "lm_loss", "train_loss"), ("grad_norm",)
 _TIMES, _SIZES = ("us", "ms", "s", "min", "h"), ("bytes", "kb", "mb", "gb", "kib", "mib", "gib")
 _RATES = {"iterations_per_s": "step_time_s", "steps_per_s": "step_time_s"}

@@ -27,7 +27,7 @@ from autoscout.targets.command.template import filled
 from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Status
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST)
-_LOOK_S = 0.2  # between two looks at files that grow
+_LOOK_S = 0.2  # polling interval of growing files
 RESULT = "AUTOSCOUT_RESULT"
 
 

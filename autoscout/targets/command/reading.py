@@ -14,8 +14,8 @@ from autoscout.targets.command import nested
 from kb import door
 from kb.records import MetricSource
 
-MOST = 100_000  # values of a metric that are kept
-_LONGEST = 2**16  # bytes of a line that are looked at
+MOST = 100_000  # most values kept per metric
+_LONGEST = 2**16  # bytes of a line that are searched
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")

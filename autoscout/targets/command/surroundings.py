@@ -39,7 +39,7 @@ _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
     r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
 )
-_LARGEST = 2**20  # bytes of a file that is taken for code
+_LARGEST = 2**20  # size limit of a file that is hashed as code
 
 
 def variables(job: Job, started: Started) -> dict[str, str]:

@@ -24,7 +24,7 @@ from autoscout.targets.deepspeed.tuning_space import canonical_name
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MARK = ".autoscout"  # in folders that we made
+MARK = ".autoscout"  # marks folders that we made
 OPTIMAL = "ds_config_optimal.json"
 
 

@@ -24,7 +24,7 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 # Whose lists are values, not choices: DeepSpeed's autotuner leaves the optimizer's alone (betas), we these as well.
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
-_NOT_CHOSEN = (BATCH, STEPS)  # they follow from the global batch and the micro batch
+_NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 

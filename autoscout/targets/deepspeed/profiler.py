@@ -25,7 +25,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
-_LOOKED_AT = 2**22  # bytes of a log
+_LOOKED_AT = 2**22  # bytes of a log that are searched
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 

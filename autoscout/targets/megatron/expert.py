@@ -31,11 +31,11 @@ from kb.records import Configuration, Value
 
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_TRIED = 200  # layouts that should fit and are asked of the space, until the first that it has
-_FULL = 0.97  # of a device's memory, where nothing leaves a margin
-_FRUGAL = 20  # layouts tried where nothing fits at all
+_TRIED = 200  # layouts expected to fit that are checked against the space
+_FULL = 0.97  # share of a device's memory used when no layout leaves a margin
+_FRUGAL = 20  # layouts tried when nothing fits
 _NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
-_BALANCED = 50  # unequal stages that are asked of the space, the fastest predicted first
+_BALANCED = 50  # unequal stages checked against the space, fastest predicted first
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,

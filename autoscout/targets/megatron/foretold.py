@@ -17,8 +17,8 @@ from autoscout.targets.megatron.shadow_parts import from_parts
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 from kb.store import default_path
 
-DOUBT = 0.1  # probability of running out of memory from which on a layout is doubted
-SURE = 0.95  # … from which on the shadow's word is taken for the experiment's
+DOUBT = 0.1  # out-of-memory probability above which a layout is shadowed first
+SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 _LIMIT_S = 60.0
 # What changes neither the start nor the peak much.
 _LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")

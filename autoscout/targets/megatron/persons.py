@@ -46,7 +46,7 @@ _NOT_MEASURED = re.compile(
 )
 _OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
-_MORE = 10  # iterations beyond those that are asked for, which running/worker/ending.py may take for warm-up
+_MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 

@@ -40,7 +40,7 @@ _KNOBS = {  # theirs → ours; of a dimension where it ends with _
     "pp": "pp",
     "weight_sharded": "zero",
 }
-_SAID_OTHERWISE = {  # of their files: what our models do not ask for, or take from another place
+_SAID_OTHERWISE = {  # fields of their files that our models do not need, or read elsewhere
     *("endpoint-delay", "active-chunks-per-dimension", "boost-mode", "roofline-enabled", "num_npus", "peak-perf"),
     *("local-mem-bw", "memory-capacity", "din", "dout", "dff", "dmodel", "batch", "seq", "head", "num_stacks", "tp"),
     *("all-gather-implementation", "reduce-scatter-implementation", "all-to-all-implementation"),

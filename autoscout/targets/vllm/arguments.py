@@ -14,7 +14,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
-_LOOKUP = 4  # tokens of the answer that the ngram method looks for in the prompt
+_LOOKUP = 4  # n-gram length that the ngram method looks up in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 

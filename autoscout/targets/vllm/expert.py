@@ -19,7 +19,7 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
-_NODE = 8  # devices that NVLink joins, at most
+_NODE = 8  # largest number of devices that NVLink joins
 
 
 def portfolio(space: Space) -> list[Configuration]:

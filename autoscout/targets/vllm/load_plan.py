@@ -22,7 +22,7 @@ from kb.records import Configuration, Job
 _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
-_SATURATED = 0.9  # of what arrives is answered while it arrives
+_SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
 # The search for the highest rate: how exactly, at most how many loads of how many requests, of one rate how many.
 MAX_RATE = "max_rate_rps"
 _WITHIN, _LOADS, _SEARCH_REQUESTS, _REPEATS = 0.05, 24, 200, 3

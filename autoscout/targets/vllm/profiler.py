@@ -31,7 +31,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, content_
 _WORKER = Path(__file__).parent / "worker"
 _MODEL_LIMIT_S = 900.0
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # nothing is fetched, nothing is told
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # no downloads, no telemetry
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
 

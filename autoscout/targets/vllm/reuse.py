@@ -15,7 +15,7 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # reuses, of which one is checked
+_EVERY = 8  # one of this many reuses is checked
 _TOLERANCE = 0.15  # of the objective's metric: repeats of one configuration on fresh engines differ by 4 %
 
 

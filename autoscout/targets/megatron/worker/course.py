@@ -10,7 +10,7 @@ from typing import Any
 import ending
 import energy
 
-_COMPARED = 3  # iterations whose losses and gradient norms are kept
+_COMPARED = 3  # iterations whose losses and gradient norms are recorded
 
 
 class Course:

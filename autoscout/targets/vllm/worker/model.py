@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-_SPECIAL = 10  # ids that the prompts do not use
+_SPECIAL = 10  # token ids that prompts do not use
 
 
 def main() -> None:

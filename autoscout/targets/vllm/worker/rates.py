@@ -13,7 +13,7 @@ from typing import Any
 import prompts
 
 _Z = 1.96
-_SATURATED = 0.9  # of what arrives is answered while it arrives
+_SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
 _GROWING = 1.5
 Measure = Callable[[list[prompts.Request]], Awaitable[dict[str, Any]]]
 
