@@ -7,6 +7,7 @@ A room is a folder below autoscout/; kb, tui, and what lies beside the rooms of 
 """
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -152,3 +153,14 @@ def test_circles_and_upward_imports_are_found_wherever_the_import_stands(tmp_pat
         ("kb/facts.py", "autoscout/job/load.py"),
         ("autoscout/tuning/worth.py", "autoscout/bench/run.py"),
     }
+
+
+def test_the_list_of_slow_tests_names_tests_that_exist():
+    """tests/left_out.txt, made by tests/tools/slow_tests.py."""
+    named = [line.split("::") for line in (ROOT / "tests" / "left_out.txt").read_text().splitlines() if "::" in line]
+    gone = [
+        "::".join(parts)
+        for parts in named
+        if not re.search(rf"def {re.escape(parts[-1].partition('[')[0])}\(", (ROOT / parts[0]).read_text())
+    ]
+    assert gone == []
