@@ -1,5 +1,6 @@
 """What every strategy owes to whoever drives it, ours and rivals alike; after Optuna's suite for samplers."""
 
+import inspect
 import itertools
 import re
 
@@ -116,7 +117,7 @@ def test_decides_the_same_with_the_same_seed(name):
 @every_strategy
 def test_phases_and_arms_are_those_that_the_journal_knows(name):
     """kb.journal.Decided lists them; a rival is its own only arm."""
-    named = set(re.findall(r"^ {8}([\w-]+)", Decided.__doc__ or "", re.MULTILINE))
+    named = set(re.findall(r"^ {4}([\w-]+)", inspect.cleandoc(Decided.__doc__ or ""), re.MULTILINE))
     assert {"opening", "repeat", "MODEL"} <= named
     space, _ = toy()
     chosen = strategy(name, space, seed=0)
