@@ -44,6 +44,13 @@ class Terminal:
             time.sleep(0.1)
         raise AssertionError(f"{words} did not appear in:\n{self.text}")
 
+    def lacks(self, *words: str, within_s: float = 60.0) -> None:
+        """A screen is drawn piece by piece: what the one before had is gone when all of it is there."""
+        deadline = time.monotonic() + within_s
+        while any(word in (text := self.text) for word in words):
+            assert time.monotonic() < deadline, f"{words} did not go from:\n{text}"
+            time.sleep(0.1)
+
     def close(self) -> None:
         self._tmux("kill-server")
 
@@ -216,6 +223,7 @@ def test_home_and_the_new_job_fit_each_size(tmp_path, size):
         terminal.type("n")
         shown = terminal.shows("config.json or its folder", "engine", "devices", "budget", "start", "esc back")
         assert "…" not in "\n".join(line for line in shown.splitlines() if "config.json" in line)
+        terminal.lacks("n new job", "none yet")
         terminal.type("Escape")
         terminal.shows("n new job")
         terminal.type("q")
