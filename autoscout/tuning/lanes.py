@@ -22,18 +22,18 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 Run = Callable[[Profiler], Measurement]
 
 
-def hosts_of(job: Job, shared: bool = False) -> list[Host]:
-    """Where a session's experiments may run. One on a host at a time, unless `shared` or the job says that several
-    experiments fit there. Errors: AutoscoutError (exit 2), as of choosing.reached."""
-    several = job.cluster.together > 1 or shared
+def hosts_of(job: Job) -> list[Host]:
+    """Where a session's experiments may run, which then share hosts. Errors: AutoscoutError (exit 2), as of
+    choosing.reached."""
     if not job.cluster.hosts:  # so often the devices of one experiment, whose launcher chooses them itself
         count = job.devices * max(1, job.cluster.together)
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
-    group = "" if several else "host"
-    return [
-        Host(h.name, tuple(Device(d.index, d.kind, group=group) for d in h.devices), h.address)
-        for h in reached(job.cluster)
-    ]
+    return reached(job.cluster)
+
+
+def alone_on(hosts: list[Host]) -> list[Host]:
+    """The same, one experiment on a host at a time."""
+    return [Host(h.name, tuple(Device(d.index, d.kind, group="host") for d in h.devices), h.address) for h in hosts]
 
 
 class Lanes:
@@ -41,7 +41,8 @@ class Lanes:
 
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
-        self.scheduler = Scheduler(hosts_of(job, shared=True))
+        self._hosts = hosts_of(job)
+        self.scheduler = Scheduler(self._hosts)
         self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
         self._request = self._parts(Configuration({}))  # of the whole job
         if lacking := self.scheduler.lacking(self._request):
@@ -78,7 +79,10 @@ class Lanes:
 
     def share(self, allowed: bool) -> None:
         """Whether experiments may share a host from now on; nothing runs now."""
-        self.scheduler = Scheduler(hosts_of(self.job, shared=allowed))
+        self.scheduler = Scheduler(self._hosts if allowed else alone_on(self._hosts))
+        for name, failures in self._failures.items():
+            if failures >= DRAINED:
+                self.scheduler.lose(name)
         self.most = self._most()
 
     def beside(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
@@ -111,7 +115,13 @@ class Lanes:
         kinds = {part.kind for part in parts}
         if any(part.kind in kinds for other in before for part in self._parts(other)):
             return None
-        return self._as_asked(self.scheduler.running["next"].placement) if self._started("next", parts) else None
+        return self.reserved if self._started("next", parts) else None
+
+    @property
+    def reserved(self) -> Placement | None:
+        """What `reserve` gave last, and nobody took or gave back."""
+        held = self.scheduler.running.get("next")
+        return self._as_asked(held.placement) if held else None
 
     def give_back(self) -> None:
         self.scheduler.end("next")

@@ -130,13 +130,12 @@ class SideBySide(Loop):
                 return experiment, placement
         if left:
             return None, None
-        reserved: list[Placement] = []
 
         def place(configuration: Configuration, before: Sequence[Configuration]) -> str | None:
-            reserved[:] = filter(None, [self._lanes.reserve(configuration, before)])
-            return reserved[0].spelled if reserved else None
+            placement = self._lanes.reserve(configuration, before)
+            return placement.spelled if placement else None
 
-        return self.engine.ask(place), next(iter(reserved), None)
+        return self.engine.ask(place), self._lanes.reserved
 
     def _measured(self, profiler: Profiler, experiment: Experiment) -> Measurement:
         """In a thread of its own."""

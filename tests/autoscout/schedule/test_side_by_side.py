@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from autoscout.cluster import slots
+from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.targets.command.exported import exported
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import session
@@ -314,3 +315,15 @@ def test_whether_neighbours_disturb_is_measured_once_and_known_to_the_next_sessi
     assert any("as s measured" in note for note in again)
     later = journal.events(store.session_folder(kb, "t") / "journal.jsonl")
     assert [e.known_from for e in later if isinstance(e, Neighbours)] == ["s"]
+
+
+def test_a_host_that_is_not_used_any_more_does_not_come_back_once_hosts_are_shared(job, tmp_path):
+    (tmp_path / "hosts").write_text("n1 slots=4\nn2 slots=2\n")
+    path = tmp_path / "job2.toml"
+    path.write_text((tmp_path / "job.toml").read_text().replace("together = 2", 'hosts = "hosts"'))
+    some = lanes(path)
+    for _ in range(2):
+        some._blame(Placement((Host("n2", (Device("0"),)),)), "n2: it is gone")
+    for allowed in (True, False):
+        some.share(allowed)
+        assert {host for host, _ in some.scheduler.free} == {"n1"}
