@@ -5,7 +5,7 @@
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
 The order of experiments: the reference; where nothing is known beforehand, a few configurations far from each
-other; then what the bandit's choice proposes. The front-runners are measured again by whoever drives it .
+other; then what the bandit's choice proposes. The front-runners are measured again by whoever drives it.
 
 Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
 measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what

@@ -80,8 +80,7 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
     knobs |= {name: f"@{name}@" for name in kinds_by_knob(job)}
-    used = device_counts(job).keys() & configuration.knobs.keys()
-    names = names_of(job, {**knobs, **{kind: configuration.knobs[kind] for kind in used}}, place)
+    names = names_of(job, configuration, knobs, place)
     environment = {
         **preset.environment,
         **{n: filled(text, names, f"launch.environment.{n}") for n, text in job.launch.environment.items()},
@@ -116,12 +115,14 @@ def _of_all_kinds(
     return entries, said
 
 
-def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
-    """What placeholders may speak of."""
-    used = used_nodes(job, Configuration({name: value for name, value in knobs.items() if value is not None}))
+def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
+    """What placeholders may speak of; `knobs`: as the command is told them."""
+    used = used_nodes(job, configuration)
+    ranks = sum(node.count for node in used)
     names = {
         **attributes_of(job),
-        "gpus": sum(node.count for node in used),
+        **{kind: configuration.knobs[kind] for kind in device_counts(job) if kind in configuration.knobs},
+        "gpus": ranks,
         "nodes": len(used),
         "hosts": "localhost",
         "port": place.port,
@@ -129,7 +130,7 @@ def names_of(job: Job, knobs: Mapping[str, Value | None], place: Place) -> dict[
         "iterations": place.iterations,
         "node": place.node,
         "head": place.head,
-        "ranks": place.ranks or sum(node.count for node in used),
+        "ranks": place.ranks or ranks,
         **knobs,
     }
     for name, text in declared(job).derived.items():

@@ -130,9 +130,10 @@ class CommandProfiler:
             self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
         reader = Reader(job, folder, self._bar)
         used = used_nodes(job, configuration)
+        devices = sum(node.count for node in used)
         if self._roster is not None:
             self._roster.nodes = used if len({node.device for node in job.cluster.nodes}) > 1 else ()
-            run = _on_hosts(job, run, folder, self._roster.chosen(sum(node.count for node in used)))
+            run = _on_hosts(job, run, folder, self._roster.chosen(devices))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
@@ -151,7 +152,7 @@ class CommandProfiler:
             context=context_of(job, about),
             environment=about,
             cost_s=cost,
-            device_s=cost * sum(node.count for node in used),
+            device_s=cost * devices,
             at=began + cost,
         )
         if found.status != "killed":

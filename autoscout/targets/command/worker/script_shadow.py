@@ -24,12 +24,6 @@ import leash
 import rank_questions
 
 _STEPS = 2  # the first makes the optimizer's state
-_UNTRACEABLE = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
-_UNTRACEABLE += (
-    "UnsupportedFakeTensorException",
-    "GuardOnDataDependentSymNode",
-    "UnsupportedMutationAliasingException",
-)
 
 
 class Enough(BaseException):
@@ -170,14 +164,13 @@ def _script(question: dict[str, Any]) -> Any:
 
 
 def _refused(error: BaseException, phase: str, seconds: float) -> dict[str, Any]:
-    chain: list[BaseException] = [error]
-    while cause := chain[-1].__cause__ or chain[-1].__context__:
-        chain.append(cause)
+    import untraceable
+
     found = rank_questions.refusal(error, phase)
-    unknown = next((e for e in chain if type(e).__name__ in _UNTRACEABLE), None)
-    if unknown is not None or "FakeTensor" in str(error):
-        said = unknown or error
-        found |= {"verdict": "untraceable", "type": type(said).__name__, "message": str(said)[:2000]}
+    if (said := untraceable.of(error)) is not None:
+        found |= said
+    elif "FakeTensor" in str(error):
+        found |= {"verdict": "untraceable", "type": type(error).__name__, "message": str(error)[:2000]}
     return {**found, "cpu_s": round(seconds, 3)}
 
 

@@ -45,4 +45,4 @@ def _said(error: BaseException) -> str:
 
 
 def _ours(file: str) -> bool:
-    return "/torch/" in file or "/targets/megatron/worker/" in file
+    return "/torch/" in file or "/targets/megatron/worker/" in file or "/targets/command/worker/" in file
