@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 from autoscout.job.duration import seconds
-from autoscout.targets.spread import dns_name
+from autoscout.targets.spread import dns_name, replicated
 from kb import door
 from kb.records import AutoscoutError, Job
 
@@ -117,24 +117,16 @@ def _replicated(role: str, pods: int, run: str, job: Job, name: str) -> list[str
         "job": f"configMap: {{ name: {name} }}",
         "kb": "persistentVolumeClaim: { claimName: autoscout }",
     }
-    return [
-        f"    - name: {role}",
-        "      template:",
-        "        spec:",
-        f"          parallelism: {pods}",
-        f"          completions: {pods}",
-        "          completionMode: Indexed",
-        "          backoffLimit: 0",
-        "          template:",
-        "            spec:",
-        "              restartPolicy: Never",
-        "              containers:",
-        "                - name: run",
-        "                  image: IMAGE",
-        '                  command: ["bash", "-c"]',
-        f"                  args: [{json.dumps(run)}]",
-        *(f"                  {line}" for line in limits),
-        f"                  volumeMounts: [{', '.join(mounts)}]",
-        "              volumes:",
-        *(f"                - {{ name: {volume}, {volumes[volume]} }}" for volume in kept),
+    spec = [
+        "restartPolicy: Never",
+        "containers:",
+        "  - name: run",
+        "    image: IMAGE",
+        '    command: ["bash", "-c"]',
+        f"    args: [{json.dumps(run)}]",
+        *(f"    {line}" for line in limits),
+        f"    volumeMounts: [{', '.join(mounts)}]",
+        "volumes:",
+        *(f"  - {{ name: {volume}, {volumes[volume]} }}" for volume in kept),
     ]
+    return replicated(role, pods, spec)

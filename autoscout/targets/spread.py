@@ -44,20 +44,25 @@ def jobset(launch: Launch) -> str:
         ranks = launch.ranks[start] if launch.ranks else 0
         run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(f"{name}-nodes0-0-0.{name}")])
         script = "\n".join([*exports(launch), f"exec {run if launch.ranks else program_lines(launch)}"])
-        lines += [
-            f"    - name: nodes{group}",
-            "      template:",
-            "        spec:",
-            f"          parallelism: {nodes}",
-            f"          completions: {nodes}",
-            "          completionMode: Indexed",
-            "          backoffLimit: 0",
-            "          template:",
-            "            spec:",
-            *(" " * 14 + line for line in pod(launch, script, count, kind)),
-        ]
+        lines += replicated(f"nodes{group}", nodes, pod(launch, script, count, kind))
         start += nodes
     return "\n".join(lines) + "\n"
+
+
+def replicated(name: str, pods: int, spec: list[str]) -> list[str]:
+    """A replicated job of a JobSet; `spec`: the lines of each of its pods'."""
+    return [
+        f"    - name: {name}",
+        "      template:",
+        "        spec:",
+        f"          parallelism: {pods}",
+        f"          completions: {pods}",
+        "          completionMode: Indexed",
+        "          backoffLimit: 0",
+        "          template:",
+        "            spec:",
+        *(" " * 14 + line for line in spec),
+    ]
 
 
 def dns_name(name: str) -> str:

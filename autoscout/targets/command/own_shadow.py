@@ -1,23 +1,21 @@
 """Shadow runs of a person's own training script: the script itself on fake tensors and a fake process group, in a
 process of its own with a time limit; what was asked before, from beside the knowledge base."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
-from autoscout.job.presets import device_memory_gib
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.running.warm_run import startable
-from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged
 from autoscout.targets.command import surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, started
-from kb import traces
+from autoscout.targets.tracing import answered, existing, room
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
@@ -45,23 +43,17 @@ def shadow(
     Errors: AutoscoutError (exit 2) for a command that is not a Python script's, a rank that does not exist."""
     run = _run(job, configuration)
     world = sum(node.count for node in used_nodes(job, configuration))
-    if outside := [r for r in ranks or [] if not 0 <= r < world]:
-        raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
+    existing(ranks, world)
     versions = surroundings.describe(job, run)
     asked = [question(job, configuration, run, world, rank) for rank in ranks or [0]]
     files = [*WORKER.glob("*.py"), *_SHARED.glob("*.py"), *(_SHARED / "shadow").glob("*.py")]
     code = interpreter.hash_of(sorted(files))
     keys = [content_hash([each, versions, code]) for each in asked]
-    found = [traces.known(kb, key, Rank) if kb is not None else None for key in keys]
-    unknown = [i for i, known in enumerate(found) if known is None]
-    if unknown and limit_s <= 0:
-        raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
-    for i in unknown:
-        traced = ask(asked[i], job, run, limit_s, stopping)
-        found[i] = traced
-        if kb is not None and traced.verdict != "timeout":
-            traces.keep(kb, keys[i], traced)
-    told = [rank for rank in found if rank is not None]
+
+    def traced(unknown: list[int]) -> Iterator[Rank]:
+        return (ask(asked[i], job, run, limit_s, stopping) for i in unknown)
+
+    told, cached = answered(keys, Rank, kb, limit_s, traced)
     shown = {package: version for package, version in versions.items() if package in ("torch", "transformers")}
     base = Shadow(
         job=job.name,
@@ -73,10 +65,10 @@ def shadow(
         ranks=told,
         stood_in=list(STOOD_IN),
         versions=shown,
-        cached=len(asked) - len(unknown),
+        cached=cached,
         cpu_s=sum(rank.cpu_s for rank in told),
     )
-    gib, beside = _device(job, configuration)
+    gib, beside = room(used_nodes(job, configuration))
     return judged(base, told, DOUBTED_ERROR, beside, gib, 1.0)
 
 
@@ -120,16 +112,3 @@ def _run(job: Job, configuration: Configuration) -> Started:
             2,
         )
     return run
-
-
-def _device(job: Job, configuration: Configuration) -> tuple[float | None, float]:
-    """(GiB of the smallest device, GiB that the driver and the communicators hold there)."""
-    if device_kind(job) == "cpu":
-        return None, 0.0
-    nodes = used_nodes(job, configuration)
-    known = [hardware(node.device) for node in nodes]
-    sizes = [
-        node.memory_gib or (hw.memory_gib if hw else device_memory_gib(node.device) or 0.0)
-        for node, hw in zip(nodes, known, strict=True)
-    ]
-    return (min(sizes) or None), max(hw.context_gib if hw else 0.7 for hw in known)

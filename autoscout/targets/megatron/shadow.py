@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
-from autoscout.job.presets import device_memory_gib
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.hardware.device import hardware
@@ -20,7 +19,8 @@ from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batch
 from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import WORKER
-from kb import shadowed, traces
+from autoscout.targets.tracing import answered, existing, room
+from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 RANK = WORKER / "shadow" / "shadow_rank.py"
@@ -52,8 +52,7 @@ def shadow(
     Errors: AutoscoutError (exit 2) for a configuration that no flags say, an interpreter that lacks torch or
     megatron-core, a rank that does not exist."""
     world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
-    if outside := [r for r in ranks or [] if not 0 <= r < world]:
-        raise AutoscoutError(f"--rank {outside[0]}: the configuration has the ranks 0 to {world - 1}", 2)
+    existing(ranks, world)
     python = interpreter.target_python(job)
     versions = versions_of(python)
     experts = bool(job.model.experts)
@@ -96,7 +95,8 @@ def told(
         cached=cached,
         cpu_s=sum(r.cpu_s for r in found),
     )
-    gib, beside = _device(job, configuration)
+    gib, beside = room(used_nodes(job, configuration))
+    beside += _user_buffers_gib(job, configuration)
     error = _error(job, configuration) + more_error
     judgement = judged(base, found, error, beside, gib, IMBALANCE)
     return with_price(job, configuration, judgement) if priced_too else judgement
@@ -186,18 +186,6 @@ def micro_batches(job: Job, configuration: Configuration) -> int:
     return 0 if left else batches
 
 
-def _device(job: Job, configuration: Configuration) -> tuple[float | None, float]:
-    """(GiB of the smallest device, GiB that the driver, the communicators and user buffers hold there)."""
-    if device_kind(job) == "cpu":
-        return None, 0.0
-    sizes, beside = [], 0.0
-    for node in used_nodes(job, configuration):
-        known = hardware(node.device)
-        sizes.append(node.memory_gib or (known.memory_gib if known else device_memory_gib(node.device) or 0.0))
-        beside = max(beside, known.context_gib if known else 0.7)
-    return (min(sizes) or None), beside + _user_buffers_gib(job, configuration)
-
-
 def _user_buffers_gib(job: Job, configuration: Configuration) -> float:
     """GiB that Transformer Engine's initialize_ub takes outside torch's allocator: the gathered input of a layer, in
     bf16, for each product that overlaps with communication."""
@@ -220,17 +208,11 @@ def answers(
     """In the order asked, and how many of them were known. `kept`: what of a trace is remembered."""
     code = interpreter.hash_of([*sorted(WORKER.glob("*.py")), *sorted(RANK.parent.glob("*.py"))])
     keys = [content_hash([question, dict(versions), code]) for question in asked]
-    found = [traces.known(kb, key, Rank) if kb is not None else None for key in keys]
-    open_ones = [i for i, known in enumerate(found) if known is None]
-    if open_ones and limit_s <= 0:
-        raise AutoscoutError("it has not been traced yet; `autoscout shadow` does it")
-    if open_ones:
-        traced = ask([asked[i] for i in open_ones], python, limit_s, stopping)
-        for i, rank in zip(open_ones, map(kept, traced), strict=True):
-            found[i] = rank
-            if kb is not None and rank.verdict != "timeout":
-                traces.keep(kb, keys[i], rank)
-    return [rank for rank in found if rank is not None], len(asked) - len(open_ones)
+
+    def traced(unknown: list[int]) -> list[Rank]:
+        return [kept(rank) for rank in ask([asked[i] for i in unknown], python, limit_s, stopping)]
+
+    return answered(keys, Rank, kb, limit_s, traced)
 
 
 def ask(

@@ -24,10 +24,11 @@ from autoscout.simulate.serving.step_times import StepTimes
 from autoscout.simulate.shadow.served import Served, ServingShadow
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.space.attributes import CAPABILITY, memory_gib
+from autoscout.targets.tracing import answered
 from autoscout.targets.vllm import arguments, load_plan
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.profiler import model_of
-from kb import shadowed, traces
+from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
 WORKER = Path(__file__).parent / "worker"
@@ -73,15 +74,8 @@ def shadow(
     versions = _versions(python)
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
     key = content_hash([question, model, versions, interpreter.hash_of(files)])
-    found = traces.known(kb, key, Served) if kb is not None else None
-    known = found is not None
-    if found is None:
-        if limit_s <= 0:
-            raise AutoscoutError("it has not been run as a shadow yet; `autoscout shadow` does it")
-        found = ask([question], python, limit_s, stopping)[0]
-        if kb is not None and found.verdict != "timeout":
-            traces.keep(kb, key, found)
-    return _told(job, configuration, name, found, versions, known)
+    (found,), known = answered([key], Served, kb, limit_s, lambda _: ask([question], python, limit_s, stopping))
+    return _told(job, configuration, name, found, versions, known > 0)
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, found: ServingShadow) -> None:
