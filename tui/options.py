@@ -57,7 +57,8 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -
 
 def stop_on_signals(stop: Any) -> None:
     """Ctrl-C once, or SIGUSR1 (which Slurm sends when it was asked to, before the time is up): end after the running
-    experiment. Twice, or a termination signal (preemption, scancel): end it too, at once."""
+    experiment. Twice, or a termination signal (preemption, scancel): end it too, at once. A hangup that was ignored
+    stays so (`nohup`)."""
 
     def interrupted(number: int, frame: Any) -> None:
         stop.ask()
@@ -67,4 +68,5 @@ def stop_on_signals(stop: Any) -> None:
             note("ending after the running experiment; press Ctrl-C again to end it now")
 
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupted)

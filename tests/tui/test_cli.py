@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import verbs
 
+from autoscout.tuning.loop import Stop
 from kb import store
+from tui.options import stop_on_signals
 
 RECORDED = Path("fixtures/recorded/smallest-cpu.jsonl").resolve()
 TINY = "fixtures/jobs/tiny-gpt-cpu.toml"
@@ -243,3 +245,18 @@ def test_best_names_what_it_rests_on(tuned):
     assert done.returncode == 0, done.stderr
     assert "ours" in done.stdout
     assert "confirm" in done.stdout
+
+
+@pytest.mark.parametrize(("before", "asked"), [(signal.SIG_IGN, 0), (signal.SIG_DFL, 2)])
+def test_a_hangup_ends_a_session_unless_nohup_started_it(before, asked):
+    numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)
+    found = [signal.getsignal(number) for number in numbers]
+    signal.signal(signal.SIGHUP, before)
+    try:
+        stop = Stop()
+        stop_on_signals(stop)
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.asked == asked
+    finally:
+        for number, handler in zip(numbers, found, strict=True):
+            signal.signal(number, handler)

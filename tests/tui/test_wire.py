@@ -235,9 +235,9 @@ def test_a_terminal_that_takes_nothing_for_a_while_then_gets_the_newest_state_al
 
 
 def test_screens_end_with_their_terminal(screens):
-    """Without a signal, as under setsid, they read the end of input for ever, at two thirds of a core."""
+    """Without a signal, as under setsid or nohup, they read the end of input for ever, at two thirds of a core."""
     shown = screens("watch", str(RECORDED))
     shown.settle()
     os.close(shown.ours)
     shown.ours = os.open(os.devnull, os.O_RDWR)
-    assert shown.process.wait(60) != 0
+    shown.process.wait(60)

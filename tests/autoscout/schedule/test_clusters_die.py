@@ -63,6 +63,10 @@ def written(tmp_path: Path, hosts: str) -> Path:
     return path
 
 
+def tuned_by(tmp_path: Path, *words: str) -> list[str]:
+    return [AUTOSCOUT, "tune", "--no-tui", "--kb", str(tmp_path / "kb.duckdb"), *words]
+
+
 def events(tmp_path: Path) -> list[journal.AnyEvent]:
     with contextlib.suppress(StopIteration):
         return journal.events(next((tmp_path / "sessions").glob("*/journal.jsonl")))
@@ -110,7 +114,7 @@ def second_started(tmp_path: Path) -> bool:
 @SLURM
 def test_a_session_in_an_allocation_survives_a_node(tmp_path):
     path = written(tmp_path, "slurm")
-    tune = [AUTOSCOUT, "tune", str(path), "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    tune = tuned_by(tmp_path, str(path))
     with (
         slurm_cluster.slurm(3) as cluster,
         session(cluster.command("salloc", "--no-kill", "-N3", "-c1", "--mem=500", *tune)) as process,
@@ -130,7 +134,7 @@ def test_a_session_in_an_allocation_survives_a_node(tmp_path):
 @SLURM
 def test_an_allocation_that_ends_ends_the_session_which_goes_on_in_another(tmp_path):
     path = written(tmp_path, "slurm")
-    tune = [AUTOSCOUT, "tune", "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    tune = tuned_by(tmp_path)
     salloc = ["salloc", "-N2", "-c1", "--mem=500"]
     with slurm_cluster.slurm() as cluster:
         with session(cluster.command(*salloc, *tune, str(path))) as process:
@@ -180,7 +184,7 @@ def test_a_batch_job_runs_a_session_and_goes_on_when_its_time_was_up(tmp_path):
 @RAY
 def test_a_session_on_ray_survives_a_node(tmp_path):
     path = written(tmp_path, "ray")
-    tune = [AUTOSCOUT, "tune", str(path), "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    tune = tuned_by(tmp_path, str(path))
     with ray_cluster.cluster(sys.executable, cpus=1, count=3) as hosts:
         address = f"RAY_ADDRESS={ray_cluster.ADDRESS}"
         with session(hosts.command(0, "env", address, *tune)) as process:
@@ -196,7 +200,7 @@ def test_a_session_on_ray_survives_a_node(tmp_path):
 @RAY
 def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
     path = written(tmp_path, "ray")
-    tune = [AUTOSCOUT, "tune", str(path), "--no-tui", "--kb", str(tmp_path / "kb.duckdb")]
+    tune = tuned_by(tmp_path, str(path))
     with (
         ray_cluster.cluster(sys.executable, cpus=1) as hosts,
         session(hosts.command(0, "env", f"RAY_ADDRESS={ray_cluster.ADDRESS}", *tune)) as process,
