@@ -125,13 +125,9 @@ def test_a_killed_autoscout_leaves_nothing_running(warm, tmp_path):
         f"job = load_job('{tmp_path}/job.toml')\n"
         f"CommandProfiler(job).run(Configuration({dict(C.knobs)!r}), 'c', Path('{tmp_path}/e'))\n"
     )
-    (tmp_path / "job.toml").write_text((tmp_path / "job.toml").read_text().replace("measure_s = 0.4", "measure_s = 60"))
     mark = f"MARK{os.getpid()}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "END": mark}, stderr=subprocess.DEVNULL
-    )
-    log = tmp_path / "e" / "output.log"
-    _until(lambda: log.is_file() and b"elapsed" in log.read_bytes())
+    variables = {**os.environ, "MARK": mark, "END": "mute"}  # what prints nothing is not ended as known well enough
+    process = subprocess.Popen([sys.executable, "-c", script], env=variables, stderr=subprocess.DEVNULL)
     _until(lambda: len(_marked(mark)) >= 4)  # ours, the warm interpreter, what watches, the script
     process.kill()
     process.wait()
