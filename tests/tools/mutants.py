@@ -7,13 +7,14 @@ moved by one, and for or, a number one more or less, a condition negated, True f
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,11 @@ import coverage  # pyright: ignore[reportMissingImports]
 from cosmic_ray.ast import ast_nodes, get_ast  # pyright: ignore[reportMissingImports]
 from cosmic_ray.mutating import mutate_code  # pyright: ignore[reportMissingImports]
 from cosmic_ray.plugins import get_operator  # pyright: ignore[reportMissingImports]
+from mutant_runner import PLAIN
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
+RUNNER = Path(__file__).parent / "mutant_runner.py"
 ROOMS = ("autoscout/simulate", "autoscout/search", "autoscout/space", "kb")
 KINDS = {
     "arithmetic": (
@@ -58,9 +61,7 @@ KINDS = {
     ),
     "number": ("NumberReplacer",),
 }
-PLAIN = "not engine and not thorough and not hosts"
 MOST_S = 60.0  # of tests run against one mutation, quickest first
-TIMEOUT_S = 300.0
 
 
 class Mutation(NamedTuple):
@@ -84,73 +85,119 @@ def mutations(room: str) -> Iterator[Mutation]:
                 yield Mutation(room, kind, str(path.relative_to(ROOT)), line, name, occurrence)
 
 
-def sampled(count: int, seed: int) -> list[Mutation]:
+def sampled(count: int, seed: int, under: str) -> list[Mutation]:
     """The same number of each kind in each room; within these each mutation with the same probability."""
-    rng, chosen, share = random.Random(seed), [], count // (len(ROOMS) * len(KINDS))
-    for room in ROOMS:
-        all_of = list(mutations(room))
+    rng, chosen = random.Random(seed), []
+    pools = [[each for each in mutations(room) if each.path.startswith(under)] for room in ROOMS]
+    pools = [pool for pool in pools if pool]
+    for pool in pools:
         for kind in KINDS:
-            chosen += rng.sample([each for each in all_of if each.kind == kind], share)
+            of_kind = [each for each in pool if each.kind == kind]
+            chosen += rng.sample(of_kind, min(count // (len(pools) * len(KINDS)), len(of_kind)))
     return chosen
 
 
-def watched() -> tuple[coverage.CoverageData, dict[str, float]]:
-    """Which test runs which line, and how long each takes (s): one run of the plain suite, kept until it is removed."""
-    data, times = BUILD / "coverage", BUILD / "times.xml"
-    if not times.exists():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        settings = BUILD / "coveragerc"
-        settings.write_text(f"[run]\ndynamic_context = test_function\nsource = kb, autoscout\ndata_file = {data}\n")
-        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-m", PLAIN]
-        subprocess.run([*command, f"--junitxml={times}"], cwd=ROOT, check=True)
-    read = coverage.CoverageData(str(data))
-    read.read()
+class Watched(NamedTuple):
+    """Which tests run which line, and how long each takes beside coverage."""
+
+    runs: dict[tuple[str, int], list[str]]  # tests by file of the rooms and line
+    took: dict[str, float]  # s
+
+    def tests_of(self, mutation: Mutation) -> list[str]:
+        """pytest's names of the tests that run the line, quickest first, a minute's worth."""
+        names, spent = [], 0.0
+        for name in sorted(self.runs.get((mutation.path, mutation.line), []), key=lambda name: self.took[name]):
+            spent += self.took[name]
+            if spent > MOST_S and names:
+                break
+            names.append(name)
+        return names
+
+
+def watch(file: str) -> tuple[Path, Path]:
+    """One file of tests beside coverage: what ran, and the times; kept until the file changes or they are removed."""
+    data, times = (BUILD / f"{Path(file).stem}.{kind}" for kind in ("coverage", "xml"))
+    if times.exists() and times.stat().st_mtime > (ROOT / file).stat().st_mtime:
+        return data, times
+    settings = BUILD / f"{Path(file).stem}.rc"
+    settings.write_text(f"[run]\ndynamic_context = test_function\nsource = kb, autoscout\ndata_file = {data}\n")
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-m", PLAIN, file]
+    done = subprocess.run([*command, f"--junitxml={times}"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode not in (0, 5):
+        times.unlink(missing_ok=True)
+        raise SystemExit(f"{file} fails without any mutation:\n{done.stdout[-2000:]}")
+    return data, times
+
+
+def watched(at_once: int) -> Watched:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    runs: dict[tuple[str, int], list[str]] = defaultdict(list)
     took: dict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(times).iter("testcase"):
-        module = (case.get("classname") or "").rpartition(".")[2]
-        took[f"{module}.{(case.get('name') or '').partition('[')[0]}"] += float(case.get("time") or 0)
-    return read, took
+    with ThreadPoolExecutor(at_once) as pool:
+        for file, (data, times) in zip(files, pool.map(watch, files), strict=True):
+            for case in ElementTree.parse(times).iter("testcase"):
+                took[_name(file, case)] += float(case.get("time") or 0)
+            read = coverage.CoverageData(str(data))
+            read.read()
+            for path in read.measured_files():
+                for line, contexts in read.contexts_by_lineno(path).items():
+                    of = str(Path(path).relative_to(ROOT)), line
+                    runs[of] += [f"{file}::{'::'.join(c.split('.')[1:])}" for c in contexts if c]
+    return Watched(runs, took)
 
 
-def tests_of(mutation: Mutation, data: coverage.CoverageData, took: dict[str, float]) -> list[str]:
-    """pytest's names of the tests that run the line, quickest first, a minute's worth."""
-    contexts = data.contexts_by_lineno(str(ROOT / mutation.path)).get(mutation.line, [])
-    where = {path.stem: str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
-    names, spent = [], 0.0
-    for context in sorted((c for c in contexts if c.split(".")[0] in where), key=lambda c: took.get(c, 0.0)):
-        module, _, test = context.partition(".")
-        spent += took.get(context, 0.0)
-        if spent > MOST_S and names:
-            break
-        names.append(f"{where[module]}::{test}")
-    return names
+def _name(file: str, case: ElementTree.Element) -> str:
+    """pytest's name of a test without its parameters, as coverage's contexts have it."""
+    of_class = (case.get("classname") or "").rpartition(Path(file).stem)[2].strip(".")
+    return "::".join(filter(None, (file, of_class, (case.get("name") or "").partition("[")[0])))
 
 
-def survives(copies: "SimpleQueue[Path]", data: coverage.CoverageData, took: dict[str, float], of: Mutation) -> bool:
-    tests = tests_of(of, data, took)
+class Copy:
+    """A copy of the tree that mutations are written into, and the process that runs tests there."""
+
+    def __init__(self, number: int) -> None:
+        self.root = BUILD / f"tree-{number}"
+        shutil.rmtree(self.root, ignore_errors=True)
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in filter(None, tracked.stdout.split("\0")):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.root / name)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", "kb", "autoscout", "tui", "tests"], cwd=self.root)
+        # The package that is installed is the tree's; the copy's goes first.
+        self.runner = subprocess.Popen(
+            ["env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPATH={self.root}", sys.executable, str(RUNNER)],
+            cwd=self.root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def survives(self, mutation: Mutation, tests: list[str]) -> bool:
+        file = self.root / mutation.path
+        code, times = file.read_text(), file.stat()
+        mutated = mutate_code(code, get_operator(f"core/{mutation.operator}")(), mutation.occurrence)
+        assert mutated is not None
+        assert self.runner.stdin
+        assert self.runner.stdout
+        try:
+            file.write_text(mutated)
+            self.runner.stdin.write(json.dumps(tests) + "\n")
+            self.runner.stdin.flush()
+            return self.runner.stdout.readline().strip() == "survived"
+        finally:
+            file.write_text(code)
+            os.utime(file, (times.st_atime, times.st_mtime))  # its bytecode is the right one again
+
+
+def survives(copies: "SimpleQueue[Copy]", tests_of: Callable[[Mutation], list[str]], mutation: Mutation) -> bool:
+    tests = tests_of(mutation)
     if not tests:
         return True
     copy = copies.get()
-    file = copy / of.path
-    code = file.read_text()
     try:
-        mutated = mutate_code(code, get_operator(f"core/{of.operator}")(), of.occurrence)
-        assert mutated is not None
-        file.write_text(mutated)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", PLAIN, *tests]
-        # The package that is installed is the tree's; the copy's goes first.
-        done = subprocess.run(
-            ["env", f"PYTHONPATH={copy}", "PYTHONDONTWRITEBYTECODE=1", *command],
-            cwd=copy,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-        )
-        return done.returncode == 0
-    except subprocess.TimeoutExpired:
-        return False  # it never ends: that is noticed
+        return copy.survives(mutation, tests)
     finally:
-        file.write_text(code)
         copies.put(copy)
 
 
@@ -159,28 +206,25 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=304)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--under", default="", help="only of files whose path begins so")
+    parser.add_argument("--tests", nargs="+", help="met by these tests and not by those that run the line")
     asked = parser.parse_args()
-    data, took = watched()
-    chosen = sampled(asked.count, asked.seed)
-    copies: SimpleQueue[Path] = SimpleQueue()
+    if asked.tests:
+        BUILD.mkdir(parents=True, exist_ok=True)
+    tests_of = (lambda mutation: asked.tests) if asked.tests else watched(asked.at_once).tests_of
+    chosen = sampled(asked.count, asked.seed, asked.under)
+    copies: SimpleQueue[Copy] = SimpleQueue()
     for i in range(asked.at_once):
-        copy = BUILD / f"tree-{i}"
-        shutil.rmtree(copy, ignore_errors=True)
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-        for name in filter(None, tracked.stdout.split("\0")):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
-        copies.put(copy)
-    alive: Counter[str] = Counter()
+        copies.put(Copy(i))
+    of, alive = Counter(one.room for one in chosen), Counter[str]()
     with ThreadPoolExecutor(asked.at_once) as pool:
-        for one, lives in zip(chosen, pool.map(partial(survives, copies, data, took), chosen), strict=True):
+        for one, lives in zip(chosen, pool.map(partial(survives, copies, tests_of), chosen), strict=True):
             if lives:
                 alive[one.room] += 1
                 source = (ROOT / one.path).read_text().splitlines()[one.line - 1].strip()
                 print(json.dumps({**one._asdict(), "source": source}), flush=True)
-    each = len(chosen) // len(ROOMS)
-    for room in ROOMS:
-        print(f"{room}: {each - alive[room]} of {each} noticed")
+    for room in of:
+        print(f"{room}: {of[room] - alive[room]} of {of[room]} noticed")
     print(f"all: {1 - alive.total() / len(chosen):.1%} of {len(chosen)}, seed {asked.seed}")
 
 
