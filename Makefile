@@ -39,7 +39,7 @@ run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
 # Real engines run apart from the rest: what is timed is disturbed less.
 test: $(VENV)/dev check
 	@echo "── pytest"
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not engine and not thorough and not hosts"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not engine and not thorough and not hosts"
 	@echo "── pytest, real engines"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "engine and not thorough"
 

@@ -19,6 +19,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 LEFT_OUT = frozenset(Path(__file__).with_name("left_out.txt").read_text().split())
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Importing all files takes longer than some engines: a run of engines alone reads only those that name them."""
+    engines = str(config.option.markexpr).startswith("engine") and collection_path.name.startswith("test_")
+    return True if engines and "mark.engine" not in collection_path.read_text() else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The screens first: their tests wait most, and a file of them that comes last keeps one worker alone."""

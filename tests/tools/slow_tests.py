@@ -5,28 +5,29 @@ elsewhere, are added by hand: what a neighbour finds too.
 """
 
 import argparse
+from collections import defaultdict
 
-from mutants import ROOT, watched
+from mutants import watched
 
 _SLOW_S = 1.5  # by the clock, beside coverage; a quicker test is never left out
 _SCREENS = "tests/tui/"  # their lines are not watched
 _ALWAYS = {  # what a person loses most by, whoever runs its lines
-    "test_api_page.test_the_code_of_the_page_runs",
-    "test_conformance.test_finds_the_optimum_of_a_small_table",
-    "test_lake.test_two_knowledge_bases_merge_through_a_folder",
-    "test_launches.test_every_knob_reaches_the_launch",
-    "test_session.test_a_session_ends_on_a_confirmed_winner",
-    "test_session.test_a_torn_last_line_is_cut_off_and_the_session_goes_on",
-    "test_session.test_the_same_seed_and_measurements_write_the_same_decisions",
-    "test_space.test_samples_and_the_expert_default_are_valid_by_every_rule",
-    "test_store.test_a_killed_writer_loses_nothing_that_it_acknowledged",
-    "test_trial.test_equals_are_called_faster_in_at_most_five_of_a_hundred",
+    "test_api_page.py::test_the_code_of_the_page_runs",
+    "test_conformance.py::test_finds_the_optimum_of_a_small_table",
+    "test_lake.py::test_two_knowledge_bases_merge_through_a_folder",
+    "test_launches.py::test_every_knob_reaches_the_launch",
+    "test_session.py::test_a_session_ends_on_a_confirmed_winner",
+    "test_session.py::test_a_torn_last_line_is_cut_off_and_the_session_goes_on",
+    "test_session.py::test_the_same_seed_and_measurements_write_the_same_decisions",
+    "test_space.py::test_samples_and_the_expert_default_are_valid_by_every_rule",
+    "test_store.py::test_a_killed_writer_loses_nothing_that_it_acknowledged",
+    "test_trial.py::test_equals_are_called_faster_in_at_most_five_of_a_hundred",
 }
 
 
 def chosen(lines: dict[str, set[tuple[str, int]]], took: dict[str, float], least: int) -> list[str]:
     """The slow tests that nothing is lost without: each adds fewer than `least` lines to what is kept."""
-    slow = {test for test in lines if took[test] >= _SLOW_S} - _ALWAYS
+    slow = {test for test in lines if took[test] >= _SLOW_S and test.rpartition("/")[2] not in _ALWAYS}
     kept = set[tuple[str, int]]().union(*(lines[test] for test in lines if test not in slow))
     while slow:
         best = max(slow, key=lambda test: (len(lines[test] - kept) / took[test], test))
@@ -41,18 +42,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--least", type=int, default=3, help="a test that adds as many lines is kept")
     least = parser.parse_args().least
-    data, took = watched()
-    where = {path.stem: str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
-    lines: dict[str, set[tuple[str, int]]] = {}
-    for file in data.measured_files():
-        for line, tests in data.contexts_by_lineno(file).items():
-            for test in tests:
-                module = test.split(".")[0]
-                if module in where and not where[module].startswith(_SCREENS):
-                    lines.setdefault(test, set()).add((file, line))
-    for test in chosen(lines, took, least):
-        module, _, name = test.partition(".")
-        print(f"{where[module]}::{name}")
+    seen = watched(at_once=2)
+    lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for line, tests in seen.runs.items():
+        for test in tests:
+            if not test.startswith(_SCREENS):
+                lines[test].add(line)
+    print("\n".join(chosen(lines, seen.took, least)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def autoscout(*arguments):
     return verbs.run(*arguments, **{"AUTOSCOUT_KB": "/nonexistent/kb.duckdb"})
 
 
+@cache
 def answer(*arguments):
     done = autoscout("predict", *arguments, "--json")
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def alone(bench: Bench, name: str, known: dict[str, Measurement] = {}) -> Measur
     return known[name]
 
 
-@pytest.mark.parametrize(("name", "layout"), few(LAYOUTS, 4))
+@pytest.mark.parametrize(("name", "layout"), few(LAYOUTS, 2))
 def test_layouts_of_fine_tuning_agree(bench: Bench, name: str, layout: dict[str, Any]) -> None:
     measured = bench.run(JOBS[name], **layout)
     assert measured.status == "ok", measured.evidence
