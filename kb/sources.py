@@ -26,7 +26,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def sqlite_tables(path: Path, tables: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of some tables; a table that is not there has none. Errors: AutoscoutError (exit 2)."""
+    """The rows of some tables; a missing table has none. Errors: AutoscoutError (exit 2)."""
     found: dict[str, list[dict[str, Any]]] = {}
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as con:
