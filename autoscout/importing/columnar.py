@@ -17,9 +17,10 @@ _EASY, _TIMES = 2**25, 200  # decompressed size limit: bytes, or a multiple of t
 
 
 def read_csv(path: Path) -> Source:
-    """UTF-8 (or UTF-16 with a mark), plain or gzip; `,` `;` tab or `|` between the columns, named in the first line.
+    """UTF-8 (or UTF-16 with a byte order mark), plain or gzip; `,` `;` tab or `|` between the columns, which the first
+    line names.
 
-    Errors: AutoscoutError (exit 2) for an empty file and another encoding, naming the line.
+    Errors: AutoscoutError (exit 2) for an empty file and for another encoding, naming the line.
     """
     file = _open(path)
     try:
@@ -61,7 +62,7 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip file holds, which ends with an error where it grows beyond all measure."""
+    """The content of a gzip file; raises an error once it grows beyond all measure."""
 
     def __init__(self, path: Path) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 - closed with us
@@ -131,7 +132,7 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
 
 
 def _first_undecodable(path: Path, line: int) -> int:
-    """Text is decoded in blocks, so an error shows before its line is reached."""
+    """Looks for the line itself: text is decoded in blocks, so an error shows before its line is reached."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     opener: Any = gzip.open if zipped else open
