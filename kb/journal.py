@@ -184,7 +184,7 @@ class Checked(Event, frozen=True, tag="checked"):
     mape: float
     epsilon: float
     weights: dict[str, float]
-    members: dict[str, float] = {}  # what each simulator with a say predicted
+    members: dict[str, float] = {}  # prediction of each simulator that had a say
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
@@ -212,7 +212,7 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · settled (nothing better is believed to be left) · exhausted · stopped
+    reason: str  # budget · wall · converged · settled (nothing better is expected to be left) · exhausted · stopped
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):

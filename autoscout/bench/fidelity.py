@@ -21,7 +21,7 @@ class Simulated:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
         with np.errstate(invalid="ignore"):  # inf − inf is no prediction
-            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them cannot say
+            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them has no prediction
         self.on = bool(landscape.simulators)
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}

@@ -26,7 +26,7 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     objective's metric.
     """
     value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # NaN is not either
+    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # excludes NaN, too
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)

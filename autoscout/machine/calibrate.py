@@ -43,7 +43,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
-    """Measures the machine with that interpreter (its command) as the device `name` ("": what it is, such as "cpu").
+    """Measures the machine with the interpreter `python` (its command), as the device `name` ("": named after what it
+    is, such as "cpu").
 
     Errors: AutoscoutError (exit 2) when the interpreter is not there or lacks torch, (exit 1) when a benchmark fails.
     """

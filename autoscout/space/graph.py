@@ -57,7 +57,7 @@ class Space:
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
         self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
-        self.capacities: dict[str, float] = {}  # GiB of one device by kind, in the order of ranks, where known
+        self.capacities: dict[str, float] = {}  # GiB per device, by kind, in rank order, if known
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
         self.knob = {knob.name: knob for knob in self.knobs}

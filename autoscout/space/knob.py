@@ -21,7 +21,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     layer: str  # of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
     values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
     meaning: str
-    sets: str  # the flag or field of the target that it becomes
+    sets: str  # the target's flag or field that it sets
     unit: str = ""
     default: Value | None = None  # what the target does if nobody sets it
     off: Value | None = None  # what the target does while the knob is inactive
