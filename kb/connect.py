@@ -23,7 +23,7 @@ _WRITER: dict[str, Any] = {
     "storage_compatibility_version": migrate.STORAGE,
     "threads": 1,
 }
-_MADE: dict[
+_EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
 ] = {}  # an empty one: a process that creates several migrates once (0.2 s of CPU each)
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
@@ -146,14 +146,14 @@ def _create(kb: Path) -> None:
     new = kb.with_name(kb.name + ".new")
     for left_over in (new, new.with_name(new.name + ".wal")):
         left_over.unlink(missing_ok=True)
-    if made := _MADE.get(migrate.known()):
+    if made := _EMPTY.get(migrate.known()):
         with new.open("wb") as file:
             file.write(made)
             os.fsync(file.fileno())
     else:
         with contextlib.closing(_connect(new, False, 0.0)) as con:
             migrate.apply(con, kb, migrate.known())
-        _MADE[migrate.known()] = new.read_bytes()
+        _EMPTY[migrate.known()] = new.read_bytes()
     log = kb.with_name(kb.name + ".wal")
     if log.exists():  # left by a removed file; DuckDB would take it for the new one's
         os.replace(log, log.with_name(log.name + ".old"))

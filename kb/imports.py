@@ -20,7 +20,7 @@ from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
 
-_AT_ONCE = 20_000
+_BATCH = 20_000
 _UNFINISHED = ".unfinished-"
 _STALE_S = 3600.0
 
@@ -65,7 +65,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
             con.execute("BEGIN")
             store.insert(con, "job", [store.job_row(job)])
             store.insert(con, "session", [store.session_row(started, "import")])
-            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _AT_ONCE)]:
+            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _BATCH)]:
                 rows.stage(con, batch)
                 rows.store_incoming(con)
                 total += len(batch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_AT_ONCE = 20  # jobs per transaction; all ten million rows at once need 2 GiB
+_JOBS_PER_TRANSACTION = 20  # all ten million rows at once need 2 GiB
 _CHANGED = """
 WITH part AS (
     SELECT origin, count(*) AS n, max(added) AS newest FROM measurement GROUP BY origin
@@ -46,7 +46,7 @@ _SAME = " AND ".join(
     f"a.{name} IS NOT DISTINCT FROM f.{name}"
     for name in ("job", "job_id", "context", "cluster", "goal", "metric", "constraints", "limits")
 )
-_ANEW = (
+_RECOMPUTE = (
     "DELETE FROM kept WHERE list_contains($jobs, job_id)",
     "DELETE FROM kept_result WHERE aim IN (SELECT key FROM aim WHERE list_contains($jobs, job_id))",
     "DELETE FROM kept_effect WHERE aim IN (SELECT key FROM aim WHERE list_contains($jobs, job_id))",
@@ -103,10 +103,10 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
     if not changed:
         return []
     jobs = list(changed)
-    for part in (jobs[i : i + _AT_ONCE] for i in range(0, len(jobs), _AT_ONCE)):
+    for part in (jobs[i : i + _JOBS_PER_TRANSACTION] for i in range(0, len(jobs), _JOBS_PER_TRANSACTION)):
         con.execute("BEGIN")
         try:
-            for sql in _ANEW:
+            for sql in _RECOMPUTE:
                 con.execute(sql, {"jobs": part} if "$jobs" in sql else None)
             now = [(job, changed[job]) for job in part if changed[job] is not None]
             if now:

@@ -43,7 +43,7 @@ def outcomes(
     Beyond `most` configurations: half are the best by the first of `metrics`, half a random sample that is always the
     same.
     """
-    columns = [name if name in rows.METRICS else _other(name) for name in metrics]
+    columns = [name if name in rows.METRICS else _other_metric(name) for name in metrics]
     medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))
     rank = ("-m0" if maximize else "m0") if metrics else "first"
     with reader(kb) as con:
@@ -110,7 +110,7 @@ def columns(
     chosen = [
         f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
     ]
-    value = f"m.{metric}" if metric in rows.METRICS else _other(metric)
+    value = f"m.{metric}" if metric in rows.METRICS else _other_metric(metric)
     with reader(kb) as con:
         return con.execute(
             f"""
@@ -137,6 +137,6 @@ def _outcome(metrics: list[str], row: tuple[Any, ...]) -> Outcome:
     )
 
 
-def _other(metric: str) -> str:
+def _other_metric(metric: str) -> str:
     name = metric.replace("'", "''")
     return f"try_cast(m.other_metrics ->> '{name}' AS DOUBLE)"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_LOOKED_AT = 200  # candidates whose full distance is computed
+_MOST_CANDIDATES = 200  # candidates whose full distance is computed
 
 Number = float | str | None
 MemoryOf = Callable[[str], float | None]  # GiB per device of a kind
@@ -124,7 +124,7 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
 def compare(here: dict[str, Number], there: dict[str, Number]) -> list[Feature]:
     """The features that differ, the most distant first."""
     found = [
-        Feature(name, here.get(name), there.get(name), _apart(name, here, there), WEIGHTS[name].why)
+        Feature(name, here.get(name), there.get(name), _distance(name, here, there), WEIGHTS[name].why)
         for name in WEIGHTS
         if name in here or name in there
     ]
@@ -165,7 +165,7 @@ def similar(
 
 
 def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
-    """Past jobs by cluster and context, nearest in size first, at most _LOOKED_AT."""
+    """Past jobs by cluster and context, nearest in size first, at most _MOST_CANDIDATES."""
     m = shape(job.model)
     return con.execute(
         """
@@ -201,7 +201,7 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
             "hidden": max(m.hidden, 1),
             "devices": max(job.devices, 1),
             "seq_len": max(job.traffic.seq_len, 1),
-            "limit": _LOOKED_AT,
+            "limit": _MOST_CANDIDATES,
         },
     ).fetchall()
 
@@ -268,7 +268,7 @@ def _counts(
     return {(job, cluster, context): (n, ok) for job, cluster, context, n, ok in found}
 
 
-def _apart(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:
+def _distance(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:
     a, b, weight = here.get(name), there.get(name), WEIGHTS[name].weight
     if a == b:
         return 0.0

@@ -59,8 +59,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
         if len(claimed[kind]) < count:
-            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is(kind, name)]
-            why = f": {' and '.join(like)} is not one of {_least_gib(job, kind):g} GiB" if like else ""
+            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is_kind(kind, name)]
+            why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):g} GiB" if like else ""
             return (
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
                 f"{why}; correct the nodes or run on a machine that has them"
@@ -72,7 +72,7 @@ def misplaced(job: Job, gpus: list[str]) -> str:
     """Which device of the hosts, in their order, is not of the kind that the job's node there has; "" if all are."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
-        if len(set(wanted)) > 1 and kind in presets.devices() and not _is(kind, name):
+        if len(set(wanted)) > 1 and kind in presets.devices() and not _is_kind(kind, name):
             return f"cluster.hosts: where the job has {kind} is {name}; name the hosts in the order of cluster.nodes"
     return ""
 
@@ -139,18 +139,22 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
     free = list(range(len(gpus)))
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
     for kind in sorted(needed, key=lambda kind: kind not in known):
-        fitting = [i for i in free if kind not in known or (_is(kind, gpus[i]) and _has(job, kind, gpus, memory, i))]
+        fitting = [
+            i
+            for i in free
+            if kind not in known or (_is_kind(kind, gpus[i]) and _has_memory(job, kind, gpus, memory, i))
+        ]
         claimed[kind] = sorted(sorted(fitting, key=lambda i: i not in first)[: needed[kind]])
         free = [index for index in free if index not in claimed[kind]]
     return claimed
 
 
-def _is(kind: str, gpu: str) -> bool:
+def _is_kind(kind: str, gpu: str) -> bool:
     """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
     return re.search(rf"{re.escape(kind.split('-')[0])}(?!\d)", gpu.lower()) is not None
 
 
-def _has(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
+def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
     """Whether the GPU has the memory of its kind; the driver keeps a few per cent of what the name says."""
     sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
     if sliced is not None:
@@ -160,9 +164,9 @@ def _has(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: i
     else:  # the driver does not say ([N/A], unified memory): the name may
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
-    return gib >= 0.88 * _least_gib(job, kind)
+    return gib >= 0.88 * _required_gib(job, kind)
 
 
-def _least_gib(job: Job, kind: str) -> float:
+def _required_gib(job: Job, kind: str) -> float:
     said = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
     return min(said, default=presets.device_memory_gib(kind) or 0.0)

@@ -52,28 +52,28 @@ def held(visible: str = "") -> str:
     busy = [
         f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
         for gpu in look()
-        if _taken(gpu) and (not names or any(_called(gpu, name) for name in names))
+        if _in_use(gpu) and (not names or any(_is_named(gpu, name) for name in names))
     ]
     return "; ".join(busy)
 
 
 def taken(names: Sequence[str]) -> set[int]:
     """Positions in `names` (indices or UUIDs of GPUs) of GPUs on which others hold memory, or that are missing."""
-    free = [gpu for gpu in look() if not _taken(gpu)]
-    return {i for i, name in enumerate(names) if not any(_called(gpu, name) for gpu in free)}
+    free = [gpu for gpu in look() if not _in_use(gpu)]
+    return {i for i, name in enumerate(names) if not any(_is_named(gpu, name) for gpu in free)}
 
 
 def uuids(names: Sequence[str]) -> list[str]:
     """UUIDs of GPUs given by index or UUID, so that no two GPUs share a name; the given name if no driver answers."""
     found = look()
-    return [next((gpu.uuid for gpu in found if _called(gpu, name)), name) for name in names]
+    return [next((gpu.uuid for gpu in found if _is_named(gpu, name)), name) for name in names]
 
 
-def _taken(gpu: Gpu) -> bool:
+def _in_use(gpu: Gpu) -> bool:
     return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
 
 
-def _called(gpu: Gpu, name: str) -> bool:
+def _is_named(gpu: Gpu, name: str) -> bool:
     return name == str(gpu.index) or gpu.uuid.startswith(name)
 
 
@@ -109,7 +109,7 @@ def silence() -> str:
     """Why the driver's program reports no GPU; "" if it reports one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
-    said, in_time = _said(f"--query-gpu={_FIELDS}", _LIMIT_S)
+    said, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
     if not in_time:
         return f"nvidia-smi did not answer within {_LIMIT_S:.0f} s"
     if parsed(said):
@@ -151,10 +151,10 @@ def broke(before: Health, now: Health) -> str:
 
 def asked(query: str, limit_s: float | None = None) -> str:
     """The answer of the driver's program as CSV without header and units; "" if there is none in time."""
-    return _said(query, _LIMIT_S if limit_s is None else limit_s)[0]
+    return _answer(query, _LIMIT_S if limit_s is None else limit_s)[0]
 
 
-def _said(query: str, limit_s: float) -> tuple[str, bool]:
+def _answer(query: str, limit_s: float) -> tuple[str, bool]:
     """(output, whether it came in time). Does not wait for a program that hangs in the driver."""
     program = shutil.which(_PROGRAM)
     if program is None:

@@ -74,7 +74,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
     with socket.create_server((ours, 0)) as server:
         where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         held = {"num_gpus": devices["gpus"], "num_cpus": 0 if devices["gpus"] else devices["cpus"]}
-        task = ray.remote(_there).options(scheduling_strategy=where, max_retries=0, **held)
+        task = ray.remote(_on_node).options(scheduling_strategy=where, max_retries=0, **held)
         running = task.remote(command, ours, server.getsockname()[1], token)
         server.settimeout(_HELD_S)
         try:
@@ -92,7 +92,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
     return 0
 
 
-def _there(command: list[str], address: str, port: int, token: str) -> int:
+def _on_node(command: list[str], address: str, port: int, token: str) -> int:
     """Runs on the node. Ray's workers are niced, which would distort measurements."""
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)

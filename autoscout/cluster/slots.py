@@ -94,7 +94,7 @@ def _wait(
         ours = turn is None
         while not give_up():
             ours = ours or (turn is not None and _locked(turn, fcntl.LOCK_EX))
-            if ours and (held := _try(some, taken)) is not None:
+            if ours and (held := _lock_all(some, taken)) is not None:
                 return held
             if not told:
                 told = True
@@ -106,8 +106,8 @@ def _wait(
             os.close(turn)
 
 
-def _try(some: Some | None, taken: list[str]) -> list[int] | None:
-    """All of it or nothing."""
+def _lock_all(some: Some | None, taken: list[str]) -> list[int] | None:
+    """Takes all of these locks, or none (None)."""
     held: list[int] = []
     if (file := _open(lock_path())) is not None:
         held.append(file)

@@ -55,7 +55,7 @@ def importance(
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
     simulators = Simulators(job, space, ran, bases=partial(target_of(job).simulators, job))
-    known = _measured(job, rows)
+    known = _median_costs(job, rows)
     best = winner if winner in known else min(known, key=lambda c: known[c], default=None)
     return Importance(
         steps=[] if best is None else _ablation(job, space, simulators, known, default, best),
@@ -65,7 +65,7 @@ def importance(
     )
 
 
-def _measured(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
+def _median_costs(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
     """Median cost of each configuration that never computed something wrong."""
     costs: dict[Configuration, list[float]] = {}
     for m in rows:

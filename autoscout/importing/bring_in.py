@@ -23,7 +23,7 @@ from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
 
 T = TypeVar("T")
-_ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
+_RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
 _LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
 _EVIDENCE = 2000  # characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
@@ -112,7 +112,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
         return work()
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot be read ({error.strerror or error})", 2) from error
-    except _ODD as error:
+    except _RAISED as error:
         said = " ".join(str(error).split())[:200]
         raise AutoscoutError(
             f"{path} is no {reader} result as we know them ({type(error).__name__}: {said})", 2
@@ -147,7 +147,7 @@ class _Converting:
                 if row.problem:
                     raise ValueError(row.problem)
                 measurement = self._measurement(row)
-            except (door.Refused, *_ODD) as error:
+            except (door.Refused, *_RAISED) as error:
                 if len(self.done.bad) < _LISTED:
                     self.done.bad.append(Bad(row.where, str(error)))
                 continue

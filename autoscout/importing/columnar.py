@@ -13,7 +13,7 @@ from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
 _LINE = 2**24  # character limit of a line and of a field
-_EASY, _TIMES = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
+_UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
 def read_csv(path: Path) -> Source:
@@ -66,7 +66,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 - closed with us
-        self._left = max(_EASY, _TIMES * path.stat().st_size)
+        self._left = max(_UNPACKED_BYTES, _UNPACKED_RATIO * path.stat().st_size)
 
     def readable(self) -> bool:
         return True
@@ -75,7 +75,7 @@ class _Unpacked(io.RawIOBase):
         count = self._file.readinto(into)
         self._left -= count
         if self._left < 0:
-            raise OSError(f"it unpacks to more than {_TIMES} times its size")
+            raise OSError(f"it unpacks to more than {_UNPACKED_RATIO} times its size")
         return count
 
     def close(self) -> None:

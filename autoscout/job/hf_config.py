@@ -27,7 +27,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"), _LLAMA),
     "gpt2": _GPT2,
 }
-_OTHERWISE = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
+_DIFFERENT = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -44,9 +44,9 @@ def shape_of(path: Path) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
     config = {**config, **config.get("text_config", {})}  # the language part of a multimodal model
     kind = str(config.get("model_type", ""))
-    if kind in _OTHERWISE:
+    if kind in _DIFFERENT:
         raise AutoscoutError(
-            f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
+            f"{path}: {kind} has {_DIFFERENT[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
             f"in for it",
             2,
         )

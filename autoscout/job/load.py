@@ -46,7 +46,7 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
-    for share in _listed(data.get("traffic"), "mix"):
+    for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
     job = _with_paths_from(path.parent, converted(path, data, Job))
@@ -123,7 +123,7 @@ def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
     return msgspec.structs.replace(job, budget=budget)
 
 
-def _listed(table: Any, name: str) -> list[dict[str, Any]]:
+def _tables(table: Any, name: str) -> list[dict[str, Any]]:
     """The tables in a list that may be missing or of another type."""
     found = table.get(name) if isinstance(table, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

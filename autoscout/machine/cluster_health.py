@@ -71,11 +71,11 @@ def smoke(job: Job) -> Health:
         looked = wait_for(agents, "looked", _ASK_S, lambda: False)
     for agent in agents:
         if agent.lost:
-            sick[agent.host] = _parted(agent.lost)
+            sick[agent.host] = _what_and_remedy(agent.lost)
             continue
         said = json.loads(looked[agent.host]["said"]["health"])
         if problem := unfit_for(agent, looked[agent.host]):
-            sick[agent.host] = _parted(problem)
+            sick[agent.host] = _what_and_remedy(problem)
         elif trouble := troubles(said):
             sick[agent.host] = trouble
         else:
@@ -188,7 +188,7 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
                 found[name, names[(number + 1) % len(names)]] = said["gib_per_s"]
         if outcome.lost:
             host, why = outcome.lost.partition(": ")[::2]
-            return found, {host: _parted(why)}
+            return found, {host: _what_and_remedy(why)}
         failed = sorted(rank for rank, code in outcome.codes.items() if code)
         if failed and not found:
             log = Path(folder) / f"rank-{failed[0]}.log"
@@ -203,7 +203,7 @@ def _shown(said: dict[str, Any]) -> str:
     return f"{gpus}{said['cores']} cores, {said['memory_free_gib']:.0f} GiB free"
 
 
-def _parted(sentence: str) -> tuple[str, str]:
+def _what_and_remedy(sentence: str) -> tuple[str, str]:
     """What is wrong, and what to do about it."""
     what, _, mend = sentence.partition("; ")
     return what.split(": ", 1)[-1], mend

@@ -17,8 +17,8 @@ _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
     """What the hardware slows down now, and the remedy."""
     for gpu in gpus:
-        with_reasons = str(gpu.get("throttled", "")).strip()
-        if re.fullmatch(r"0x[0-9a-fA-F]+", with_reasons) and int(with_reasons, 16) & SLOWED:
+        reasons = str(gpu.get("throttled", "")).strip()
+        if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
             return (
                 f"GPU {gpu['index']} is slowed by heat or its power supply",
                 "look at its cooling and power (`nvidia-smi -q -d PERFORMANCE`)",

@@ -86,21 +86,21 @@ def _mixes_switches(column: list[Value | None]) -> bool:
     return bool in (kinds := set(map(type, column))) and len(kinds - {type(None)}) > 1
 
 
-def _different(column: list[Value | None]) -> list[Value]:
+def _distinct(column: list[Value | None]) -> list[Value]:
     if _mixes_switches(column):
         return list({key(v): v for v in column if v is not None}.values())
     return [v for v in dict.fromkeys(column) if v is not None]
 
 
 def _is_choice(column: list[Value | None]) -> bool:
-    values = _different(column)
+    values = _distinct(column)
     return len(values) <= 2 or any(isinstance(v, str) for v in values)
 
 
 def _knob(name: str, kind: Literal["sparse", "dense"], columns: Columns) -> Knob:
     if name not in columns:
         raise AutoscoutError(f"the table has no column '{name}'{nearest_name(name, columns)}", 2)
-    occurring = _different(columns[name])
+    occurring = _distinct(columns[name])
     if not occurring:
         raise AutoscoutError(f"the column '{name}' has no value in any row; leave it out of the knobs", 2)
     if len(occurring) > _MOST_VALUES:

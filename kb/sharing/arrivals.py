@@ -17,10 +17,10 @@ from kb.records import RECORDS, AutoscoutError, Fidelity, Job, Model, Status, Tr
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_AT_ONCE = 10_000  # rows in memory
+_BATCH = 10_000  # rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
 # What malformed rows raise.
-_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
+_ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
 
@@ -118,7 +118,7 @@ def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
     columns = [name for name in rows.INCOMING if name != "session"]
     cast = ", ".join(f"{name}::{rows.INCOMING[name]} AS {name}" for name in columns)
     cursor = con.execute(f"SELECT hash, {cast} FROM arrived WHERE kind = 'measurement'")
-    while batch := cursor.fetchmany(_AT_ONCE):
+    while batch := cursor.fetchmany(_BATCH):
         for file, *values in batch:
             yield from _caught(file, _check_row, dict(zip(columns, values, strict=True)))
 
@@ -137,5 +137,5 @@ def _caught(file: str, check: Any, *arguments: Any) -> Iterator[tuple[str, Refus
         check(*arguments)
     except Refused as error:
         yield file, error
-    except (AutoscoutError, msgspec.MsgspecError, *_WRONG) as error:
+    except (AutoscoutError, msgspec.MsgspecError, *_ROW_ERRORS) as error:
         yield file, Refused(f"it cannot be read ({error})")
