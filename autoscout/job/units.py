@@ -31,7 +31,7 @@ def quantity(text: str, wanted: str) -> float | None:
 
 
 def factor(column: str, unit: str, wanted: str) -> float:
-    """Converts from `unit` to `wanted` by multiplication. Errors: AutoscoutError (exit 2)."""
+    """The factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2)."""
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
