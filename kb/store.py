@@ -300,8 +300,8 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """The job without the places of a person's interpreters, models, recordings, traces and scripts, and without their
-    environment variables: these are nobody else's business, and the journal has them."""
+    """The job without the paths of a person's interpreters, models, recordings, traces and scripts, and without their
+    environment variables: these are private, and the journal has them."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
     launch = msgspec.structs.replace(
         job.launch,

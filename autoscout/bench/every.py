@@ -113,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
 
 
 def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Landscape]) -> str:
-    """Of everything that decides a run besides the strategy and its seed."""
+    """Hash of everything that decides a run besides the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
         arrays = [each.space.feasible.codes, each.truth, *([] if each.cost is None else [each.cost])]

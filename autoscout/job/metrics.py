@@ -27,7 +27,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # of a person's own metrics nobody knows the better direction
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # the better direction of a person's own metric is unknown
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 

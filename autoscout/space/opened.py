@@ -1,8 +1,8 @@
 """A catalog for one job: without the knobs that leave nothing to choose.
 
-A knob of whose values all but one need the job's permission (`asks`) is closed until [space] names it, and so is one
-that the installed version lacks: it is left out of the space, its count and its names. Expressions read such a knob as
-what the target does without it, and whoever names it is told why it is closed.
+If all but one of a knob's values need the job's permission (`asks`), the knob is closed until [space] names it, and so
+is a knob that the installed version lacks: it is left out of the space, its count and its names. Expressions read such
+a knob as what the target does without it, and whoever names it is told why it is closed.
 """
 
 from collections.abc import Mapping
