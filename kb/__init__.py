@@ -1,1 +1,1 @@
-"""Facts: the records everybody speaks in, the DuckDB store, queries. Knows no search and no GPU."""
+"""Facts: the records that all floors share, the DuckDB store, queries. Knows no search and no GPU."""

@@ -1,8 +1,8 @@
-"""What people's SQL may call: an allow-list, so that what a DuckDB brings besides (files, settings, logs, sleeping,
-SQL from text) stays out of reach.
+"""Allow-list of the SQL functions that people's queries may call: whatever else DuckDB ships (files, settings, logs,
+sleeping, SQL from text) stays out of reach.
 
-The statement is taken apart by DuckDB's own parser. Of what that does not take apart (EXPLAIN, PIVOT) every name in
-front of a parenthesis counts.
+DuckDB's own parser takes the statement apart. Where it cannot (EXPLAIN, PIVOT), every name before a parenthesis counts
+as a call.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# Of DuckDB 1.5.5: what computes from its arguments, and what lists tables, columns and functions.
+# DuckDB 1.5.5: functions that compute from their arguments, and those that list tables, columns and functions.
 _NAMES = """
 abs acos acosh age aggregate ago alias any_value apply approx_count_distinct approx_quantile approx_top_k arbitrary
 arg_max arg_max_null arg_max_nulls_last arg_min arg_min_null arg_min_nulls_last argmax argmin array_agg array_aggr
@@ -78,10 +78,10 @@ FUNCTIONS = frozenset(_NAMES.lower().split())
 
 
 def check(con: "DuckDBPyConnection", sql: str) -> None:
-    """Errors: AutoscoutError (exit 2) that names the function that may not be called."""
+    """Errors: AutoscoutError (exit 2) naming a function that may not be called."""
     if odd := {name for name in _called(con, sql) if name not in FUNCTIONS}:
         there = con.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
-        if refused := sorted(odd & {name for (name,) in there}):  # of the others DuckDB says what is near
+        if refused := sorted(odd & {name for (name,) in there}):  # for unknown names DuckDB suggests the nearest
             raise AutoscoutError(f"SQL here cannot call {refused[0]}(): it does more than compute an answer", 2)
 
 

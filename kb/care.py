@@ -1,4 +1,4 @@
-"""Looking after the knowledge base: what is in it, whether it is sound, copies of it."""
+"""Maintenance of the knowledge base: its contents, integrity checks, backup and restore."""
 
 import contextlib
 import os
@@ -51,7 +51,8 @@ def info(kb: Path) -> dict[str, Any]:
 
 
 def check(kb: Path) -> list[Finding]:
-    """Integrity (every block is read, DuckDB compares its checksum), orphans, hashes, journals and imports."""
+    """Checks integrity (reading every block makes DuckDB verify its checksum), orphans, hashes, kept results, journals
+    and imports."""
     findings = []
     with reader(kb, results=True) as con:
         findings += _readable(con)
@@ -107,7 +108,7 @@ def _orphans(con: "DuckDBPyConnection") -> list[Finding]:
 
 
 def _hashes(con: "DuckDBPyConnection") -> Finding:
-    """The id of a measurement is the hash of its content: a changed number shows."""
+    """Recomputes measurement ids, which are hashes of the content: a changed number shows."""
     total = _one(con, "SELECT count(*) FROM measurement")
     which = "true" if total <= _HASHED else f"m.id IN (SELECT id FROM measurement USING SAMPLE {_HASHED} ROWS)"
     found = rows.exact(con, which, {})
@@ -121,7 +122,7 @@ def _hashes(con: "DuckDBPyConnection") -> Finding:
 
 
 def _kept(con: "DuckDBPyConnection") -> Finding:
-    """What is kept of a few jobs is what all their rows say."""
+    """Compares the kept results of a few jobs with what all their rows say."""
     jobs = [job for (job,) in con.execute("SELECT job_id FROM kept ORDER BY hash(job_id) LIMIT 5").fetchall()]
     wrong = _one(
         con,
@@ -156,7 +157,8 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
 
 
 def _session_in(journal: Path) -> str:
-    """Of a folder that was copied the session is not the folder's name. "" where no line of it can be read."""
+    """The session that a journal names, since a copied folder is not named after its session; "" if the first line is
+    unreadable."""
     with contextlib.suppress(AutoscoutError):
         for event, _ in journals.read(journal):
             return event.session if isinstance(event, journals.SessionStarted) else ""
@@ -164,7 +166,7 @@ def _session_in(journal: Path) -> str:
 
 
 def back_up(kb: Path, copy: Path) -> int:
-    """A whole, compact copy, also while others use the knowledge base; returns its bytes."""
+    """Writes a full, compact copy, even while others use the knowledge base; returns its size in bytes."""
     if copy.exists():
         raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
     if not copy.parent.is_dir():
@@ -175,10 +177,10 @@ def back_up(kb: Path, copy: Path) -> int:
 
 
 def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
-    """Puts a backup in the place of the knowledge base, then brings in what journals and imports have beyond it.
+    """Replaces the knowledge base by a backup, then ingests what journals and imports have beyond it.
 
-    Returns how many measurements they had, and where the file lies that was replaced. Errors: AutoscoutError when the
-    backup is no knowledge base of ours; nothing is changed then.
+    Returns how many measurements that added, and the path of the replaced file. Errors: AutoscoutError when the backup
+    is not a knowledge base of ours; nothing is changed then.
     """
     if not copy.is_file():
         raise AutoscoutError(f"{copy}: there is no such file", 2)

@@ -1,6 +1,6 @@
-"""What a person decided about warm starts: which past job may hand something over to which, and which may not.
+"""A person's decisions about warm starts: which past jobs may hand something over to which job.
 
-One line a decision, in a file beside the knowledge base; the last one about a pair counts.
+One line per decision, in a file beside the knowledge base; the last one about a pair counts.
 """
 
 import os
@@ -13,8 +13,8 @@ from kb.records import AutoscoutError
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    job: str  # id of the job that starts
-    there: str  # id of the past one
+    job: str  # id of the job being started
+    there: str  # id of the past job
     accepted: bool
     by: str = ""
     at: float = 0.0
@@ -38,7 +38,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
 
 
 def choices(kb: Path, job: str) -> dict[str, bool]:
-    """Id of a past job → whether it was accepted for `job`; what nobody decided about is not there."""
+    """Id of a past job → whether it was accepted for `job`; past jobs without a decision are absent."""
     try:
         lines = file_of(kb).read_bytes().splitlines()
     except OSError:
@@ -48,7 +48,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
         try:
             choice = msgspec.json.decode(line, type=Choice)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # a torn line of somebody who was killed
+            continue  # torn when its writer was killed
         if choice.job == job:
             found[choice.there] = choice.accepted
     return found

@@ -1,9 +1,9 @@
-"""Several sources of one measurement: a session, an import and a colleague's lake may all have brought it.
+"""A measurement may have several sources: a session, an import and a colleague's lake can all have brought it.
 
-Its row in `measurement` is that of the source that sorts first (`settle` says by what), whoever came first;
-`further_source` names the others. So merging knows no order, and when one source is forgotten, the measurement stays as
-long as another one has it. A session that was only answered with a measurement is no source of it: its journal speaks
-for the one that measured, as long as nobody else does.
+Its row in `measurement` belongs to the source that sorts first (`settle` has the order), whichever arrived first;
+`further_source` lists the others. So the order of merging does not matter, and a measurement stays until its last
+source is forgotten. A session that was merely answered with a measurement is not a source: its journal stands in for
+the session that measured (hearsay) until a source arrives.
 """
 
 from typing import TYPE_CHECKING
@@ -15,20 +15,20 @@ _ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM furth
 
 
 def look_up(con: "DuckDBPyConnection") -> None:
-    """Makes the temporary table `known`: all sources of what is in `arriving` (kb/rows.py) and stored already."""
+    """Creates the temporary table `known`: all stored sources of the measurements in `arriving` (kb/rows.py)."""
     here = con.execute(
         "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
     ).fetchone()
     assert here
-    # Mostly all is new: then one column is all that is looked through.
+    # Usually everything is new; then only the id column is scanned.
     con.execute(
         f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here[0] else 'false'}"
     )
 
 
 def further(con: "DuckDBPyConnection") -> int:
-    """Makes the temporary table `further`: who in `arriving` is a source that was not `known`, beside those whose rows
-    are stored now, `fresh`; returns how many they are."""
+    """Creates the temporary table `further`: sources in `arriving` that are neither in `known` nor those of the rows
+    just stored (`fresh`); returns their number."""
     row = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE further AS
@@ -50,7 +50,7 @@ def further(con: "DuckDBPyConnection") -> int:
 
 
 def add(con: "DuckDBPyConnection") -> None:
-    """Takes in the sources of `further`, whose origins are there."""
+    """Adds the sources in `further`; their origins must be stored already."""
     con.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE claim AS
@@ -67,8 +67,8 @@ def add(con: "DuckDBPyConnection") -> None:
 
 
 def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
-    """Takes the sources of the temporary table `gone` (keys of origins) away, and the measurements that no other source
-    has; returns how many of these were removed, and how many others have and stay."""
+    """Removes the sources in the temporary table `gone` (keys of origins) and the measurements without another source;
+    returns how many measurements were removed, and how many stay because others have them."""
     con.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE claim AS
@@ -89,8 +89,8 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
 
 
 def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """Takes all that is known of some sessions away, within the caller's transaction: how many measurements went, and
-    how many stay since others have them, too."""
+    """Removes everything known of some sessions, within the caller's transaction; returns how many measurements were
+    removed, and how many stay because others have them."""
     s = {"s": sessions}
     con.execute("CREATE OR REPLACE TEMP TABLE gone AS SELECT key FROM origin WHERE session IN (FROM unnest($s))", s)
     counts = leave(con)
@@ -104,9 +104,9 @@ def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
 
 
 def settle(con: "DuckDBPyConnection") -> None:
-    """The temporary table `claim` has all sources of some measurements: the first of each gets the row, the others are
-    further ones. Those that measured or imported come before those that others only speak for (which go as soon as
-    there is another), ours before those of others, sessions before imports, then by name."""
+    """Redistributes the measurements in the temporary table `claim`, which lists all their sources: the first source
+    gets the row, the rest become further sources. Order: sources that measured or imported before hearsay (dropped once
+    there is a source), ours before others', sessions before imports, then by name."""
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE settled AS

@@ -1,7 +1,8 @@
-"""Opens the knowledge base: the lock, the one call of duckdb.connect on it, and its errors as sentences.
+"""Opens the knowledge base: takes the lock, makes the only duckdb.connect call on it, and turns its errors into
+sentences.
 
-Connections are short: nobody holds the file while an experiment runs. A missing knowledge base is made, an
-older one is migrated.
+Connections are short: nobody holds the file while an experiment runs. A missing knowledge base is created, an older one
+is migrated.
 """
 
 import contextlib
@@ -22,9 +23,9 @@ _WRITER: dict[str, Any] = {
     "storage_compatibility_version": migrate.STORAGE,
     "threads": 1,
 }
-_MADE: dict[
+_EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
-] = {}  # an empty one: who makes several migrates once (0.2 s of CPU each)
+] = {}  # an empty one: a process that creates several migrates once (0.2 s of CPU each)
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
@@ -42,8 +43,8 @@ def writer(kb: Path, wait_s: float = lock.WAIT_S) -> "Iterator[DuckDBPyConnectio
 def writer_if(
     kb: Path, needed: Callable[[], bool], wait_s: float = lock.WAIT_S, results: bool = True
 ) -> "Iterator[DuckDBPyConnection | None]":
-    """Like `writer`; None, without opening the file, if it is not `needed` any more when it is our turn. Without
-    `results` these are brought up to date by who asks for them (kb/kept_up.py)."""
+    """Like `writer`, but yields None without opening the file if, when our turn comes, it is no longer `needed`.
+    Without `results`, whoever next asks for those brings them up to date (kb/kept_up.py)."""
     with _sentences(kb):
         kb.parent.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(lock_path(kb), wait_s):
@@ -64,8 +65,8 @@ def writer_if(
 def reader(
     kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """The knowledge base, open beside other readers; waits up to `wait_s` seconds for a writer. With `files` our own
-    queries may write other files; what people ask may not. With `results` these are up to date, unless we may not write
+    """The knowledge base, open alongside other readers; waits up to `wait_s` seconds for a writer. `files`: our own
+    queries may write other files; people's queries may not. `results`: brings these up to date first, if we may write
     the file."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
@@ -86,8 +87,9 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
 
 
 def own_folder(kb: Path, kind: str) -> Path:
-    """Where a knowledge base keeps its `sessions`, `imports` and `trash`: beside it; others in the same folder have
-    theirs. (One of another name than the usual that has its sessions in `sessions`, as all had, keeps them.)"""
+    """Folder of a knowledge base's `sessions`, `imports` or `trash`, beside it: named plainly for kb.duckdb, after the
+    knowledge base for any other. (Another one that already has a plain `sessions` folder to itself, as all had once,
+    keeps it.)"""
     if kb.name == _USUAL:
         return kb.parent / kind
     own = kb.with_name(f"{kb.name.removesuffix('.duckdb')}.{kind}")
@@ -96,7 +98,7 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """Of a knowledge base of another name than the usual: made with it, since its sessions are its own."""
+    """Folder that says that a knowledge base not called kb.duckdb has its sessions to itself; created with it."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 
@@ -105,16 +107,17 @@ def lock_path(kb: Path) -> Path:
 
 
 def rewrite(kb: Path) -> None:
-    """The same content in a new file, in which nothing is left of rows that were deleted."""
+    """Copies the content into a new file, in which nothing is left of deleted rows."""
     with _sentences(kb), lock.exclusive(lock_path(kb)):
         new = kb.with_name(kb.name + ".rewritten")
         with contextlib.closing(_connect(kb, False, 0.0)) as con:
             migrate.back_up(con, new)
-        os.replace(new, kb)  # closing has left no log
+        os.replace(new, kb)  # closing left no write-ahead log
 
 
 def network_filesystem(path: Path) -> str:
-    """ "" or the kind of network filesystem that `path` is on: file locks are not to be trusted everywhere."""
+    """The kind of network filesystem that `path` is on, where file locks are not always reliable; "" for a local
+    one."""
     best, kind = "", ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -125,34 +128,34 @@ def network_filesystem(path: Path) -> str:
 
 
 def _connect(kb: Path, read_only: bool, wait_s: float, config: dict[str, Any] = _WRITER) -> "DuckDBPyConnection":
-    import duckdb  # not at the top: it takes longer than all of `autoscout --help` may
+    import duckdb  # imported late: it takes longer than all of `autoscout --help` may
 
     deadline = time.monotonic() + wait_s
     while True:
         try:
             return duckdb.connect(kb, read_only=read_only, config=config)
         except duckdb.IOException as error:
-            # Our lock is ours, so this is another program, such as DuckDB's own shell.
+            # We hold our own lock, so this is another program, such as DuckDB's own shell.
             if "Could not set lock on file" not in str(error) or time.monotonic() >= deadline:
                 raise
             time.sleep(0.02)
 
 
 def _create(kb: Path) -> None:
-    """Makes the file under another name: a kill in the middle must not leave half a knowledge base."""
+    """Creates the file under another name first: a kill midway must not leave half a knowledge base."""
     new = kb.with_name(kb.name + ".new")
     for left_over in (new, new.with_name(new.name + ".wal")):
         left_over.unlink(missing_ok=True)
-    if made := _MADE.get(migrate.known()):
+    if made := _EMPTY.get(migrate.known()):
         with new.open("wb") as file:
             file.write(made)
             os.fsync(file.fileno())
     else:
         with contextlib.closing(_connect(new, False, 0.0)) as con:
             migrate.apply(con, kb, migrate.known())
-        _MADE[migrate.known()] = new.read_bytes()
+        _EMPTY[migrate.known()] = new.read_bytes()
     log = kb.with_name(kb.name + ".wal")
-    if log.exists():  # of a file that somebody removed; DuckDB would take it for the new one's
+    if log.exists():  # left by a removed file; DuckDB would take it for the new one's
         os.replace(log, log.with_name(log.name + ".old"))
     if kb.name != _USUAL:
         _marker(kb).mkdir(exist_ok=True)
@@ -161,7 +164,7 @@ def _create(kb: Path) -> None:
 
 @contextlib.contextmanager
 def _sentences(kb: Path) -> Iterator[None]:
-    """Turns what DuckDB and the system say about the file into one sentence each."""
+    """Turns errors of DuckDB and of the system about the file into one sentence each."""
     try:
         import duckdb
     except ImportError as error:

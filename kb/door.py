@@ -1,7 +1,7 @@
-"""The door: what comes from outside (lakes, journals, imports, a command line) is checked where it enters.
+"""The door: checks what comes from outside (lakes, journals, imports, a command line) where it enters.
 
-Names become parts of paths, and text reaches terminals and scripts: names are plain words, control characters are
-refused. What a later AutoScout wrote cannot be checked by this one: it stays outside until this one is as new.
+Names become parts of paths, and text reaches terminals and scripts, so names are plain words and control characters are
+refused. This version cannot check what a later AutoScout wrote: that stays outside until this one is upgraded.
 kb/sharing/arrivals.py checks the rows of a lake with it.
 """
 
@@ -18,8 +18,8 @@ from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence has lines and tabs
-_ESCAPED = re.compile(  # in JSON: what stands for a control character, and the pair of backslashes that does not
+_CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may have line ends and tabs
+_ESCAPED = re.compile(  # JSON escapes and bytes of control characters, and the escaped backslash, which is none
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
 _PRIVATE = {
@@ -33,19 +33,19 @@ _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?
 _SHOWN = 60  # characters of a rejected value that an error shows
 
 
-LATEST = 4.0e9  # unix seconds: later than that nothing was measured
+LATEST = 4.0e9  # unix seconds (in 2096): no measurement is from later
 
 
 class Refused(AutoscoutError):
-    """What stays outside, and why."""
+    """Stays outside; the sentence says why."""
 
 
 class Newer(Refused):
-    """What a later AutoScout wrote."""
+    """Stays outside because a later AutoScout wrote it."""
 
 
 def name(text: str, what: str) -> str:
-    """`text`, if it may name a session, a job or an import. Errors: Refused (exit 2)."""
+    """Returns `text` if it can name a session, a job or an import. Errors: Refused (exit 2)."""
     if not _NAME.fullmatch(text):
         raise Refused(
             f"{shown(text)} cannot be the name of a {what}: it has letters, digits, '_', '.' and '-', "
@@ -56,12 +56,13 @@ def name(text: str, what: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A hostile text in a sentence: in quotes, short, control characters written out."""
+    """Hostile text for use in a sentence: quoted, shortened, control characters escaped."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
 def utf8(path: Path) -> Path:
-    """`path`, if its name is UTF-8: DuckDB opens no other, and no row could name it. Errors: Refused (exit 2)."""
+    """Returns `path` if its name is UTF-8: DuckDB opens no others, and no row could name them. Errors: Refused (exit
+    2)."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -70,17 +71,17 @@ def utf8(path: Path) -> Path:
 
 
 def plain(text: str) -> str:
-    """`text` as one line without control characters: for the comments of scripts, and for terminals."""
+    """`text` as one line without control characters, for comments in scripts and for terminals."""
     return _CONTROL.sub(" ", text)
 
 
 def plain_json(text: bytes) -> bytes:
-    """A JSON document whose strings hold no control characters but line ends and tabs: spaces are in their places."""
+    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs."""
     return _ESCAPED.sub(lambda found: found[0] if found[0] == b"\\\\" else b" ", text)
 
 
 def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What a person's JSON says; `pairs` makes its objects. Errors: ValueError, also where it is nested too deeply."""
+    """Parses a person's JSON; `pairs` builds its objects. Errors: ValueError, also when it is nested too deeply."""
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
@@ -88,22 +89,22 @@ def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any]
 
 
 def private(text: str) -> str:
-    """ "" or what `text` looks like that is nobody else's business: a path, an address, a key."""
+    """The kind of private text that `text` looks like (a path, an address, a key); "" for none."""
     if text.startswith(("/", "~", "\\\\", "file:")) or text[1:3] == ":\\":
         return "paths"
     return next((what for what, pattern in _PRIVATE.items() if pattern.search(text)), "")
 
 
 def without_places(text: str) -> str:
-    """The evidence of a failure without where it was kept: of a path its last two parts stay, of keys and addresses
-    nothing."""
+    """The evidence of a failure without its whereabouts: keeps the last two parts of paths, and nothing of keys and
+    addresses."""
     for pattern in _PRIVATE.values():
         text = pattern.sub("…", text)
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
 
 def job(stored: str | bytes) -> Job:
-    """A job as the knowledge base stores it. Errors: Newer for a later AutoScout's, Refused for what is no job."""
+    """A job as the knowledge base stores it. Errors: Newer if a later AutoScout wrote it, Refused if it is no job."""
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)
@@ -120,20 +121,21 @@ def job(stored: str | bytes) -> Job:
 
 
 def check_job(job: Job) -> None:
-    """Errors: Refused (exit 2) when its name or its target's can be none."""
+    """Errors: Refused (exit 2) when the name of the job or of its target is not allowed."""
     name(job.name, "job")
     name(job.target, "target")
 
 
 def cleaned(measurement: Measurement) -> Measurement:
-    """What our own experiment or import yielded, without the control characters that logs and tables hold."""
+    """A measurement of our own, from an experiment or an import, without the control characters, paths and keys that
+    logs and tables hold."""
     environment = {plain(key): plain(value) for key, value in measurement.environment.items()}
     evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)
 
 
 def check_configuration(configuration: Configuration) -> None:
-    """Errors: Refused when a knob or a value of it could break a line of a script or a terminal."""
+    """Errors: Refused when a knob or a value could break a line of a script or a terminal."""
     for knob, value in configuration.knobs.items():
         for part in (knob, value):
             if isinstance(part, str) and _CONTROL.search(part):
@@ -141,7 +143,7 @@ def check_configuration(configuration: Configuration) -> None:
 
 
 def check_measurement(measurement: Measurement) -> None:
-    """Errors: Refused when any text of it holds a control character."""
+    """Errors: Refused when a text holds a control character, a number is not finite, or a cost or a time cannot be."""
     check_configuration(measurement.configuration)
     m = measurement
     environment = (part for pair in m.environment.items() for part in pair)

@@ -1,7 +1,7 @@
-"""Removing a session, an import, or all of a host: rows, journals, experiment folders and import files.
+"""Removes a session, an import, or everything of a host: rows, journals, experiment folders and import files.
 
-The file is written anew afterwards, since DuckDB only marks deleted rows. The names of forgotten sessions stay, so that
-no journal and no lake brings them back. What was removed lies in the trash, from which `undelete` takes it again:
+The file is rewritten afterwards, since DuckDB only marks rows as deleted. The names of forgotten sessions are kept, so
+that no journal and no lake brings them back. What was removed goes to the trash, from which `undelete` restores it:
 
     <kb folder>/trash/<session>/rows/<hash>.parquet    all that was known of it, as in a lake (kb/sharing/lake.py)
     <kb folder>/trash/<session>/session/               its folder, if it ran here
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
-    measurements: int  # that nobody else has
-    files: list[str]  # that were moved to the trash
-    left: list[str]  # where traces remain, in a sentence each
+    measurements: int  # removed, since nobody else has them
+    files: list[str]  # moved to the trash
+    left: list[str]  # where traces remain, one sentence each
 
 
 class Undeleted(msgspec.Struct, frozen=True):
@@ -37,12 +37,12 @@ class Undeleted(msgspec.Struct, frozen=True):
 
 
 def forget(kb: Path, sessions: list[str]) -> Forgotten:
-    """Errors: AutoscoutError when nobody knows such a session, when one of them is running, or (exit 2) when a name is
-    none: only a folder directly below the sessions folder, with a journal in it, is ever moved."""
+    """Errors: AutoscoutError when a session is running, or (exit 2) when it is unknown or its name is not allowed: only
+    a folder directly below the sessions folder, with a journal in it, is ever moved."""
     folders = {name: store.session_folder(kb, name) for name in sessions}
     with reader(kb, files=True) as con:
         for name, folder in folders.items():
-            # What lies in the trash is gone through again: a kill may have left its rows or files in the old places.
+            # A session in the trash can be forgotten again: a kill may have left its rows or files in their old places.
             if not _is_session(folder) and not _known(con, name) and name not in deleted(kb):
                 raise AutoscoutError(f"nothing is known of {name}; `autoscout sessions` and `FROM imports` list all", 2)
             if store.is_running(folder):
@@ -60,7 +60,8 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
             if _known(con, name):
                 lake.write_session(con, name, _trash(kb) / name / "rows")
     files = [*(str(folder) for folder in folders.values() if _is_session(folder)), *map(str, imports)]
-    # First the folder: a kill between the two leaves rows without a journal, which the same command removes.
+    # The folder first: a kill before the rows are deleted leaves rows without a journal, which the same command
+    # removes.
     for name, folder in folders.items():
         if _is_session(folder):
             _move(folder, _trash(kb) / name / "session")
@@ -81,7 +82,7 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
 
 
 def undelete(kb: Path, sessions: list[str]) -> Undeleted:
-    """Takes sessions out of the trash. Errors: AutoscoutError (exit 2) when one of them is not there."""
+    """Restores sessions from the trash. Errors: AutoscoutError (exit 2) when one of them is not there."""
     folders = {name: _trash(kb) / door.name(name, "session") for name in sessions}
     for name, folder in folders.items():
         if not folder.is_dir():
@@ -124,7 +125,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def sessions_of_host(kb: Path, host: str) -> list[str]:
-    """Sessions that ran on a host, by its name, also where only the hash of it was stored."""
+    """Sessions that ran on a host, by its name, even where only its hash was stored."""
     with reader(kb) as con:
         found = con.execute(
             "SELECT id FROM session WHERE host IN (?, ?) ORDER BY unix_s", [host, hashed_host(host)]
@@ -149,7 +150,7 @@ def _import_files(con: "DuckDBPyConnection", kb: Path, sessions: list[str]) -> l
 
 
 def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
-    """How many measurements went, and how many stay since others have them, too."""
+    """Returns how many measurements were removed, and how many stay because others have them."""
     s = {"s": sessions}
     con.execute("BEGIN")
     counts = claims.remove(con, sessions)

@@ -1,9 +1,9 @@
 """Measurements made elsewhere: stored as if a session had measured them, kept in a file beside the knowledge base.
 
-    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (sharing/lake.py): what a lost knowledge base is
-                                                         rebuilt from
+    <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (sharing/lake.py); a lost knowledge base is
+                                                         rebuilt from it
 
-All rows of an import come in, or none.
+An import is stored whole or not at all.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
 
-_AT_ONCE = 20_000
+_BATCH = 20_000
 _UNFINISHED = ".unfinished-"
 _STALE_S = 3600.0
 
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
 def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, found: Iterator[Measurement]) -> Stored:
     """`about`: reader, file name and the like, shown in the view `imports`; `at`: unix time.
 
-    Importing the same again changes nothing. Rows that are alike to the last digit are one.
+    Importing the same again changes nothing. Rows that are identical to the last digit are stored once.
     """
     started = journals.SessionStarted(
         at=at,
@@ -55,7 +55,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     imports.mkdir(parents=True, exist_ok=True)
     _sweep(imports)
     total = 0
-    # In a knowledge base of its own first: a large table takes minutes, and nobody else shall wait for it.
+    # Into a knowledge base of its own first: a large table takes minutes, and nobody else should have to wait for it.
     with (
         tempfile.TemporaryDirectory(dir=imports, prefix=_UNFINISHED, ignore_cleanup_errors=True) as folder,
         lock.exclusive(Path(folder) / "owner.lock"),
@@ -65,7 +65,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
             con.execute("BEGIN")
             store.insert(con, "job", [store.job_row(job)])
             store.insert(con, "session", [store.session_row(started, "import")])
-            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _AT_ONCE)]:
+            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _BATCH)]:
                 rows.stage(con, batch)
                 rows.store_incoming(con)
                 total += len(batch)
@@ -76,16 +76,16 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
             written = lake.write_session(con, id, imports)
     with writer(kb) as con:
         if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [id]).fetchone():
-            con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # who imports it again wants it again
+            con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # importing it again undoes forgetting it
             con.execute("DELETE FROM lake_file WHERE session = ?", [id])
     new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
     return Stored(id, new, total - new)
 
 
 def _sweep(imports: Path) -> None:
-    """Removes what imports left that were killed."""
+    """Removes the leftovers of imports that were killed."""
     for folder in imports.glob(f"{_UNFINISHED}*"):
-        if not lock.is_held(folder / "owner.lock") and _older(folder, 60.0):  # a new one makes its lock at once
+        if not lock.is_held(folder / "owner.lock") and _older(folder, 60.0):  # a live import creates its lock at once
             shutil.rmtree(folder, ignore_errors=True)
     for file in imports.glob(".*.unfinished"):
         if _older(file, _STALE_S):

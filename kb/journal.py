@@ -1,9 +1,8 @@
 """The journal: one append-only file of typed events, the only source of truth of a session.
 
-One JSON object a line, each with its `type` and `at` (unix seconds). Every line is written before anything acts
-on it, and results wait until they are on disk (fsync), so that a kill loses at most the line being written; a
-torn last line is cut off when the file is next opened for writing. The KB is fed from it, screens draw it, and
-resuming is reading it.
+One JSON object per line, each with its `type` and `at` (unix seconds). Every line is written before anything acts on
+it, and results wait until they are on disk (fsync), so a kill loses at most the line being written; a torn last line is
+cut off when the file is next opened for writing. The KB is fed from it, screens draw it, and resuming is reading it.
 """
 
 import errno
@@ -25,9 +24,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
-    """`records`: the version of what this journal holds (kb/records.py). `fidelity` is what was asked for: `adaptive`,
-    `profile` or `simulate`; on which rung a number stands is said by each measurement. `strategy`: that of the search,
-    or `profile` for one experiment alone."""
+    """`records`: format version of this journal (kb/records.py). `fidelity`: what was asked for: `adaptive`, `profile`
+    or `simulate`; each measurement states its own rung. `strategy`: that of the search, or `profile` for a single
+    experiment."""
 
     session: str
     job: Job
@@ -38,36 +37,36 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     warm_start: str
     hyper: dict[str, Value]
     environment: dict[str, str]
-    kb_mark: int  # rows that the KB held: what this session may learn from others, also when resumed
+    kb_mark: int  # rows in the KB at the start: all that this session may learn from others, even after a resume
     default: Configuration
     orderings: list[list[str]]
-    host: str = ""  # "" unknown or not to be told
+    host: str = ""  # "": unknown, or not to be disclosed
     records: int = 0
-    recipes: list[Configuration] = []  # what else experts start from: measured right after the default
+    recipes: list[Configuration] = []  # other starting points of experts, measured right after the default
 
 
 class SessionResumed(Event, frozen=True, tag="session_resumed"):
-    """`records`: as of the start; maybe a later AutoScout goes on."""
+    """`records`: as in SessionStarted, since a later AutoScout may resume it."""
 
     pid: int
     records: int = 0
 
 
 class Decided(Event, frozen=True, tag="decided"):
-    """One ask: which arm proposes what, and why. `values` holds what the decision was made from, as far as there is
-    something: ucb_ARM (each arm's index), gain_ARM (what each arm's proposal promises, a share of the cost),
-    predicted_gain (the chosen one's), uncertainty (of the cost's logarithm).
+    """One ask: which arm proposes what, and why. `values`: the inputs of the decision, where there are any: ucb_ARM
+    (each arm's index), gain_ARM (expected gain of each arm's proposal, as a share of the cost), predicted_gain (of the
+    chosen one), uncertainty (of the log of the cost).
 
     Phases:
         default     the expert default, before anything else; every strategy begins with it
-        opening     autoscout: few experiments, far apart or as the simulators say, before its model says anything
+        opening     autoscout: few experiments, far apart or chosen by the simulators, before its surrogate has a say
         tournament  paper: each tree of an ordering proposes in turn
         search      the search itself
-        repeat      autoscout, where it was told its budget: at the end the front-runners again
+        repeat      autoscout, when it knows its budget: the front-runners again, at the end
 
     Arms:
         DEFAULT     autoscout and paper: the expert default
-        MODEL       autoscout: the largest expected gain of all candidates, and whatever opens or repeats
+        MODEL       autoscout: the largest expected gain of all candidates, and all of opening and repeat
         SPARSE      autoscout and paper: the tree over structures
         DENSE       autoscout and paper: a coordinate step of the dense knobs
         RANDOM …    any other strategy: its name in capitals, in both of its phases, default and search
@@ -80,12 +79,12 @@ class Decided(Event, frozen=True, tag="decided"):
     names: list[str]
     why: str
     values: dict[str, float] = {}
-    coordinates: dict[str, list[int]] = {}  # of the dense optimizer: knob → [direction, step], the active one first
+    coordinates: dict[str, list[int]] = {}  # dense optimizer: knob → [direction, step], the active one first
 
 
 class Rewarded(Event, frozen=True, tag="rewarded"):
-    """One 2×2 grid told: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned. `errors`: standard
-    deviation of the log of each cost that was predicted, 0 of measured ones; empty where all were measured."""
+    """One finished 2×2 grid: costs in the order bb, bc, cb, cc (None: failed), and what each arm earned. `errors`:
+    standard deviation of the log of each predicted cost, 0 for measured ones; empty if all were measured."""
 
     step: int
     costs: list[float | None]
@@ -105,16 +104,15 @@ class TournamentRanked(Event, frozen=True, tag="tournament_ranked"):
 
 class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
     """`number` counts the session's experiments from 1. Purposes:
-
-        search      the strategy or a person asked for it: counts towards the budget
-        check       the simulators' choice of a batch that they answered, to check them: counts, too
-        anchor      the reference once more, beside the budget, to see what the machine did meanwhile
-        repeat      the same once more, beside the budget: the machine was disturbed while it ran
-        confirm     finalists and reference once more, in rounds, beside the budget
-        profile     one experiment alone (`autoscout profile`)
+        search      requested by the strategy or a person: counts towards the budget
+        check       the simulators' pick from a batch that they answered, to check them: counts, too
+        anchor      the reference again, outside the budget, to see how the machine has drifted
+        repeat      the same again, outside the budget: the machine was disturbed while it ran
+        confirm     finalists and reference again, in rounds, outside the budget
+        profile     a single experiment (`autoscout profile`)
 
     Rows of the knowledge base also have the purposes `answered` (from another session) and `import`. `placement`: hosts
-    and devices in the order of ranks, as "node1:0,1 node2:0"; "" on this machine's first ones.
+    and devices in rank order, as "node1:0,1 node2:0"; "" for this machine's first devices.
     """
 
     number: int
@@ -126,7 +124,7 @@ class ExperimentStarted(Event, frozen=True, tag="experiment_started"):
 
 
 class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
-    """As its start; `placement`: where it ran in the end."""
+    """Fields as in ExperimentStarted; `placement`: where it finally ran."""
 
     number: int
     purpose: str
@@ -135,7 +133,7 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
 
 
 class Waiting(Event, frozen=True, tag="waiting"):
-    """The experiment that was started waits for the devices, which `holder` has; `over`: it has them now."""
+    """The experiment that was started waits for devices that `holder` has; `over`: it has them now."""
 
     holder: str = ""  # a session's name
     pid: int = 0
@@ -143,12 +141,14 @@ class Waiting(Event, frozen=True, tag="waiting"):
 
 
 class Passed(Event, frozen=True, tag="passed"):
-    """What is to start next needs devices that others have; more was asked for, which may go ahead on others."""
+    """The next experiments wait for devices that others have; the strategy was asked for more, which may overtake
+    them."""
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
-    """Whether experiments beside each other on one host disturb: costs of the reference alone and of as many as fit at
-    once. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it, "" this one."""
+    """Whether experiments side by side on one host disturb each other: costs of the reference alone, and of as many at
+    once as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it, "" this
+    one."""
 
     shape: str
     alone: float
@@ -165,13 +165,13 @@ class Answered(Event, frozen=True, tag="answered"):
 
 
 class Simulated(Event, frozen=True, tag="simulated"):
-    """A configuration that the simulators answered for: the rung `predicted`."""
+    """A configuration answered by the simulators, on the rung `predicted`."""
 
     configuration: Configuration
     name: str
     predicted: float  # the objective's metric
     members: dict[str, float]
-    why: str = ""  # the simulators are believed here
+    why: str = ""  # why the simulators are trusted here
 
 
 class Checked(Event, frozen=True, tag="checked"):
@@ -184,11 +184,11 @@ class Checked(Event, frozen=True, tag="checked"):
     mape: float
     epsilon: float
     weights: dict[str, float]
-    members: dict[str, float] = {}  # what each simulator with a say predicted
+    members: dict[str, float] = {}  # prediction of each simulator that had a say
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
-    """From now on what is asked is answered on the rung `to`; today that is always `measured`."""
+    """From now on, requests are answered on the rung `to`; today that is always `measured`."""
 
     step: int
     to: Fidelity
@@ -196,7 +196,7 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
 
 
 class Steered(Event, frozen=True, tag="steered"):
-    """A person's order took effect (kb/orders.py has them), or why it could not."""
+    """A person's order (kb/orders.py) took effect, or was refused, and why."""
 
     what: str
     values: dict[str, Value]
@@ -212,16 +212,16 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · settled (nothing better is believed to be left) · exhausted · stopped
+    reason: str  # budget · wall · converged · settled (nothing better is expected to be left) · exhausted · stopped
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):
-    """The finalists and the default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its
-    95 % interval; `rival` is the next best, and `behind` = rival / winner likewise. Intervals hold however often one
-    looked, and for all finalists together. `verdict` is about the best finalist beside the default: faster (proven),
-    equal (less than 1 % apart), slower, undecided, alone (one did not run), designed (by models, which
-    say the same again: no rounds, no intervals); "" in older journals. `p_better`: than the default; `noise`: of the
-    log of one measurement; `more`: rounds in all that would decide."""
+    """Finalists and default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its 95 %
+    interval; `behind` = rival / winner likewise, where `rival` is the next best. The intervals hold under repeated
+    looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
+    equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models, which always
+    answer the same: no rounds, no intervals); "" in older journals. `p_better`: probability that it beats the default;
+    `noise`: of the log of one measurement; `more`: total number of rounds that would decide."""
 
     winner: Configuration
     name: str
@@ -257,14 +257,14 @@ class Outlook(Event, frozen=True, tag="outlook"):
 
 
 class Believed(Event, frozen=True, tag="believed"):
-    """What the search believed of each knob's values when it asked for `step`."""
+    """The search's beliefs about each knob's values when it asked for `step`."""
 
     step: int
     knobs: dict[str, list[ValueBelief]]
 
 
 class WarmStarted(Event, frozen=True, tag="warm_started"):
-    """What was carried over; `favourites` are the best configurations of the similar jobs, valid here."""
+    """What was carried over; `favourites`: the best configurations of similar jobs that are valid here."""
 
     sources: list[WarmSource] = []
     favourites: list[Configuration] = []
@@ -272,8 +272,8 @@ class WarmStarted(Event, frozen=True, tag="warm_started"):
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
-    """What the favourites turned out to be. `behind`: cost of the best of them / that of the session's best − 1;
-    `rank` among all that ran; `first_within`: experiments until something was within 1 % of the session's best."""
+    """How the favourites turned out. `behind`: cost of the best favourite / that of the session's best − 1; `rank`
+    among all that ran; `first_within`: experiments until one was within 1 % of the session's best."""
 
     sources: list[WarmSource]
     carried: int
@@ -288,18 +288,18 @@ class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):
 
 
 class SessionEnded(Event, frozen=True, tag="session_ended"):
-    """`reason`: that of the search's end, or `interrupted`, `failed`, `profiled` (one experiment alone)."""
+    """`reason`: why the search ended, or `interrupted`, `failed`, `profiled` (a single experiment)."""
 
     reason: str
     experiments: int
     engine_ms_mean: float
     engine_ms_max: float
-    problem: str = ""  # of a failed one: the sentence, and the exit code of the verb
+    problem: str = ""  # if it failed: the sentence, and the exit code of the verb
     exit_code: int = 0
 
 
 class Later(Event, frozen=True, tag="later"):
-    """An event of a kind that only a later AutoScout knows: who draws or stores it passes it on as it is."""
+    """An event of a kind that only a later AutoScout knows; whoever draws or stores it passes it on unchanged."""
 
     kind: str
     body: dict[str, Any] = {}
@@ -349,8 +349,8 @@ class Journal:
         self._cut_torn_line()
 
     def append(self, *events: Event, sync: bool = True) -> None:
-        """Writes a line for each; with `sync`, waits until they are on disk. Without it a kill loses nothing,
-        but a power failure may. Errors: AutoscoutError when the disk is full."""
+        """Writes one line per event; with `sync`, waits until they are on disk. Without it a kill loses nothing, but a
+        power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
         start = self._file.seek(0, os.SEEK_END)
         try:
             lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
@@ -395,7 +395,7 @@ def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[Any
 
 
 def _decode(line: bytes) -> AnyEvent:
-    """Errors: msgspec.DecodeError (of which a ValidationError is one)."""
+    """Errors: msgspec.DecodeError (ValidationError is a subclass)."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:

@@ -1,9 +1,9 @@
-"""Keeps the answers to what most questions are about up to date: `results`, `best` and `knob_effects` are looked up,
-not computed from all rows (migrations/0007_kept_up.sql).
+"""Keeps `results`, `best` and `knob_effects`, which most questions are about, precomputed: queries look them up instead
+of scanning all rows (migrations/0007_kept_up.sql).
 
-Imports, lakes, forgetting and trust bring them up to date in the same breath. A session's ingest, which comes every few
-seconds, only says that something changed; who asks next pays for its few rows. Whatever it was, the jobs concerned are
-found by what their results rest on: how many rows of whom, the newest of them, and what their sessions judge by.
+Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which comes every few seconds, only marks
+them as stale; the next query pays for its few rows. Either way, the affected jobs are found by what their results
+depend on: the number of rows per origin, the newest of them, and the objectives of their sessions.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_AT_ONCE = 20  # jobs; all of ten million rows together need 2 GiB
+_JOBS_PER_TRANSACTION = 20  # all ten million rows at once need 2 GiB
 _CHANGED = """
 WITH part AS (
     SELECT origin, count(*) AS n, max(added) AS newest FROM measurement GROUP BY origin
@@ -46,7 +46,7 @@ _SAME = " AND ".join(
     f"a.{name} IS NOT DISTINCT FROM f.{name}"
     for name in ("job", "job_id", "context", "cluster", "goal", "metric", "constraints", "limits")
 )
-_ANEW = (
+_RECOMPUTE = (
     "DELETE FROM kept WHERE list_contains($jobs, job_id)",
     "DELETE FROM kept_result WHERE aim IN (SELECT key FROM aim WHERE list_contains($jobs, job_id))",
     "DELETE FROM kept_effect WHERE aim IN (SELECT key FROM aim WHERE list_contains($jobs, job_id))",
@@ -97,16 +97,16 @@ _ANEW = (
 
 
 def refresh(con: "DuckDBPyConnection") -> list[str]:
-    """Brings what is kept to what the rows of the knowledge base, open for writing as `con`, say; the jobs (their ids)
-    that had changed."""
+    """Recomputes the kept results of every job whose rows have changed (`con` is open for writing); returns the ids of
+    these jobs."""
     changed = dict(con.execute(_CHANGED).fetchall())
     if not changed:
         return []
     jobs = list(changed)
-    for part in (jobs[i : i + _AT_ONCE] for i in range(0, len(jobs), _AT_ONCE)):
+    for part in (jobs[i : i + _JOBS_PER_TRANSACTION] for i in range(0, len(jobs), _JOBS_PER_TRANSACTION)):
         con.execute("BEGIN")
         try:
-            for sql in _ANEW:
+            for sql in _RECOMPUTE:
                 con.execute(sql, {"jobs": part} if "$jobs" in sql else None)
             now = [(job, changed[job]) for job in part if changed[job] is not None]
             if now:
@@ -119,10 +119,10 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
 
 
 def begun(con: "DuckDBPyConnection") -> None:
-    """Says in the file that rows may change from now on, until `refresh` has been there."""
+    """Marks the kept results in the file as possibly stale, until `refresh` has run."""
     con.execute("INSERT INTO kept SELECT '', 0 WHERE NOT EXISTS (FROM kept WHERE job_id = '')")
 
 
 def behind(con: "DuckDBPyConnection") -> bool:
-    """Whether rows may have changed since what is kept was brought up to date."""
+    """Whether rows may have changed since the last refresh."""
     return con.execute("SELECT 1 FROM kept WHERE job_id = ''").fetchone() is not None

@@ -1,4 +1,5 @@
-"""What a recommendation rests on: which measurements, by whom, on which machine, when; which simulators had a say."""
+"""What a recommendation rests on: which measurements, by whom, on which machine, when; and which simulators
+contributed."""
 
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from kb.connect import reader
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of a configuration that the recommendation compares, as one session or import has it."""
+    """One measurement of a configuration that the recommendation compares, as one session or import holds it."""
 
     configuration: str
     measurement: str  # its id
@@ -25,7 +26,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulator(msgspec.Struct, frozen=True, kw_only=True):
-    """One that predicted in a session which the recommendation rests on, and how far off it was there."""
+    """A simulator that predicted in one of the sessions behind the recommendation, and its error there."""
 
     name: str
     session: str
@@ -39,7 +40,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
-    """Of the `configurations` (ids), in the order of time; sources that are ignored are not among them."""
+    """Sources of the `configurations` (ids), by configuration name, then by time; without those of ignored authors."""
     value = f"m.{metric}" if metric in rows.METRICS else "try_cast(m.other_metrics ->> $metric AS DOUBLE)"
     parameters = {"job": job_id, "context": context, "configurations": configurations}
     with reader(kb) as con:
@@ -81,7 +82,7 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
 
 
 def device_hours(kb: Path, session: str) -> tuple[float, float]:
-    """What a session's experiments took, and what those took that it did not have to run again."""
+    """Device-hours that a session spent, and those that it saved by not running experiments again."""
     with reader(kb) as con:
         row = con.execute("SELECT spent, saved FROM device_hours WHERE session = ?", [session]).fetchone()
     return row or (0.0, 0.0)

@@ -1,11 +1,11 @@
 """File locks between processes: one writer or many readers, released by the kernel however a process ends.
 
-DuckDB alone does not wait for a busy file, and some releases lose committed rows when processes alternate on
-one, so every connection is made while holding a lock on a file of its own beside the knowledge base.
+DuckDB alone does not wait for a busy file, and some releases lose committed rows when processes alternate on one, so
+every connection is made while holding a lock on a separate file beside the knowledge base.
 
-Who waits sleeps in the kernel, which hands the lock on in the order of arrival, as near as matters: polling would
-starve whoever is unlucky. Before it, everybody passes a gate (`….gate`), which a waiting writer keeps shut: readers
-that come and go without a pause cannot keep it out for ever.
+Waiters sleep in the kernel, which grants the lock roughly in order of arrival; polling would starve the unlucky.
+Everybody first passes a gate (`….gate`), which a waiting writer keeps shut, so that a steady stream of readers cannot
+keep it out for ever.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ WAIT_S = 10.0
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Holds the lock file `path` alone; our pid and command stand in it meanwhile.
+    """Holds the lock file `path` alone; meanwhile it contains our pid and command.
 
     Errors: AutoscoutError that names the holder after `wait_s` seconds, or when the file cannot be written.
     """
@@ -56,8 +56,8 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Holds the lock file `path` together with other readers.
 
-    Without a lock where none can be made (a read-only folder): nobody else writes there either.
-    Errors: AutoscoutError that names the holder after `wait_s` seconds.
+    Goes without a lock where none can be made (a read-only folder): nobody else writes there either. Errors:
+    AutoscoutError that names the holder after `wait_s` seconds.
     """
     file = _open_to_read(path)
     if file is None:
@@ -89,7 +89,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds `path` exclusively, as it wrote there; None if nobody does."""
+    """The pid of the process that holds `path` exclusively, as it wrote there; None if nobody does."""
     if not is_held(path):
         return None
     first = path.read_text(errors="replace").split(" ")[0]
@@ -116,7 +116,7 @@ def _open_to_read(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> Iterator[None]:
-    """A writer keeps it while it waits, a reader only passes."""
+    """A writer holds the gate while it waits; a reader only passes through."""
     gate = _open_to_read(path.with_name(path.name.removesuffix(".lock") + ".gate"))
     if gate is None:
         yield
@@ -131,7 +131,7 @@ def _gate(path: Path, file: int, kind: int, deadline: float, wait_s: float) -> I
 
 
 def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: int | None = None) -> None:
-    """`of`: the file in which the holder's name stands, if it is not this one."""
+    """`of`: the file that contains the holder's name, if it is not this one."""
     try:
         got = _flock(file, kind, deadline)
     except OSError as error:
@@ -148,8 +148,7 @@ def _wait(file: int, path: Path, kind: int, deadline: float, wait_s: float, of: 
 def _flock(file: int, kind: int, deadline: float) -> bool:
     """Whether the lock was granted before the deadline.
 
-    The waiting is done by a thread, since flock has no time limit: one that is granted the lock after we gave up
-    gives it back at once.
+    A thread does the waiting, since flock has no timeout; if it gets the lock after we gave up, it releases it at once.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -197,7 +196,7 @@ def _holder(file: int) -> str:
         return "a process that reads it"  # readers leave no name
     pid, host, since, command = said
     here = host == socket.gethostname()
-    if here and not Path(f"/proc/{pid}").exists():  # what a killed writer left must not be blamed on it
+    if here and not Path(f"/proc/{pid}").exists():  # left by a killed writer
         return "a process that reads it"
     began = time.strftime("%H:%M:%S", time.localtime(int(since)))
     return f"process {pid}{'' if here else f' on {host}'} ({command}) since {began}"

@@ -1,6 +1,6 @@
-"""Brings a knowledge base to the schema that this code knows: numbered SQL files, each once, in order.
+"""Brings a knowledge base to the schema that this code knows: numbered SQL files, each applied once, in order.
 
-Forward only. Before an older knowledge base with content is changed, a whole copy is put beside it.
+Forward only. Before it changes an older knowledge base with content, it puts a full copy beside it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# DuckDB's file format: also newer releases then write files that 1.5 reads.
+# DuckDB's file format: with this, newer releases also write files that 1.5 reads.
 STORAGE = "v1.5.0"
 
 _TABLE = """
@@ -62,7 +62,7 @@ def load(folder: Path) -> tuple[Migration, ...]:
 def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
     """The migrations that `kb`, open as `con`, still lacks.
 
-    Errors: AutoscoutError when it is newer than `migrations`, made by others, or no knowledge base.
+    Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is no knowledge base.
     """
     tables = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if "schema_migrations" not in tables:
@@ -90,9 +90,9 @@ def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ..
 
 
 def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> None:
-    """Applies what `kb`, open for writing as `con`, lacks; each file in its own transaction.
+    """Applies the migrations that `kb`, open for writing as `con`, lacks; each file in its own transaction.
 
-    Errors: those of `pending`; duckdb.Error when a migration fails, which leaves the schema before it.
+    Errors: those of `pending`; duckdb.Error when a migration fails, which leaves the schema as it was before that one.
     """
     import duckdb
 
@@ -119,7 +119,7 @@ def apply(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]
 
 
 def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
-    """A whole, compact copy of the knowledge base that is open as `con`; replaces the file `copy`."""
+    """Writes a full, compact copy of the knowledge base that is open as `con`, replacing the file `copy`."""
     unfinished = copy.with_name(copy.name + ".new")
     unfinished.unlink(missing_ok=True)
     row = con.execute("SELECT current_database()").fetchone()

@@ -1,6 +1,6 @@
-"""What JSON and older versions of AutoScout have for a record, as it is today: NaN, and words that have changed.
+"""Brings what JSON or an older AutoScout holds to the form of today's records: NaN, and words that have changed.
 
-In SQL: kb/sharing/arrivals.py, and the migrations.
+The same in SQL: kb/sharing/arrivals.py, and the migrations.
 """
 
 import math
@@ -15,10 +15,10 @@ TODAY = {first: word for word, first in FIRST_WORDS.items()}
 
 
 def measurement(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a measurement as read from JSON, whenever it was written, as `Measurement` has them.
+    """The fields of a measurement as read from JSON of any age, in the form that `Measurement` has today.
 
-    JSON has no NaN and no infinity, msgspec writes null: losses and the like get NaN again (the measurement's id is
-    the same, it is made from that JSON); a metric or a condition that is no number is not there.
+    JSON has no NaN and no infinity; msgspec writes null. Losses and other series get NaN back (the measurement's id
+    stays the same, as it is made from that JSON); metrics and conditions that are null are dropped.
     """
     found = dict(fields)
     for name in ("iterations_s", "losses", "grad_norms", "rank_memory_gib"):
@@ -35,12 +35,12 @@ def measurement(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def event(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a journal's event likewise; what is no event comes back as it is."""
+    """The same for the fields of a journal's event; anything else is returned unchanged."""
     try:
         if isinstance(fields.get("measurement"), dict):
             return {**fields, "measurement": measurement(fields["measurement"])}
         return {**fields, "to": TODAY[fields["to"]]} if fields.get("to") in TODAY else fields
-    except (TypeError, AttributeError):  # lists and texts where others belong
+    except (TypeError, AttributeError):  # lists or strings where other types belong
         return fields
 
 
@@ -49,7 +49,8 @@ def _with_nan(values: list[float | None]) -> list[float]:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
-    """A line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, or damage."""
+    """The error for a line that is no event of ours: a later AutoScout's, if the journal says that one wrote it, else
+    damage."""
     if (version := _written_with(path)) > RECORDS:
         return AutoscoutError(
             f"{path} was written by a newer AutoScout (records {version}, this one reads {RECORDS}): upgrade this one",
@@ -61,7 +62,7 @@ def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
 
 
 def _written_with(path: Path) -> int:
-    """The newest version of records that any line of a journal names."""
+    """The newest records version that any line of a journal names."""
     with open(path, "rb") as file:
         return max((_records(line) for line in file if b'"records"' in line), default=0)
 

@@ -1,4 +1,4 @@
-"""What a person asks of a running session: orders in a file beside its journal, taken in between two experiments.
+"""Orders that a person gives to a running session: lines in a file beside its journal, read between experiments.
 
 Giving an order needs no connection to the engine.
 """
@@ -35,7 +35,7 @@ def parsed(what: str, words: list[str], by: str) -> Order:
 
 
 def give(folder: Path, order: Order) -> None:
-    """Appends an order to a session's file; one write, so that two people's orders do not mix."""
+    """Appends an order to a session's file, in one write, so that two people's orders do not mix."""
     if order.what not in MEANING:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
     if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):
@@ -53,8 +53,8 @@ def give(folder: Path, order: Order) -> None:
 
 
 def given(folder: Path) -> list[Order]:
-    """All orders that were given to a session, in their order; a torn line counts when it is whole, one that is no
-    order is "unreadable"."""
+    """All orders given to a session, in order; a torn last line waits until it is whole, and a line that is no order
+    becomes "unreadable"."""
     try:
         lines = file_of(folder).read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:

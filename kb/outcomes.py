@@ -1,4 +1,4 @@
-"""What is known of a job's configurations, one row each: what simulators learn from and a new job starts with."""
+"""What is known of a job's configurations, one row each: what simulators train on and what a new job starts from."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """All measurements of one configuration but what machines did to them. `status`: wrong if one run was, else ok if
-    one run was, else that of the last failure. `metrics`: medians over the runs that were ok."""
+    """All measurements of one configuration, without infrastructure failures. `status`: wrong if any run was, else ok
+    if any run was, else that of the last failure. `metrics`: medians over the ok runs."""
 
     name: str
     knobs: dict[str, Value]
@@ -37,12 +37,13 @@ def outcomes(
     maximize: bool = False,
     hints: bool = False,
 ) -> list[Outcome]:
-    """In the order in which they were first measured; None does not filter. `up_to`: a mark (store.mark). `hints`: of
-    those whose word is a hint, instead of ours and of those whose word answers (sharing/author_trust.py).
+    """In order of first measurement; None does not filter. `up_to`: a mark (store.mark). `hints`: only those of authors
+    whose word is a hint, instead of ours and of authors whose word answers (sharing/author_trust.py).
 
-    Of more than `most` configurations: half the best by the first of `metrics`, half at random, always the same ones.
+    Beyond `most` configurations: half are the best by the first of `metrics`, half a random sample that is always the
+    same.
     """
-    columns = [name if name in rows.METRICS else _other(name) for name in metrics]
+    columns = [name if name in rows.METRICS else _other_metric(name) for name in metrics]
     medians = "".join(f", median({column}) FILTER (WHERE m.status = 'ok') AS m{i}" for i, column in enumerate(columns))
     rank = ("-m0" if maximize else "m0") if metrics else "first"
     with reader(kb) as con:
@@ -104,12 +105,12 @@ def outcomes(
 def columns(
     kb: Path, job_id: str, knobs: list[str], metric: str, contexts: list[str] | None = None
 ) -> "dict[str, np.ma.MaskedArray | np.ndarray]":
-    """Every run of a job that was ok and has the metric, as columns of n values: the knobs (masked where inactive), the
-    metric, and `configuration`, a number that is the same for runs of the same configuration; in no order."""
+    """Every ok run of a job that has the metric, as columns of n values: the knobs (masked where inactive), the metric,
+    and `configuration`, a number shared by the runs of one configuration; in no particular order."""
     chosen = [
         f"c.{knob}" if knob in rows.KNOBS else f"(c.knobs ->> '{knob.replace(chr(39), chr(39) * 2)}')" for knob in knobs
     ]
-    value = f"m.{metric}" if metric in rows.METRICS else _other(metric)
+    value = f"m.{metric}" if metric in rows.METRICS else _other_metric(metric)
     with reader(kb) as con:
         return con.execute(
             f"""
@@ -136,6 +137,6 @@ def _outcome(metrics: list[str], row: tuple[Any, ...]) -> Outcome:
     )
 
 
-def _other(metric: str) -> str:
+def _other_metric(metric: str) -> str:
     name = metric.replace("'", "''")
     return f"try_cast(m.other_metrics ->> '{name}' AS DOUBLE)"

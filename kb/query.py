@@ -1,4 +1,4 @@
-"""Read-only SQL for people: one query at a time, its result as plain data, and that in the usual formats."""
+"""Read-only SQL for people: runs one query at a time and returns plain data, or that in the usual formats."""
 
 import contextlib
 import csv
@@ -48,9 +48,9 @@ def run(
 ) -> Table:
     """Runs one query and returns at most `limit` rows (None: all) after the first `offset`.
 
-    It can change nothing, reads no files and runs in a process of its own (kb/query_room.py), which is ended after
-    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2 with DuckDB's words on
-    where the query is wrong. Raises KeyboardInterrupt when interrupted.
+    It cannot change anything or read files, and runs in a process of its own (kb/query_room.py), which is ended after
+    `seconds` or when DuckDB needs more than `memory_mib`. Errors: AutoscoutError; exit code 2, with DuckDB's words
+    about where, if the query is wrong. Raises KeyboardInterrupt when interrupted.
     """
     try:
         sql.encode()
@@ -70,8 +70,8 @@ def run(
 
 
 def _ask(request: Request) -> Any:
-    """The columns, their types and the rows; None when the time was up."""
-    # The same modules as ours, and none from the folder that the person happens to be in.
+    """The columns, their types and the rows; None on timeout."""
+    # The same modules as ours, and none from the person's current folder.
     path = os.pathsep.join(each for each in sys.path if each)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "kb.query_room"],
@@ -83,7 +83,7 @@ def _ask(request: Request) -> Any:
     assert process.stdin
     assert process.stdout
     try:
-        with contextlib.suppress(BrokenPipeError):  # it has ended already; stdin stays open: at its end it would end
+        with contextlib.suppress(BrokenPipeError):  # it has ended; stdin stays open, as it ends with it
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
         said = process.stdout.read()
@@ -109,7 +109,7 @@ def _ask(request: Request) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """Values only: what answers ran somebody's query."""
+    """Unpickles values only: the process that answers ran somebody's query."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) not in _VALUES:
@@ -119,7 +119,8 @@ class _Plain(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _folder(kb: Path) -> Iterator[str]:
-    """For a copy of the knowledge base and temporary files, beside it if possible; what killed ones left is removed."""
+    """A folder for a copy of the knowledge base and temporary files, beside it if possible; removes what killed queries
+    left."""
     parent = kb.resolve().parent
     parent = parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
@@ -218,7 +219,7 @@ def _as_parquet(table: Table) -> bytes:
     with tempfile.TemporaryDirectory() as folder, duckdb.connect(":memory:") as con:
         path = Path(folder) / "table.parquet"
         con.execute(f"CREATE TABLE result ({columns})")
-        # As text, in one parameter: the duckdb package is slow with many (see kb.store).
+        # As text, in one parameter: the duckdb package is slow with many (see rows.stage).
         con.execute(
             f"INSERT INTO result SELECT {picks} FROM (SELECT unnest(from_json(?, '{shape}'), max_depth := 2))",
             [rows.decode()],
@@ -271,7 +272,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON knows it; what it does not know, as text."""
+    """The value in JSON's types; others as text."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""The query room: one query of a person's, in a process of its own (kb/query.py starts it and reads the answer).
+"""The query room: runs one person's query in a process of its own (kb/query.py starts it and reads the answer).
 
-The process may use so much time and memory and no more: the kernel ends it, whatever DuckDB is doing, and what crashes
-here touches nothing else. First it asks the file itself, for half a second at most, since sessions cannot write
-meanwhile. A query that takes longer is asked again of a copy, for which the lock is held no longer than copying takes.
+The kernel limits the time and memory of this process, whatever DuckDB is doing, and a crash here affects nothing else.
+It first queries the file itself, for half a second at most, since sessions cannot write meanwhile. A slower query is
+run again on a copy, so that the lock is held only while copying.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ _SPILLED_MIB = 4096  # limit for temporary files
 class Request(msgspec.Struct):
     kb: str
     sql: str
-    count: int | None  # rows at most; None: all
+    count: int | None  # most rows to return; None: all
     offset: int
-    seconds: float  # of running
+    seconds: float  # running time
     memory_mib: int
     copy: str  # a folder for the copy and for temporary files; "": the file itself is asked
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked is interrupted, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent is interrupted, and ends us
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -55,7 +55,7 @@ def main() -> None:
         reply = ("error", "the query is nested too deeply", 2)
     pickle.dump(reply, sys.stdout.buffer)
     sys.stdout.buffer.flush()
-    os._exit(0)  # not by way of DuckDB's destructors
+    os._exit(0)  # without running DuckDB's destructors
 
 
 def _end_with_parent() -> None:
@@ -79,7 +79,7 @@ def _answer(request: Request) -> tuple[Any, ...]:
             rows = cursor.fetchall() if request.count is None else cursor.fetchmany(request.count)
         except (duckdb.IOException, duckdb.InternalException, duckdb.FatalException) as error:
             if "max_temp_directory_size" not in str(error):
-                raise  # it is the file, not the query
+                raise  # the file is at fault, not the query
             raise AutoscoutError(_too_much(request), 2) from error
         except duckdb.OutOfMemoryException as error:
             raise AutoscoutError(_too_much(request), 2) from error
@@ -130,7 +130,7 @@ def _refuse_all_but_queries(con: "DuckDBPyConnection", sql: str) -> None:
     if not statements:
         raise AutoscoutError("there is no SQL to run; `FROM runs` shows all measurements", 2)
     kinds = [statement.type.name for statement in statements]
-    # DuckDB makes two statements of a PIVOT, which have no text: the first creates a temporary type.
+    # DuckDB splits a PIVOT into two statements without text, the first of which creates a temporary type.
     pivots = [*["CREATE"] * (len(kinds) - 1), "SELECT"] == kinds and not any(s.query.strip() for s in statements)
     for kind in kinds:
         if kind not in ("SELECT", "EXPLAIN") and not pivots:

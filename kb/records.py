@@ -9,8 +9,8 @@ import msgspec
 from kb.cluster_links import Links
 from kb.refusal import AutoscoutError as AutoscoutError
 
-# Version of what journals, stored jobs and lake files hold, and say of themselves, so that a reader can tell what is
-# newer than itself from what is damaged. It grows with every field and word that older readers do not know.
+# Format version of journals, stored jobs and lake files, which they carry so that a reader can tell newer data from
+# damaged data. It grows with every field and word that older readers do not know.
 #   2  the status infrastructure; the rungs (1 had simulated and profiled); period, per_rank, rank_devices and
 #      conditions of a measurement; targets of any name
 #   3  knobs and rules in the job itself; a launch's command, metrics, rendered files and path
@@ -21,13 +21,13 @@ RECORDS = 5
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
-# configuration: it answers nothing and counts as nobody's failure. All others are facts about it.
+# configuration, so it is never an answer and never counts as a failure. All others are facts about it.
 Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", "infrastructure"]
-# The rung of the ladder that a number stands on, the cheapest first: a simulator's prediction; the framework's own
-# code under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts
-# as measured.
+# Rungs of the ladder that a number can stand on, cheapest first: a simulator's prediction; the framework's own code
+# under fake tensors; one rank on one device; the real launch, ended early; the real launch. Only the last counts as
+# measured.
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
-DESIGNED = "designed on models"  # shown for targets that do not exist yet, so that nothing can be measured
+DESIGNED = "designed on models"  # shown for targets that do not exist yet and cannot be measured
 FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # names of records version 1; ids still use them
 Task = Literal["pretrain", "finetune", "serve"]
 
@@ -38,16 +38,16 @@ def content_hash(value: Any) -> str:
 
 
 def identity(record: msgspec.Struct, **instead: Any) -> msgspec.Struct:
-    """What a record's id is the hash of, only to be encoded: the record (some fields `instead` of what they are), but
-    without those that its class calls `later` where they are at their default. So records get new fields, and every id
-    that there is stays what it is."""
+    """What a record's id is the hash of: the record, with the fields `instead` replaced, without those of its class's
+    `later` fields that have their default. So records can get new fields while all existing ids stay the same. Only to
+    be encoded."""
     empty = {name: msgspec.UNSET for name, value in _later(type(record)).items() if getattr(record, name) == value}
     return msgspec.structs.replace(record, **instead, **empty)
 
 
 @cache
 def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The defaults of its later fields."""
+    """Defaults of a class's `later` fields."""
     known = {f.name: f for f in msgspec.structs.fields(kind)}
     later: tuple[str, ...] = kind.later  # type: ignore[attr-defined]
     return {
@@ -60,11 +60,11 @@ def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a person writes: unknown keys are errors."""
 
-    later: ClassVar[tuple[str, ...]] = ()  # fields that older ids know nothing of (see `identity`)
+    later: ClassVar[tuple[str, ...]] = ()  # fields added when ids were already in use (see `identity`)
 
 
 class Lora(Strict, frozen=True, kw_only=True):
-    """Adapters of `rank` beside these `modules` of every layer, whose own weights are frozen, in so many `bits`."""
+    """Adapters of `rank` on these `modules` of every layer, whose own weights are frozen and kept in `bits` bits."""
 
     rank: int = 16
     modules: list[str] = msgspec.field(default_factory=lambda: ["q_proj", "v_proj"])
@@ -72,8 +72,8 @@ class Lora(Strict, frozen=True, kw_only=True):
 
 
 class Model(Strict, frozen=True):
-    """A transformer's shape. `heads` are query heads; `experts = 0` is a dense model; without layers there is none.
-    Fine-tuning: `lora`, or all weights but those of the lowest `frozen_layers` and the embedding under them."""
+    """A transformer's shape. `heads` are query heads; `experts = 0`: a dense model; `layers = 0`: no model.
+    Fine-tuning: `lora`, or all weights except the lowest `frozen_layers` and the embedding below them."""
 
     later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers")
 
@@ -99,11 +99,11 @@ class Model(Strict, frozen=True):
 
 
 class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """Requests that go on from each other. A session is `turns` requests (fixed, or quantiles as of lengths), each of
-    whose prompts is all that was said before and `input_len` new tokens; `think_s` seconds lie between an answer and
-    the next turn. `groups`: the shared beginning is one of so many (tenants, system prompts). `sub_calls`: after each
-    answer but the last an agent asks so many things at once, of a quarter of `input_len` on top of what was said, and
-    goes on when all are answered."""
+    """Requests that continue each other. A session is `turns` requests (fixed, or quantiles as for lengths); each
+    prompt is the whole conversation so far plus `input_len` new tokens; `think_s` seconds lie between an answer and the
+    next turn. `groups`: number of different shared beginnings (tenants, system prompts). `sub_calls`: after each answer
+    but the last, an agent sends this many requests at once, each a quarter of `input_len` on top of the conversation,
+    and goes on when all are answered."""
 
     turns: int | list[int] = 1
     think_s: float = 0.0
@@ -112,7 +112,8 @@ class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Share(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """A further workload that a cluster is designed for (target = "stack"): `weight` as against 1 of the job's own."""
+    """A further workload that a cluster is designed for (target = "stack"); `weight` is relative to 1 for the job's
+    own."""
 
     model: Model
     weight: float = 1.0
@@ -124,17 +125,17 @@ class Share(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Traffic(Strict, frozen=True, omit_defaults=True):
-    """Training: tokens per sample and samples per optimizer step. Serving: `rate` requests a second (open loop, Poisson
-    arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`; lengths in
-    tokens, fixed or as values at evenly spaced quantiles from the least to the largest.
+    """Training: tokens per sample and samples per optimizer step. Serving: `rate` requests per second (open loop,
+    Poisson arrivals), or `concurrency` users that wait for each answer (closed loop), or the arrivals of a `trace`;
+    lengths in tokens, fixed or as values at evenly spaced quantiles from the smallest to the largest.
 
-    A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names of them); with
+    A trace is CSV with the columns arrival_s, input_tokens, output_tokens (or the Azure traces' names for them); with
     `rate` or `concurrency` only its lengths are used. A trace in JSON lines (timestamp in ms, input_length,
-    output_length, hash_ids: what Mooncake publishes) says which blocks of 512 tokens prompts have in common.
-    `trace_id` is the hash of its content; reading a job file fills it in.
+    output_length, hash_ids: the format of Mooncake's) says which blocks of 512 tokens prompts share. `trace_id` is the
+    hash of its content; reading a job file fills it in.
 
-    Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of them (which a job that was
-    read has as quantiles, too).
+    Fine-tuning: `lengths` of the samples in tokens, as evenly spaced quantiles or a file of lengths (reading the job
+    turns it into quantiles).
     """
 
     later: ClassVar[tuple[str, ...]] = ("lengths", "trace_id", "sessions", "mix")
@@ -146,7 +147,7 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
     trace: str = ""
     input_len: int | list[int] = 0
     output_len: int | list[int] = 0
-    shared_prefix: int = 0  # leading tokens that all requests have in common
+    shared_prefix: int = 0  # leading tokens shared by all requests
     requests: int = 0  # sent per experiment; 0: as many as the profiler finds it needs
     lengths: str | list[int] = []
     trace_id: str = ""
@@ -155,8 +156,8 @@ class Traffic(Strict, frozen=True, omit_defaults=True):
 
 
 class Node(Strict, frozen=True):
-    """`count` devices of one kind. `memory_gib` (per device) defaults to what the preset of that device says;
-    `price_per_hour` is what all of them cost together, in dollars."""
+    """`count` devices of one kind. `memory_gib` (per device) defaults to that of the device's preset; `price_per_hour`
+    is for all of them together, in dollars."""
 
     device: str
     count: int
@@ -165,10 +166,10 @@ class Node(Strict, frozen=True):
 
 
 class Cluster(Strict, frozen=True, omit_defaults=True):
-    """`hosts`: where the nodes are, if not all are this machine: a host file ("HOST slots=N" a line), "slurm" (the
-    allocation that we run in), or "ray" (the cluster of RAY_ADDRESS). Of these hosts `include` or `exclude` some, as
-    DeepSpeed writes it: "node1@node2:0,2". `together`: experiments at once, at most; 0: as many as disturb nobody, of
-    CPU ranks one a host."""
+    """`hosts`: where the nodes are, if not all on this machine: a host file ("HOST slots=N" per line), "slurm" (the
+    allocation that we run in), or "ray" (the cluster at RAY_ADDRESS). `include` or `exclude` some of these hosts in
+    DeepSpeed's syntax: "node1@node2:0,2". `together`: most experiments at once; 0: as many as do not disturb each other
+    (CPU ranks: one per host)."""
 
     nodes: list[Node] = msgspec.field(default_factory=lambda: [Node(device="cpu", count=1)])
     network: Links = Links()
@@ -180,7 +181,7 @@ class Cluster(Strict, frozen=True, omit_defaults=True):
 
 class Objective(Strict, frozen=True):
     """Exactly one of `minimize` and `maximize`; constraints such as "peak_memory_gib <= 78". `also`: further objectives
-    such as "minimize ttft_p99_ms"; the search looks for the best by the first one and for the front of all."""
+    such as "minimize ttft_p99_ms"; the search finds the best by the first, and the Pareto front of all."""
 
     minimize: str = ""
     maximize: str = ""
@@ -194,7 +195,8 @@ class Objective(Strict, frozen=True):
 
 class Budget(Strict, frozen=True):
     """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none). `failures`: share of the
-    experiments that may fail; 0: half of the space's, a tenth at most where memory is reported."""
+    experiments that may fail; 0: half the share of the space that is expected to fail, at most a tenth where memory is
+    reported."""
 
     profiles: int = 30
     wall: str = ""
@@ -203,9 +205,9 @@ class Budget(Strict, frozen=True):
 
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A `[[space.knob]]`. `sets`: a flag ("--micro-batch-size", "--on/--off"), "env:NAME", "{placeholder}", or a path
-    in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of its name. `kind`:
-    "" dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: where the job mixes kinds
-    of device, a knob for each of them (NAME_KIND), whose value a command is told on the hosts that have it."""
+    in the rendered file of that kind ("json:zero.stage", "yaml:…", "toml:…"); "": the placeholder of the knob's name.
+    `kind`: "" means dense for numbers, else sparse. `when`, `off`, `implied`: as in a catalog. `by_kind`: if the job
+    mixes kinds of device, one knob for each (NAME_KIND), passed to the command on the hosts of that kind."""
 
     name: str
     values: str | list[Value]  # a list, or an expression that yields one
@@ -231,8 +233,8 @@ class OwnRule(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SpaceLimits(Strict, frozen=True, omit_defaults=True):
-    """`allow`: knobs whose values that change numbers (8-bit products, caches, …) or need a package may be used; to fix
-    or limit a knob allows it too. `catalog`: files that declare more knobs and rules, or (target = "command") a whole
+    """`allow`: knobs that may take values that change numerics (8-bit products, caches, …) or need a package; fixing or
+    limiting a knob allows it too. `catalog`: files that declare more knobs and rules, or (target = "command") a whole
     target's; `knob`, `rule`: the same in the job itself; `derived`: names for expressions."""
 
     fix: dict[str, Value] = {}
@@ -245,17 +247,18 @@ class SpaceLimits(Strict, frozen=True, omit_defaults=True):
 
 
 class Rendered(Strict, frozen=True, kw_only=True):
-    """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, at `to`."""
+    """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, written to
+    `to`."""
 
     origin: str = msgspec.field(name="from")
     to: str
 
 
 class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a metric is read, by one of: `pattern` (its last group is the number), `between` (seconds from one line
-    with this pattern to the next, as they are printed), `counter` (the last group counts on and on: its gain a second,
-    from one line to the next), `json` path ("results.0.step"). `file`: "" what the command
-    prints, for `json` the file that $AUTOSCOUT_RESULT names. `unit`: where the name does not say it."""
+    """Where a metric is read from, exactly one of: `pattern` (its last group is the number), `between` (seconds from
+    one matching line to the next, as they are printed), `counter` (the last group is a running total: its increase per
+    second from one matching line to the next), `json` path ("results.0.step"). `file`: "" is the command's output, or
+    for `json` the file that $AUTOSCOUT_RESULT names. `unit`: if the name does not say it."""
 
     file: str = ""
     pattern: str = ""
@@ -266,8 +269,8 @@ class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Draft(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """What guesses tokens for a served model: a method of vLLM's speculative decoding, and the folder of its `model`
-    (a draft model, or trained heads; "mtp" has its own in the served one)."""
+    """What proposes tokens for a served model: a method of vLLM's speculative decoding, and the folder of its `model`
+    (a draft model, or trained heads; "mtp" uses those in the served model)."""
 
     method: Literal["eagle", "eagle3", "mtp", "draft_model", "medusa", "mlp_speculator"]
     model: str = ""
@@ -276,21 +279,22 @@ class Draft(Strict, frozen=True, omit_defaults=True, kw_only=True):
 class Launch(Strict, frozen=True, omit_defaults=True):
     """How an experiment is started and how long it may measure.
 
-    Of a person's own run: `script`, a preset of `autoscout targets`; `path`, the folder where the command runs;
+    For a person's own run: `script`, a preset of `autoscout targets`; `path`, the folder where the command runs;
     `current`, their present command line, and `command`, the same with placeholders (either will do). `metrics`: by
-    name, with its unit in it, the pattern whose last group is the number. `loss_tolerance`: how far the losses of two
-    correct configurations may be apart, as a share. `end_early`: runs that cannot win are ended (running/early.py).
+    name, which includes its unit, the pattern whose last group is the number. `loss_tolerance`: how far apart the
+    losses of two correct configurations may be, as a share. `end_early`: runs that cannot win are ended
+    (running/early.py).
     """
 
     launcher: Literal["auto", "warm", "reuse", "torchrun", "serve", "replay"] = "auto"
     python: str = ""  # interpreter that has the target installed; "" = ours
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
-    draft: Draft | None = None  # serving: what may guess tokens
-    kv_folder: str = ""  # serving: where a tier of the KV cache in files may lie
+    draft: Draft | None = None  # serving: available for speculative decoding
+    kv_folder: str = ""  # serving: folder for a tier of the KV cache in files
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
     warmup: int = 1
-    iterations: int = 10  # fewer where they tell the mean within 1 %
+    iterations: int = 10  # fewer if they give the mean within 1 %
     measure_s: float = 8.0  # slow configurations measure fewer iterations, but never fewer than 2
     timeout_s: float = 120.0  # outer limit of one experiment
     repeats: int = 3  # re-measurements of the finalists and of the default at the end
@@ -307,9 +311,9 @@ class Launch(Strict, frozen=True, omit_defaults=True):
 
 
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
-    """A person's own check of what may cost quality: where one of `knobs` is not as in the reference, `command` (with
-    placeholders: knobs, {model}, {flags} of the engine) has to say a number, the last group of `pattern`, within its
-    limit. Run once for each combination of their values."""
+    """A person's own check of quality: where one of `knobs` differs from the reference, `command` (with placeholders:
+    knobs, {model}, {flags} of the engine) has to print a number, the last group of `pattern`, within its limit. Run
+    once per combination of their values."""
 
     command: str = ""
     pattern: str = ""
@@ -340,8 +344,8 @@ class Job(Strict, frozen=True):
 
     @property
     def id(self) -> str:
-        """Identity of the workload: what is computed, not how long we search. Of a job that describes no model its name
-        is all that is known of that."""
+        """Identity of the workload: what is computed, not how long we search. A job without a model is identified by
+        its name."""
         return job_id(self.task, self.target, self.model, self.traffic, self.name)
 
 
@@ -352,7 +356,7 @@ def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "
 
 
 def shape(model: Model) -> Model:
-    """The model with its zeros ("the usual") filled in, whatever preset it came from."""
+    """The model with the defaults that its zeros stand for filled in, whatever preset it came from."""
     return msgspec.structs.replace(
         model,
         kv_heads=model.kv_heads or model.heads,
@@ -379,17 +383,17 @@ class Configuration(msgspec.Struct, frozen=True, dict=True):
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What an experiment yielded. Failures are measurements too.
 
-    Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations),
-    step_time_min_s, tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). Of a serving job
-    iterations_s are the seconds of each pass over its requests, and losses the tokens that a fixed set of prompts is
-    answered with, one prompt after the other: what the guard compares. grad_norms: of the first steps; after them that
-    of the experts' gradients alone in the first one, if there are any.
+    Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations), step_time_min_s,
+    tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). For a serving job, iterations_s are
+    the seconds of each pass over its requests, and losses the tokens of the answers to a fixed set of prompts, one
+    answer after the other, which the equivalence check compares. grad_norms: of the first steps, followed by that of
+    the experts' gradients alone in the first step, if there are experts.
 
     `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
-    a metric's value on every rank, in the order of ranks, such as peak_memory_gib, reserved_memory_gib, step_time_s
-    (by its own clock), alone_s (a fixed piece of arithmetic without the others), power_w; `rank_devices`: where each
-    rank ran, as "host:kind:index". `conditions`: what it was like to measure then, such as foreign_cpu_share,
-    steal_share (of the CPU time, 0 to 1), clock_mhz, temperature_c, throttled (1 or 0), warmup_iterations.
+    a metric's value on every rank, in rank order, such as peak_memory_gib, reserved_memory_gib, step_time_s (by its own
+    clock), alone_s (a fixed piece of arithmetic without the others), power_w; `rank_devices`: where each rank ran, as
+    "host:kind:index". `conditions`: circumstances of the measurement, such as foreign_cpu_share, steal_share (of the
+    CPU time, 0 to 1), clock_mhz, temperature_c, throttled (1 or 0), warmup_iterations.
     """
 
     later: ClassVar[tuple[str, ...]] = ("period", "per_rank", "rank_devices", "conditions")
@@ -416,7 +420,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it may be recommended: it was measured, or is of a target that is designed on models."""
+        """Whether it may be recommended: it was measured, or predicted for a target that is designed on models."""
         return self.fidelity == "measured" or (self.fidelity == "predicted" and DESIGNED in self.environment.values())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The one error that a person sees. It stands alone, so that a command line that refuses loads nothing else."""
+"""The one error that a person sees. Kept apart, so that a command line that refuses loads nothing else."""
 
 
 class AutoscoutError(Exception):

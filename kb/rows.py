@@ -1,7 +1,8 @@
-"""How measurements lie in the tables, and the one way in: nothing twice, what many rows share stored once.
+"""How measurements are laid out in the tables, and the only way in: nothing is stored twice, and what many rows share
+is stored once.
 
-Everything that brings measurements (journals, imports, lakes) puts them into a temporary table `incoming` with the
-columns of INCOMING and calls `store_incoming`; everything that takes whole measurements out reads EXACT.
+Whatever brings measurements (journals, imports, lakes) puts them into a temporary table `incoming` with the columns of
+INCOMING and calls `store_incoming`; whatever reads whole measurements selects EXACT.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ INCOMING = {
     **dict.fromkeys(("other_metrics", "conditions", *SERIES, *PER_RANK), "VARCHAR"),
 }
 LATER = ("period", "conditions", *PER_RANK)  # columns that older lakes do not have
-# Into `measurement`, as they are.
+# Copied into `measurement` unchanged.
 COPIED = ("number", "purpose", *_PLAIN, "unix_s", *METRICS, "other_metrics", "conditions")
 
 EXACT = (
@@ -60,7 +61,7 @@ EXACT_FROM = (
 
 
 def family(task: str, target: str, model: Model) -> str:
-    """Such as pretrain-megatron-dense: how a lake is partitioned."""
+    """The partition of a lake, such as pretrain-megatron-dense."""
     return f"{task}-{target}-{'moe' if model.experts else 'dense'}"
 
 
@@ -95,8 +96,8 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
 
 
 def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
-    """Makes `incoming` of rows. They go over as one JSON text: of every other parameter the duckdb package asks first
-    whether it is from pandas, which takes a look through sys.path per value where there is no pandas."""
+    """Creates `incoming` from rows. They are passed as one JSON text: for any other parameter the duckdb package first
+    asks whether it is from pandas, which without pandas costs a search of sys.path per value."""
     con.execute(
         f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2)",
         [json(rows)],
@@ -104,10 +105,10 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
 
 
 def store_incoming(con: "DuckDBPyConnection") -> int:
-    """Adds what is new of `incoming`, in its order, within the caller's transaction; returns how many that are. Of what
-    is known it is remembered who had it, too (kb/claims.py).
+    """Adds what is new in `incoming`, in order, within the caller's transaction; returns the number of new
+    measurements. Known ones get another source (kb/claims.py).
 
-    The large tables are only looked through for what comes in.
+    The large tables are scanned only for the incoming ids.
     """
     arriving = con.execute(
         """
@@ -168,7 +169,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
 
 
 def _add_origins(con: "DuckDBPyConnection", table: str) -> None:
-    """Those of a temporary table's rows that are not there yet."""
+    """Adds those origins of a temporary table's rows that are missing."""
     con.execute(
         f"""
         INSERT INTO origin BY NAME
@@ -204,7 +205,7 @@ def exact(con: "DuckDBPyConnection", where: str, parameters: dict[str, Any]) -> 
 
 
 def measurement(row: dict[str, Any]) -> Measurement:
-    """What `incoming` was made from."""
+    """The inverse of `incoming`."""
     metrics = {name: row[name] for name in METRICS if row[name] is not None}
     if row["other_metrics"]:
         metrics |= msgspec.json.decode(row["other_metrics"])

@@ -1,4 +1,4 @@
-"""What shadows said, as rows of the table `shadow`, so that SQL can ask."""
+"""Results of shadow runs, as rows of the table `shadow`, so that SQL can query them."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ _KEY = ("job_id", "configuration", "versions", "from_parts")
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, said: dict[str, Any]) -> None:
-    """`said`: the table's columns beside those of the job and the configuration. What was said before is replaced.
+    """`said`: the table's columns other than those of the job and the configuration. Replaces an earlier result.
     Errors: AutoscoutError."""
     row = {
         "job_id": job.id,

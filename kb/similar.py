@@ -1,9 +1,9 @@
-"""Which past jobs are like a new one, how far away they are, and by what.
+"""Which past jobs resemble a new one, how far away they are, and in what they differ.
 
 The distance is argued, not learned: a knowledge base starts small. It is a sum over features, each with the reason why
-the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, four at most), since layouts
-change with powers of two; what is one or the other counts whole. 0 is the same job on the same cluster; at 1 the
-layouts that fit and win are mostly the same; from 4 on hardly anything carries over.
+the best configuration depends on it. Numbers count their ratio in doublings (|log₂|, at most four), since layouts
+change with powers of two; categories count in full. 0 is the same job on the same cluster; at 1 the layouts that fit
+and win are mostly the same; from 4 on hardly anything carries over.
 """
 
 import math
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FAR = 4.0
 _DOUBLINGS = 4.0
-_LOOKED_AT = 200  # candidates whose full distance is computed
+_MOST_CANDIDATES = 200  # candidates whose full distance is computed
 
 Number = float | str | None
 MemoryOf = Callable[[str], float | None]  # GiB per device of a kind
@@ -85,7 +85,7 @@ class Alike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
-    """What the distance looks at; a number, a word, or None where it does not apply."""
+    """The features that the distance is computed from: a number, a word, or None where one does not apply."""
     m, traffic, devices = shape(job.model), job.traffic, max(job.devices, 1)
     memory = [node.memory_gib or memory_of(node.device) for node in job.cluster.nodes]
     found: dict[str, Number] = {
@@ -122,9 +122,9 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
 
 
 def compare(here: dict[str, Number], there: dict[str, Number]) -> list[Feature]:
-    """The features that differ, those that say most first."""
+    """The features that differ, the most distant first."""
     found = [
-        Feature(name, here.get(name), there.get(name), _apart(name, here, there), WEIGHTS[name].why)
+        Feature(name, here.get(name), there.get(name), _distance(name, here, there), WEIGHTS[name].why)
         for name in WEIGHTS
         if name in here or name in there
     ]
@@ -153,7 +153,7 @@ def similar(
                 found.append(_alike(here, environment, memory_of, row))
             except door.Refused as error:
                 on_note(f"{', '.join(row[-1])} is passed over: {error}")
-        # A job with no measurements is no help, so more are counted than are asked for.
+        # Jobs without measurements are dropped, so more are counted than were asked for.
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)
     counted = [
@@ -165,7 +165,7 @@ def similar(
 
 
 def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
-    """Past jobs by cluster and context; of thousands those whose sizes are nearest."""
+    """Past jobs by cluster and context, nearest in size first, at most _MOST_CANDIDATES."""
     m = shape(job.model)
     return con.execute(
         """
@@ -201,7 +201,7 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
             "hidden": max(m.hidden, 1),
             "devices": max(job.devices, 1),
             "seq_len": max(job.traffic.seq_len, 1),
-            "limit": _LOOKED_AT,
+            "limit": _MOST_CANDIDATES,
         },
     ).fetchall()
 
@@ -229,7 +229,8 @@ def _alike(
 
 
 def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | None:
-    """Other versions, as far as both sides know them; whatever else is in an environment counts as one, too."""
+    """Versions that differ, among those that both sides know; other entries of the environment count as versions,
+    too."""
     if not here:
         return None
     changed = sorted(k for k in here if k in there and k != "launcher" and here[k] != there[k])
@@ -267,15 +268,15 @@ def _counts(
     return {(job, cluster, context): (n, ok) for job, cluster, context, n, ok in found}
 
 
-def _apart(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:
+def _distance(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:
     a, b, weight = here.get(name), there.get(name), WEIGHTS[name].weight
     if a == b:
         return 0.0
     if isinstance(a, float) and isinstance(b, float):
-        # One more of both: a prefix of 0 tokens has a ratio to one of 1000.
+        # Adding 1 to both gives a prefix of 0 tokens a finite ratio to one of 1000.
         return weight * min(abs(math.log2((a + 1) / (b + 1))) if min(a, b) == 0 else abs(math.log2(a / b)), _DOUBLINGS)
     if name in ("experts", "load per device", "memory per device", "samples per device", "input_len", "output_len"):
-        return 0.0  # not comparable, and what makes them so has a feature of its own
+        return 0.0  # one is missing, for a reason that has a feature of its own
     return weight
 
 

@@ -1,4 +1,4 @@
-"""What follows from records by arithmetic."""
+"""Sizes that follow from the records."""
 
 from kb.records import Model, shape
 

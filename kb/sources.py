@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.records import AutoscoutError
 
-_AT_ONCE = 10_000
+_BATCH = 10_000
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -20,13 +20,13 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         except duckdb.Error as error:
             raise AutoscoutError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())})", 2) from error
         names = [column[0] for column in cursor.description]
-        while batch := cursor.fetchmany(_AT_ONCE):
+        while batch := cursor.fetchmany(_BATCH):
             for row in batch:
                 yield dict(zip(names, row, strict=True))
 
 
 def sqlite_tables(path: Path, tables: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of some tables; a table that is not there has none. Errors: AutoscoutError (exit 2)."""
+    """The rows of some tables; a missing table has none. Errors: AutoscoutError (exit 2)."""
     found: dict[str, list[dict[str, Any]]] = {}
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as con:

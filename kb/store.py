@@ -1,7 +1,7 @@
 """The knowledge base: one DuckDB file with the measurements of all sessions, fed from their journals.
 
-The only SQL that writes. Every function opens the file for a moment, under the lock, and makes or migrates it
-when that is needed. All errors are AutoscoutError.
+Every function opens the file briefly, under the lock, and creates or migrates it if needed. All errors are
+AutoscoutError.
 """
 
 import os
@@ -37,12 +37,12 @@ def sessions_folder(kb: Path) -> Path:
 
 
 def session_folder(kb: Path, session: str) -> Path:
-    """Of one session. Errors: AutoscoutError (exit 2) for what can be no session's name."""
+    """The folder of one session. Errors: AutoscoutError (exit 2) for what cannot be the name of a session."""
     return sessions_folder(kb) / door.name(session, "session")
 
 
 def imports_folder(kb: Path) -> Path:
-    """Holds a file for every import (kb/imports.py)."""
+    """Holds one file per import (kb/imports.py)."""
     return own_folder(kb, "imports")
 
 
@@ -54,8 +54,8 @@ def is_running(folder: Path) -> bool:
 def ingest(kb: Path, journal: Path) -> int:
     """Adds what is new in a session's journal, all or nothing; returns the number of measurements that this call added.
 
-    Who gets the lock brings in the journals of all who wait for it, in one transaction: then they need not (0).
-    Ingesting the same journal again changes nothing. Errors: AutoscoutError; what is before a
+    Whoever gets the lock also ingests the journals of all who wait for it, in one transaction; their calls then have
+    nothing to do (0). Ingesting the same journal again changes nothing. Errors: AutoscoutError; what is before a
     damaged line of the journal is kept.
     """
     request = _request(kb, journal)
@@ -72,7 +72,8 @@ def ingest(kb: Path, journal: Path) -> int:
 
 
 def _request(kb: Path, journal: Path) -> Path:
-    """A file that asks whoever has the lock to ingest a journal; it goes away when that is done, and survives us."""
+    """Leaves a file that asks whoever has the lock to ingest a journal; it is removed when that is done, and survives
+    us."""
     folder = kb.with_name(kb.name + ".requests")
     request = folder / f"{journal.parent.name}-{os.getpid()}"
     try:
@@ -88,7 +89,7 @@ def _request(kb: Path, journal: Path) -> Path:
 
 
 def _requests(ours: Path) -> dict[Path, Path]:
-    """The journals of other requests."""
+    """The other requests and their journals; those whose journal is gone are removed."""
     found = (path for path in sorted(ours.parent.iterdir()) if path != ours and not path.name.startswith("."))
     journals_of = {path: Path(path.read_text()) for path in found}
     for path, journal in journals_of.items():
@@ -98,7 +99,7 @@ def _requests(ours: Path) -> dict[Path, Path]:
 
 
 def ingest_all(kb: Path) -> tuple[int, list[str]]:
-    """Adds what is new in any journal below the sessions folder, and imports: repairs late and lost ingests.
+    """Adds what is new in any journal below the sessions folder, and in imports: repairs late and lost ingests.
 
     Returns the number of new measurements, and a sentence for every journal with a part that cannot be read.
     """
@@ -135,13 +136,12 @@ def measurements(
     answers: bool = False,
     designed: bool = False,
 ) -> list[tuple[str, Measurement]]:
-    """(session, measurement) of what was measured, failures included, in the order they were added; not what machines
-    did to experiments, which is no fact about a configuration (the view `incidents` has it).
+    """(session, measurement) of what was measured, failures included, in the order they were added; without
+    infrastructure failures, which are no facts about a configuration (the view `incidents` has them).
 
     `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early; `designed`:
-    also what models said. `answers`:
-    only what may stand for a run here: ours, and what those measured successfully whose word answers
-    (sharing/author_trust.py).
+    also predictions. `answers`: only those that may replace a run here: ours, and successful ones of authors whose word
+    answers (sharing/author_trust.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -164,7 +164,7 @@ def measurements(
 
 
 def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:
-    """What a session need not run again, runs that were ended early among it."""
+    """Measurements that a session need not repeat, including runs that were ended early."""
     return measurements(kb, job=job, context=context, up_to=up_to, short=True, answers=True)
 
 
@@ -199,13 +199,13 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
 
 
 class _Tail(NamedTuple):
-    """What a journal has beyond what is recorded of it."""
+    """The part of a journal that is not stored yet."""
 
     started: journals.SessionStarted
     line: int  # number of the first event
     events: list[journals.AnyEvent]
     end: int  # the byte after the last event
-    problem: AutoscoutError | None  # why there is no more
+    problem: AutoscoutError | None  # why reading stopped
 
 
 def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
@@ -225,7 +225,8 @@ def _ingest(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
 
 
 def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """None: not even the first line is whole. Errors: AutoscoutError when that is not a session's."""
+    """None if not even the first line is complete, or the session was forgotten. Errors: AutoscoutError when the
+    journal is not a session's."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -237,7 +238,7 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
-    if end > path.stat().st_size:  # not the file that it was: offer all of it again
+    if end > path.stat().st_size:  # a different file by now: all of it is read again
         end, line = 0, 0
     events: list[journals.AnyEvent] = []
     try:
@@ -275,7 +276,7 @@ def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
 
 
 def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
-    """Inserts rows into a table with a primary key, with one statement and one parameter (see rows.stage)."""
+    """Inserts rows into a table with a primary key, in one statement with one parameter (see rows.stage)."""
     if not values:
         return
     shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}
@@ -299,8 +300,8 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def _without_paths(job: Job) -> Job:
-    """What a job is, without where somebody keeps interpreters, models, recordings, traces and scripts, and without the
-    variables of their environment: that is nobody else's business, and the journal has it."""
+    """The job without the paths of a person's interpreters, models, recordings, traces and scripts, and without their
+    environment variables: these are private, and the journal has them."""
     traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
     launch = msgspec.structs.replace(
         job.launch,
@@ -365,7 +366,7 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
-    """The session that measured it says more about it than the one that was answered with it: it comes first."""
+    """Rows of sessions that measured come first: they say more than those of sessions that were answered."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:

@@ -13,7 +13,7 @@ _FORMATS = {".parquet": "read_parquet(?)", ".csv": "read_csv(?, sample_size = -1
 def read_table(path: Path, where: str = "") -> Table:
     """All rows of the file for which the predicate `where` holds.
 
-    The file is read first; the predicate runs in a database in memory that can open nothing else. Errors:
+    The file is read first; the predicate runs in an in-memory database that can open nothing else. Errors:
     AutoscoutError, exit code 2, for a file that is no table and for a predicate that does not work.
     """
     import duckdb

@@ -1,7 +1,7 @@
-"""Shadow traces beside the knowledge base: one file a rank, named by a hash of all that it follows from.
+"""Shadow traces beside the knowledge base: one file per rank, named by a hash of everything that determines it.
 
-What is asked again is answered from here: the same flags, world size, rank, device, versions and code trace the same.
-A file that cannot be read is traced anew.
+The same flags, world size, rank, device, versions and code give the same trace, so a repeated request is answered from
+here. A file that cannot be read is traced anew.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def known(kb: Path, key: str, kind: type[T]) -> T | None:
 
 
 def keep(kb: Path, key: str, trace: msgspec.Struct) -> None:
-    """A disk that is full or read-only costs tracing it again, nothing else."""
+    """A full or read-only disk costs another trace later, nothing else."""
     path = folder(kb) / f"{key}.json.gz"
     part = path.with_suffix(f".{os.getpid()}.part")
     with contextlib.suppress(OSError):

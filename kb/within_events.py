@@ -1,4 +1,4 @@
-"""What events of the journal hold more than one of."""
+"""The parts of journal events that come several to an event."""
 
 import msgspec
 
@@ -6,8 +6,8 @@ from kb.records import Value
 
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a knob (None: the knob is off): what the best configuration with it is believed to cost, in times
-    the best measured cost, with its 95 % interval; the chance that it runs; how many with it were measured."""
+    """One value of a knob (None: the knob is off): the expected cost of the best configuration with it, relative to the
+    best measured cost, with its 95 % interval; the probability that it runs; how many with it were measured."""
 
     value: Value | None
     cost: float
@@ -18,7 +18,7 @@ class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One similar job that something was carried over from."""
+    """One similar job from which something was carried over."""
 
     job: str
     cluster: str

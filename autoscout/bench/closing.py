@@ -1,5 +1,5 @@
-"""The end of a run, as a session has it: the reference is measured again now and then while it searches, and at the end
-the finalists in rounds, whose verdict is what is recommended. Beside the budget, as in sessions."""
+"""The end of a run, as in a session: the reference is re-measured now and then during the search, and at the end the
+finalists are re-measured in rounds, whose verdict is what is recommended. Outside the budget, as in sessions."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ class Closing:
         """`again`: measures a configuration once more."""
         self._landscape, self._again = landscape, again
         self._job = Job(name=landscape.name, target="bench", objective=landscape.space.objective)
-        self._anchors: Anchors | None = None  # of what was measured first
+        self._anchors: Anchors | None = None  # their reference is what was measured first
 
     def measured(self, measurement: Measurement, searched: int) -> None:
-        """One experiment of the search, the how manieth."""
+        """One experiment of the search; `searched`: how many there were so far, with this one."""
         if self._anchors is None:
             self._anchors = Anchors(self._job, measurement.configuration)
             self._anchors.tell(measurement, searched)
@@ -25,7 +25,7 @@ class Closing:
             self._anchors.tell(self._again(self._anchors.reference), searched)
 
     def verdict(self, done: list[Measurement]) -> Configuration | None:
-        """`done`: what was measured, each configuration once. None where nothing worked."""
+        """`done`: the measurements, one per configuration. None if nothing worked."""
         if self._anchors is None:
             return None
         space, reference = self._landscape.space, self._anchors.reference

@@ -39,7 +39,7 @@ def _regrets(run: Run, budget: int) -> np.ndarray:
 
 
 def panels(runs: Sequence[Run], budget: int) -> dict[str, Curves]:
-    """Curves by landscape; of many landscapes, of all runs together."""
+    """Curves by landscape; for many landscapes, of all runs together."""
     landscapes = list(dict.fromkeys(r.landscape for r in runs))
     if len(landscapes) > _MOST_PANELS:
         return {f"{ALL} {len(landscapes)} landscapes": curves(runs, budget)}
@@ -47,7 +47,7 @@ def panels(runs: Sequence[Run], budget: int) -> dict[str, Curves]:
 
 
 def svg(runs: Sequence[Run], budget: int) -> str:
-    """A panel a landscape: median regret (log) over evaluations (log), and the quartiles of the first strategy."""
+    """One panel per landscape: median regret (log) over evaluations (log), and the quartiles of the first strategy."""
     shown = panels(runs, budget)
     strategies = list(dict.fromkeys(r.strategy for r in runs))
     columns = min(_COLUMNS, len(shown))
@@ -127,7 +127,7 @@ def _colour(i: int) -> str:
 
 
 def text(drawn: Curves, budget: int, width: int = 64, height: int = 12) -> str:
-    """The curves in letters, for a terminal: a letter a strategy, the first one on top."""
+    """The curves as text, for a terminal: one letter per strategy, the first one on top."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     places = np.unique(np.geomspace(1, budget, width).round().astype(int))
     grid = [[" "] * len(places) for _ in range(height)]

@@ -1,7 +1,8 @@
 """Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` its closed form.
 
-Of more designs than can be listed 20,000 are drawn, uniformly over what is valid; the reference is among them. One
-metric is told: what breaks a constraint fails, and further objectives are left out."""
+If there are too many designs to list, 20,000 are drawn uniformly from the valid ones, and the reference is added.
+Strategies are told a single metric: a broken constraint is a failure, and further objectives are left out.
+"""
 
 from collections.abc import Sequence
 

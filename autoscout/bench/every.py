@@ -1,6 +1,6 @@
 """All runs of a comparison: on all cores, seeded, resumable.
 
-With a folder every finished run is one JSON line in `runs.jsonl` there; what is found in it is not run again. A line
+With a folder, every finished run is one JSON line in `runs.jsonl` there, and runs found there are not repeated. A line
 carries a fingerprint of the landscape, the settings and the strategy's code, so that comparisons may share the folder
 and a rival is not run again because our search changed.
 """
@@ -43,8 +43,8 @@ def run_all(
     workers: int = 0,
     progress: Told = lambda done, total: None,
 ) -> list[Run]:
-    """Every strategy with every seed on every landscape, in this order of nesting: landscape, strategy, seed. With
-    `settings.transfer` a strategy tunes the landscapes one after another and is handed what it measured before."""
+    """Every strategy with every seed on every landscape, nested in the order landscape, strategy, seed. With
+    `settings.transfer` a strategy tunes the landscapes one after another and gets what it measured before."""
     chains = [tuple(range(len(landscapes)))] if settings.transfer else [(i,) for i in range(len(landscapes))]
     tasks: list[Task] = [(chain, name, seed) for seed in range(seeds) for chain in chains for name in strategies]
     prints = [fingerprint(landscape, settings, landscapes if settings.transfer else ()) for landscape in landscapes]
@@ -100,8 +100,8 @@ def _chain(task: Task) -> list[Run]:
 
 
 def distance(a: Landscape, b: Landscape) -> float:
-    """Between two groups of a table: over the grouping columns the mean of |log₂ ratio| for numbers, 1 for other
-    names."""
+    """Between two groups of a table: the mean over the grouping columns of |log₂ ratio| for numbers, and 1 for
+    different names."""
     apart = []
     for name, value in a.group.items():
         other = b.group[name]
@@ -113,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
 
 
 def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Landscape]) -> str:
-    """Of what decides a run besides the strategy and its seed."""
+    """Hash of everything that decides a run besides the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
         arrays = [each.space.feasible.codes, each.truth, *([] if each.cost is None else [each.cost])]
@@ -126,7 +126,7 @@ def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Lands
 
 
 def _some_peaks(landscape: Landscape) -> list[list[float]]:
-    """Of a few rows that ran, (ranks,) each: another memory model tells strategies other peaks."""
+    """Peaks of a few rows that ran, (ranks,) each: another memory model would tell strategies other peaks."""
     if landscape.peaks is None:
         return []
     ran = np.flatnonzero(~np.isnan(landscape.truth))
@@ -136,7 +136,7 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 
 @cache
 def _code(name: str) -> str:
-    """A hash of a strategy's source and of what runs it: another version of it runs anew."""
+    """A hash of the source of a strategy and of what runs it: a changed one runs anew."""
     root = Path(__file__).parents[1]
     paths = [root / "bench" / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing")]
     paths += [
@@ -191,8 +191,8 @@ def _cores() -> int:
 
 
 def _begin(parent: int) -> None:
-    """A process a core: numeric libraries must not start threads of their own. Ctrl-C is for the parent, and when that
-    ends, even by force, so do we."""
+    """One process per core: numeric libraries must not start threads of their own. Ctrl-C is for the parent, and when
+    that ends, even by force, so do we."""
     import signal
 
     from threadpoolctl import threadpool_limits

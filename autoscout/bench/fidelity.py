@@ -1,9 +1,8 @@
-"""Simulators for strategy `paper`: the paper's fidelity control (§3.3), as a session does it (evaluate.py).
+"""Simulators for strategy `paper`: the paper's fidelity control (§3.3), as in a session (tuning/evaluator.py).
 
-While fidelity is simulated, what the search asks is answered by the mean of the landscape's simulators, for free; the
-default and, every τ-th step, the most promising of the batch are real experiments. When the MAPE of the last checks
-exceeds ε, or nothing better is predicted any more, everything after that is real. Other strategies are handed the
-simulators themselves.
+While fidelity is simulated, requests are answered by the mean of the landscape's simulators, for free; the default and,
+every τ-th step, the most promising of the batch are real experiments. Once the MAPE of the last checks exceeds ε, or
+nothing better has been predicted for some steps, everything is real. Other strategies get the simulators themselves.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ class Simulated:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
         with np.errstate(invalid="ignore"):  # inf − inf is no prediction
-            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them cannot say
+            self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them has no prediction
         self.on = bool(landscape.simulators)
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}
@@ -54,7 +53,8 @@ class Simulated:
         return value if self.landscape.goal == "min" else 1 / value
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
-        """None where it has to be real: the first one, against which all are held, and what no simulator can say."""
+        """None if it has to be real: the first configuration, which all others are compared with, and those that no
+        simulator can predict."""
         row = self.landscape.space.feasible.index(configuration)
         if row is None or not self._real or np.isnan(self.predicted[row]):
             return None

@@ -1,18 +1,18 @@
 """A job's analytic model as a landscape, and simulators of it that are wrong in known ways.
 
-The truth is the model of simulate/training.py or simulate/serving.py times a *quirk*, lognormal, that the model does
-not know. What our model leaves unexplained of measured steps is mostly one constant for each pair of values (of
-vTrain's table: of tp and micro batch), so the quirk is 3 % of effects of pairs of knobs, and 0.5 % of each
-configuration's own. What needs more than its devices' memory fails, by the memory model with a quirk of 1 %. So no
-simulator here is the truth, not even the model itself. Of a training run that worked, strategies hear the peak memory
-of every rank too, as they would of a real run, with noise of 0.5 %.
+The truth is the model of simulate/training/ or simulate/serving/ times a lognormal *quirk* that the model does not
+know. What our model leaves unexplained of measured steps is mostly one constant per pair of values (in vTrain's table:
+of tp and micro batch), so the quirk is 3 % from effects of pairs of knobs, and 0.5 % from each configuration's own.
+What needs more than its devices' memory fails, by the memory model with a quirk of 1 %. So no simulator here is the
+truth, not even the model itself. For a training run that worked, strategies are also told the peak memory of every
+rank, as for a real run, with noise of 0.5 %.
 
 Simulators, to be named with `--simulator`:
 
-    good      the model with its parts up to a quarter too small or large; what it is sure to run out of memory, fails
+    good      the model with each part up to a quarter too small or large; what surely runs out of memory fails
     biased    compute and data parallelism at a fifth, tensor parallelism, bubbles and the host at three times, pipeline
-              traffic at five times what they take; memory 8 % too large, so that it takes runs for failures; of
-              serving's decode step attention at a fifth, communication and the host at three times
+              traffic at five times their true time; memory 8 % too large, so that it takes some runs for failures; in
+              serving's decode step, attention at a fifth, communication and the host at three times
     linear    the paper's Table 2: four linear regressions, fitted on 200 random configurations of the job
     good+80   any of them with noise of 80 % (or another share) of each prediction added, as in the paper's Figure 11
 """
@@ -56,7 +56,7 @@ SIMULATORS = ("good", "biased", "linear")
 
 
 def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
-    """Errors: AutoscoutError (exit 2) for an unknown simulator, or a job that the model can say nothing of."""
+    """Errors: AutoscoutError (exit 2) for an unknown simulator, or a job that the model cannot predict."""
     return landscape(load_job(path), simulators)
 
 
@@ -69,14 +69,14 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # Constraints are applied here: a configuration that breaks one is a failure of the landscape.
-    # What strategies hear of them is the peaks, where there are any.
+    # Constraints are applied here: a configuration that breaks one fails. Of constraints, strategies are told only the
+    # peaks, where there are any.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
     columns = {**of_job(job), **space.feasible.columns()}
     if len(device_counts(job)) > 1:
-        columns.pop("memory_gib", None)  # of the smallest kind; here each kind's own counts
+        columns.pop("memory_gib", None)  # the smallest kind's; here each kind's own memory counts
     columns |= serving_devices(job, columns)
     predicted, over = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
@@ -109,8 +109,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
 
 
 def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
-    """What the models predict of the job's metric, and (n,) the logarithm of what a configuration needs of its
-    devices' memory (or of a constraint on it): above 0 it does not run."""
+    """The predicted metric of the job, and (n,) the logarithm of each configuration's memory relative to its devices'
+    (or to a constraint on it): above 0 it does not run."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device
@@ -130,7 +130,7 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
 
 
 def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
-    """As for training; what does not fit is part of the serving model."""
+    """As for training; the serving model itself decides what does not fit."""
     if job.objective.constraints:
         raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
     model = ServingSimulator(job.objective.metric)
@@ -146,7 +146,7 @@ def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
 
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
-    """(n,) predictions by the model with wrong constants: each part of the time is off by its own factor."""
+    """(n,) predictions of the model with wrong constants: each part of the time is scaled by its own factor."""
     rng = np.random.default_rng(7)  # the same for every job
     factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
     if simulator == "biased":
@@ -183,7 +183,7 @@ def _pair_effects(a: Knob, b: Knob) -> np.ndarray:
 
 
 def _uniform(space: Space, salt: str) -> np.ndarray:
-    """(n,) in (0, 1), by the values of the knobs: the same configuration has the same in every space."""
+    """(n,) in (0, 1), from the values of the knobs: a configuration has the same number in every space."""
     mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
     for j, knob in enumerate(space.knobs):
         by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Which columns of a table are knobs, when nobody says so: those that somebody set, not those that were measured."""
+"""Which columns of a table are knobs if nobody says so: those that somebody set, not those that were measured."""
 
 import re
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ _SAME_RANKING = 0.99
 
 
 def column(table: Table, name: str, option: str) -> int:
-    """The place of a column. Errors: AutoscoutError (exit 2) with the nearest name."""
+    """The index of a column. Errors: AutoscoutError (exit 2) with the nearest name."""
     if name not in table.columns:
         raise AutoscoutError(f"{option}: there is no column '{name}'{nearest_name(name, table.columns)}", 2)
     return table.columns.index(name)
 
 
 def knobs_of(table: Table, metric: str, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The columns to take as knobs, and in words why the others are none.
+    """The columns to take as knobs, and in words why the others are not.
 
-    `taken`: columns that have another role. Left out are constants, columns that are named like a measurement, those
-    that differ in more than half of all rows (measurements and identifiers), and those that rank the rows as the metric
-    does although the other knobs tell all rows apart without them: whoever knows them knows the result.
+    `taken`: columns with another role. Left out are constants, columns named like a measurement, those that differ in
+    more than half of all rows (measurements and identifiers), and those that rank the rows as the metric does although
+    the other knobs tell all rows apart without them: they give the result away.
     """
     metric_values = numbers([row[table.columns.index(metric)] for row in table.rows])
     knobs: list[str] = []
@@ -68,7 +68,7 @@ def _ranks_alike(table: Table, name: str, metric: np.ndarray) -> bool:
 
 
 def _distinct(table: Table, names: list[str]) -> int:
-    """How many configurations these columns tell apart."""
+    """Number of configurations that these columns tell apart."""
     places = [table.columns.index(name) for name in names]
     return len({tuple(row[i] for i in places) for row in table.rows})
 
@@ -76,7 +76,7 @@ def _distinct(table: Table, names: list[str]) -> int:
 def kinds_of(
     table: Table, knobs: list[str], sparse: list[str] | None, dense: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Knobs as (sparse, dense): as told; else numbers of three or more values are dense, all others are choices."""
+    """Knobs as (sparse, dense): as told; else numbers of three or more values are dense, all others sparse."""
     for option, names in (("--sparse", sparse), ("--dense", dense)):
         for name in names or []:
             if name not in knobs:
@@ -113,7 +113,7 @@ def _number(value: object) -> float:
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's ρ over the rows where both are numbers; 0 where it says nothing."""
+    """Spearman's ρ over the rows where both are numbers; 0 if these are too few to tell."""
     from scipy.stats import spearmanr
 
     both = np.isfinite(a) & np.isfinite(b)

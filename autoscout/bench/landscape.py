@@ -16,8 +16,8 @@ _PEAK_NOISE = 0.005  # log noise of reported peak memory
 
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
     """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
-    what the experiment ends with. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each.
-    `peaks`: (ranks,) peak GiB of a row that ran, which strategies hear as of a real run; None: nobody knows."""
+    how the experiment ends. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each. `peaks`:
+    (ranks,) peak GiB of a row that ran, which strategies are told as for a real run; None: unknown."""
 
     name: str
     space: Space
@@ -28,7 +28,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
-    default: Configuration | None = None  # what an expert would start from; None: nobody knows
+    default: Configuration | None = None  # what an expert would start from; None: unknown
     group: dict[str, Value] = {}
 
     @cached_property
@@ -44,7 +44,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return abs(value - self.optimum) / self.optimum
 
     def within(self, share: float) -> int:
-        """How many configurations are that near to the optimum."""
+        """Number of configurations within that share of the optimum."""
         return int((abs(self.truth - self.optimum) <= share * self.optimum).sum())
 
     def better(self, a: float, b: float) -> bool:
@@ -62,12 +62,12 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         return found
 
     def predictor(self, name: str):
-        """A simulator as strategies want it: rows of codes → predicted metric values."""
+        """A simulator in the form that strategies use: rows of codes → predicted metric values."""
         predicted = self.simulators[name]
         return lambda codes: predicted[self.rows(codes)]
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
-        """One experiment; what is told carries lognormal noise that depends on (seed, row, repeat) only."""
+        """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""
         spent = 0.0 if self.cost is None or np.isnan(self.cost[row]) else float(self.cost[row])
         value = float(self.truth[row])
         if noise and not np.isnan(value):

@@ -1,12 +1,12 @@
 """The evaluation of the AutoScout paper (§4) on our models of its four jobs: what is run for which figure.
 
-Figures 4-7: the best configuration found and the experiments that it took, against UDO, CherryPick, Metis and the
-expert defaults. Figure 8: parts switched off. Figure 9: K trees in the tournament. Figure 10: larger and larger
-spaces. Figure 11: noise on the simulators. `paper` is Algorithm 1 as published with the paper's simulators (four
-linear regressions); `autoscout` is what this project does by default.
+Figures 4-7: the best configuration found and the number of experiments for it, against UDO, CherryPick, Metis and the
+expert defaults. Figure 8: parts switched off. Figure 9: K trees in the tournament. Figure 10: larger and larger spaces.
+Figure 11: noise on the simulators. `paper` is Algorithm 1 as published with the paper's simulators (four linear
+regressions); `autoscout` is what this project does by default.
 
-Spaces: the knobs of the paper's Table 1, everything else as an expert leaves it (see `_limits`). Its degrees are
-powers of two; ours also 3, 6 and 12, without which no layout uses all 12 devices.
+Spaces: the knobs of the paper's Table 1, everything else as an expert leaves it (see `_limits`). The paper's degrees
+are powers of two; ours include 3, 6 and 12, without which no layout uses all 12 devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ LINEAR = "linear"
 _OF_3DP = ("a100", "a40", "tp", "pp", "dp", "mbs")
 _OF_5DP = (*_OF_3DP, "cp", "ep", "sp")
 _OF_TABLE_1 = (*_OF_5DP, "ar", "distopt", "ddp_bucket", "tp_comm")
-_FIXED: dict[str, Value] = {  # where a scope leaves a knob out; memory first, so that every job can run
+_FIXED: dict[str, Value] = {  # values of knobs outside a scope; low in memory, so that every job can run
     **{"vpp": 1, "etp": 1, "dispatcher": "alltoall", "overlap_p2p": False, "ar_method": "uniform", "ar_layers": 1},
     **{"overlap_grad": True, "overlap_param": True, "tp_comm_overlap": True, "permute_fusion": True, "ce_fusion": True},
     **{"cp": 1, "ep": 1, "sp": True, "ar": "full", "distopt": True, "ddp_bucket": 8, "tp_comm": 16},
@@ -98,7 +98,7 @@ def evaluate(
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Runs everything (or some figures), each run once although figures share them."""
+    """Runs everything (or some figures); what several figures share is run once."""
     wanted = [c for c in comparisons() if not figures or c.figure.removeprefix("Figure ") in figures]
     strategies: dict[str, dict[str, None]] = {}
     landscapes: dict[str, Landscape] = {}
@@ -133,7 +133,7 @@ def evaluate(
 
 def job_of(name: str, scope: Scope) -> Job:
     job = load_job(name)
-    if job.task == "serve":  # the serving model knows clusters of one kind of device
+    if job.task == "serve":  # the serving model handles one kind of device only
         cluster = msgspec.structs.replace(job.cluster, nodes=[Node(device="a100", count=8)])
         return msgspec.structs.replace(job, cluster=cluster, space=SpaceLimits(fix=_SERVING_FIXED))
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)  # tp_comm needs it
@@ -150,7 +150,7 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
 
 
 def expert_value(land: Landscape, firm: dict[str, Value]) -> float:
-    """What the first configuration reaches that an expert would try and that runs."""
+    """The metric of the first configuration that an expert would try and that runs."""
     for configuration in advised(land.space, firm):
         value = land.truth[land.space.feasible.index(configuration) or 0]
         if np.isfinite(value):

@@ -123,7 +123,7 @@ def _variants(results: Results, cells: Sequence[Comparison]) -> str:
 
 
 def _best(runs: Sequence[Run]) -> float:
-    """Median over the runs; NaN where a run found nothing that works."""
+    """Median over the runs; NaN if any of them found nothing that works."""
     return float(np.median([float("nan") if r.best is None else r.best for r in runs]))
 
 
@@ -135,8 +135,8 @@ def _evaluations(runs: Sequence[Run], budget: int) -> list[str]:
 
 
 def _saving(ours: Sequence[Run], theirs: Sequence[Run], budget: int, less_is_better: bool) -> str:
-    """Experiments that ours needed for a configuration as good as a rival's best, of those that the rival needed for
-    it; medians over runs of equal seeds."""
+    """Experiments that ours needed to match a rival's best configuration, out of those that the rival needed for it;
+    medians over runs with equal seeds."""
     needed, of = [], []
     for a, b in zip(ours, theirs, strict=True):
         if b.best is None:

@@ -1,8 +1,8 @@
-"""One run: one strategy with one seed on one landscape, every real evaluation counted.
+"""One run: one strategy with one seed on one landscape, counting every real evaluation.
 
-An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked
-for again is answered from the record and costs nothing. The strategy is the one that sessions use, and what is
-recommended is decided as theirs is (closing.py), by experiments beside the budget. What is told may carry noise; the
+An evaluation is one experiment on a configuration that this run has not measured yet. A configuration that is asked for
+again is answered from the record at no cost. The strategy is the one that sessions use, and the recommendation is
+decided as theirs is (closing.py), by experiments outside the budget. What the strategy is told may carry noise; the
 score uses the noise-free values.
 """
 
@@ -30,13 +30,13 @@ _NEAR = 0.05
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`budget`: evaluations. `target`: regret that counts as solved, 0.01 = within 1 %. `noise`: standard deviation of
-    the logarithm of what is told."""
+    the log of what is told."""
 
     budget: int = 200
     target: float = 0.01
     noise: float = 0.0
     transfer: bool = False
-    whole: bool = True  # else a run ends when it has come within the target, and nothing is recommended
+    whole: bool = True  # False: a run ends once it is within the target, and nothing is recommended
     as_sessions: bool = False  # runs end as sessions do: settled or converged (search/stopping.py)
 
 
@@ -48,7 +48,7 @@ class Recommended(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`curve`: [evaluation, best noise-free value so far], one entry an improvement."""
+    """`curve`: [evaluation, best noise-free value so far], one entry per improvement."""
 
     landscape: str
     strategy: str
@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     best: float | None
     recommended: Recommended | None
     failures: int
-    closing: int  # experiments beside the evaluations: the reference again, and the rounds at the end
+    closing: int  # experiments outside the budget: the reference again, and the rounds at the end
     cost_total: float | None
     cost_to_target: float | None
     engine_ms_per_step: float
@@ -73,8 +73,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past] = ()
 ) -> tuple[Run, list[tuple[Configuration, float | None]]]:
-    """The scored run, and what was told in it (costs, lower is better; None: failed) for runs that come after it."""
-    landscape.prepare()  # the list of configurations is the landscape's, so it is not the strategy's time
+    """The scored run, and what the strategy was told (costs, lower is better; None: failed), for runs that come after
+    it."""
+    landscape.prepare()  # listing the configurations is the landscape's work, not the strategy's
     begun = time.process_time()
     chosen = _strategy(landscape, name, seed, settings, past)
     batch = chosen.ask()
@@ -99,7 +100,7 @@ def run(
         for told in record.costs_since(before):
             stopping.measured(told)
         if len(measurements) < len(batch):
-            break  # the budget ends inside the batch
+            break  # the budget ran out within the batch
         begun = time.process_time()
         chosen.tell(measurements)
         more = record.count < settings.budget and not (record.reached and not settings.whole)
@@ -130,7 +131,7 @@ class _Record:
         self.settings = settings
         self.seed = seed
         self.known: dict[int, Measurement] = {}
-        self.times: dict[int, int] = {}  # row → measurements of it beside the first
+        self.times: dict[int, int] = {}  # row → its measurements after the first
         self.order: list[int] = []  # rows in the order of their evaluations
         self.costs: list[float] = []
         self.closing = Closing(landscape, self.again)
@@ -142,7 +143,7 @@ class _Record:
 
     @property
     def reached(self) -> bool:
-        """Whether one within the target was measured."""
+        """Whether a configuration within the target has been measured."""
         values = self.landscape.truth[self.order[-1:]]
         self._reached |= bool(
             (abs(values - self.landscape.optimum) <= self.settings.target * self.landscape.optimum).any()
@@ -169,14 +170,14 @@ class _Record:
         return measurements
 
     def again(self, configuration: Configuration) -> Measurement:
-        """A measurement more, with noise of its own."""
+        """One more measurement, with noise of its own."""
         row = self.landscape.space.feasible.index(configuration)
         assert row is not None
         self.times[row] = self.times.get(row, 0) + 1
         return self.landscape.measure(row, configuration, self.settings.noise, self.seed, self.times[row])
 
     def costs_since(self, count: int) -> list[float | None]:
-        """What was told of the evaluations after so many."""
+        """The costs of the evaluations after the first `count`."""
         objective = self.landscape.space.objective
         return [cost(objective, self.known[row]) for row in self.order[count:]]
 
@@ -223,7 +224,7 @@ class _Record:
         return next((int(n) for n, value in curve if self.landscape.regret(value) <= share), None)
 
     def _best_at(self, curve: list[list[float]], n: int) -> float | None:
-        """A run that ended early by itself keeps what it had; beyond the budget nobody knows."""
+        """A run that ended early by itself keeps its best; beyond the budget nothing is known."""
         if n > self.settings.budget:
             return None
         return next((value for at, value in reversed(curve) if at <= n), None)

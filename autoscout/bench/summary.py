@@ -1,4 +1,4 @@
-"""Medians, quartiles, and how many evaluations one strategy needs for another's one, with bootstrap intervals.
+"""Medians, quartiles, and how many evaluations one strategy needs per evaluation of another, with bootstrap intervals.
 
 A run that does not reach the target counts as budget + 1 evaluations, so medians above the budget mean "more than".
 """
@@ -37,14 +37,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     recommended_within_target: int
     failures: float  # median
     evaluations: float  # median: all of the budget, or until a run ended by itself
-    closing: float  # median, beside these
+    closing: float  # median, outside the budget
     cost_to_target: Spread | None  # of the runs that reached it
     engine_ms_per_step: float  # median
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Evaluations of `a` for one of `b` to the target: the ratio of medians, over all landscapes their geometric mean.
-    `low`, `high`: 95 % bootstrap interval over the seeds."""
+    """Evaluations of `a` per evaluation of `b` to the target: the ratio of medians, over all landscapes their geometric
+    mean. `low`, `high`: 95 % bootstrap interval over the seeds."""
 
     landscape: str
     a: str

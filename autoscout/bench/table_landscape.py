@@ -1,4 +1,4 @@
-"""A table of measured rows as landscapes: one, or one for each value of the grouping columns."""
+"""A table of measured rows as landscapes: one, or one per value of the grouping columns."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ _SUSPICIOUS_SPREAD = 2.0  # ratio between rows with equal knobs above which some
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read, and which column plays which role; the options of `bench --table`."""
+    """What to read, and each column's role; the options of `bench --table`."""
 
     path: Path
     metric: str
@@ -35,7 +35,7 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def landscapes_of_table(source: TableSource) -> tuple[list[Landscape], list[str]]:
-    """The landscapes, and remarks about what was assumed. Errors: AutoscoutError (exit 2; 3 where nothing ran)."""
+    """The landscapes, and remarks on what was assumed. Errors: AutoscoutError (exit 2; 3 where nothing ran)."""
     table = read_table(source.path, source.where)
     if not table.rows:
         condition = f" for which {source.where}" if source.where else ""
@@ -91,7 +91,7 @@ def _knobs(source: TableSource, table: Table, notes: list[str]) -> list[str]:
 def _landscape(
     name: str, source: TableSource, table: Table, sparse: list[str], dense: list[str], group: dict[str, Value]
 ) -> tuple[Landscape | None, list[str]]:
-    """One landscape, None where no row ran; and remarks."""
+    """One landscape, None if no row ran; and remarks."""
     acting = _acting(table, [*sparse, *dense])
     sparse, dense = [k for k in sparse if k in acting], [k for k in dense if k in acting]
     merged, remarks = _merge(source, table, acting)
@@ -127,7 +127,7 @@ class _Merged(msgspec.Struct):
 
 
 def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[Any, _Merged], list[str]]:
-    """Rows that agree in all knobs are one configuration: the median of those that ran, a failure if most failed."""
+    """Rows with equal knobs are one configuration: the median of those that ran, a failure if most failed."""
     places = {name: table.columns.index(name) for name in knobs}
     by_knobs: dict[Any, list[tuple[Any, ...]]] = {}
     for row in table.rows:
@@ -178,13 +178,13 @@ def _remarks(rows: int, merged: dict[Any, _Merged], spread: float, useless: int,
 
 
 def _acting(table: Table, knobs: list[str]) -> list[str]:
-    """The knobs that differ in these rows; one of them where none does."""
+    """The knobs that differ in these rows; if none does, one of them."""
     acting = [k for k in knobs if len({_value(row[table.columns.index(k)]) for row in table.rows}) > 1]
     return acting or [k for k in knobs if any(row[table.columns.index(k)] is not None for row in table.rows)][:1]
 
 
 def _status(source: TableSource, table: Table, row: tuple[Any, ...]) -> str:
-    """A status of ours for whatever the table calls it."""
+    """One of our statuses for whatever the table calls it."""
     if source.status is None:
         return "ok"
     said = str(row[table.columns.index(source.status)]).strip().lower()

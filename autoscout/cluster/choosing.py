@@ -15,7 +15,7 @@ from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.cluster.reach import RAY_TASK, Way
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts that are not to be used) → hosts, the first leads
+Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts to avoid) → hosts, the first leads
 
 
 def way_to(hosts: str, name: str) -> Way:
@@ -26,8 +26,8 @@ def way_to(hosts: str, name: str) -> Way:
 
 
 def reached(cluster: Cluster) -> list[Host]:
-    """What `cluster.hosts` names, as far as it is included. Errors: AutoscoutError (exit 2) for a host file, an
-    allocation or a cluster that is not there, or is wrong."""
+    """The hosts of `cluster.hosts` that are included. Errors: AutoscoutError (exit 2) for a host file, an allocation or
+    a cluster that is missing or wrong."""
     if cluster.hosts == "slurm":
         found = slurm.allocation(os.environ)
     elif cluster.hosts == "ray":
@@ -43,7 +43,7 @@ def reached(cluster: Cluster) -> list[Host]:
 
 
 def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
-    """Of each host's devices; "" where the job has one kind only. No host file, scheduler or cluster says them."""
+    """The kind of each host's devices; "" if the job has only one kind. No host file, scheduler or cluster tells."""
     kinds = [node.device for node in cluster.nodes]
     if len(set(kinds)) == 1:
         return [""] * len(hosts)
@@ -58,7 +58,7 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
 
 
 def chooser(job: Job) -> Choose:
-    """Takes the first hosts that have as many devices as each of the job's nodes; ranks fill them in turn."""
+    """Takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 
@@ -88,7 +88,7 @@ def chooser(job: Job) -> Choose:
 
 
 def first(placement: Placement, ranks: int) -> Placement:
-    """Where so many ranks of it run."""
+    """Where the first `ranks` ranks of it run."""
     found: list[Host] = []
     for host in placement.hosts:
         if ranks > 0:
@@ -98,7 +98,7 @@ def first(placement: Placement, ranks: int) -> Placement:
 
 
 def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
-    """The part of it that has these nodes, for each the first host that is left of its kind of device."""
+    """The part of it for these nodes: for each, the first host left with enough devices of its kind."""
     left, found = list(placement.hosts), []
     for node in nodes:
         host = next(host for host in left if host.devices[0].kind == node.device and len(host.devices) >= node.count)

@@ -1,7 +1,7 @@
 """Which of the machine's GPUs an experiment runs on.
 
-GPUs are known by their names and memory in the order of their indices, which is PCI_BUS_ID's for the probe and the
-ranks. A slice of a GPU (MIG) is no whole one, and one of 40 GB none of 80.
+GPUs are identified by name and memory in the order of their indices, which is PCI_BUS_ID order for the probe and the
+ranks. A slice of a GPU (MIG) does not pass for a whole one, nor one of 40 GB for one of 80.
 """
 
 import math
@@ -26,8 +26,8 @@ def device_kind(job: Job) -> str:
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
-    """In the order of their ranks: one kind of device after the other, of each the first nodes, as many as have the
-    devices that the configuration uses."""
+    """The nodes that a configuration uses, in rank order: one kind of device after the other, and of each kind the
+    first nodes, up to the number of devices that the configuration uses."""
     used: list[Node] = []
     for kind in dict.fromkeys(node.device for node in job.cluster.nodes):
         left = float(configuration.knobs.get(kind.replace("-", "_"), math.inf))
@@ -39,17 +39,17 @@ def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
 
 
 def gpus_of(environment: dict[str, str]) -> list[str]:
-    """The names of the machine's GPUs; none when it describes a CPU target."""
+    """Names of the machine's GPUs; [] if the environment is that of a CPU target."""
     return [name for name in environment.get("gpus", "").split(SEPARATOR) if name]
 
 
 def memory_of(environment: dict[str, str]) -> list[float]:
-    """GiB of each of the machine's GPUs, as the driver says; none where it does not."""
+    """GiB of each of the machine's GPUs, according to the driver; [] if it does not say."""
     return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
 
 
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
-    """ "" when the machine has the GPUs of the job's cluster, else what is missing. `memory`: GiB, by index."""
+    """What the machine lacks of the GPUs of the job's cluster; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         return (
@@ -59,8 +59,8 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
         if len(claimed[kind]) < count:
-            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is(kind, name)]
-            why = f": {' and '.join(like)} is not one of {_least_gib(job, kind):g} GiB" if like else ""
+            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is_kind(kind, name)]
+            why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):g} GiB" if like else ""
             return (
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
                 f"{why}; correct the nodes or run on a machine that has them"
@@ -69,10 +69,10 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """ "" or which device of the hosts, in their order, is none of the kind of the job's node there."""
+    """Which device of the hosts, in their order, is not of the kind that the job's node there has; "" if all are."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
-        if len(set(wanted)) > 1 and kind in presets.devices() and not _is(kind, name):
+        if len(set(wanted)) > 1 and kind in presets.devices() and not _is_kind(kind, name):
             return f"cluster.hosts: where the job has {kind} is {name}; name the hosts in the order of cluster.nodes"
     return ""
 
@@ -85,10 +85,10 @@ def variables(
     memory: Sequence[float] = (),
     spare: Collection[int] = (),
 ) -> dict[str, str]:
-    """The environment by which the ranks see the configuration's GPUs only, in the order of the job's nodes.
+    """Environment variables that show the ranks only the configuration's GPUs, in the order of the job's nodes.
 
-    Nothing is hidden where all GPUs are alike: the first ones are as good as any. `spare`: indices of GPUs that are
-    taken rather than those which it runs on else, as far as they are of the kind.
+    Nothing is hidden if all GPUs are alike: the first ones are as good as any. `spare`: indices of GPUs to prefer over
+    its usual ones, as far as they are of the kind.
     """
     kinds = list(_needed(job))
     if len(kinds) == 1 and len(set(gpus)) <= 1 and not spare:
@@ -101,7 +101,7 @@ def variables(
 
 
 def _needed(job: Job) -> dict[str, int]:
-    """Devices by kind, in the order of the job's nodes."""
+    """Number of devices by kind, in the order of the job's nodes."""
     needed: dict[str, int] = {}
     for node in job.cluster.nodes:
         needed[node.device] = needed.get(node.device, 0) + node.count
@@ -109,14 +109,14 @@ def _needed(job: Job) -> dict[str, int]:
 
 
 def beside(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection[int]) -> list[int]:
-    """The GPUs of the job's kinds that it does not run on, and of which nobody holds memory."""
+    """GPUs of the job's kinds that it does not run on, without those that are `taken`."""
     ours = {index for claimed in _claimed(job, gpus, memory).values() for index in claimed}
     others = [index for index in range(len(gpus)) if index not in ours and index not in taken]
     return [i for i in others if any(i in claimed for claimed in _claimed(job, gpus, memory, others).values())]
 
 
 def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[int]:
-    """Indices of all GPUs that a job of one kind may run on; () of one that mixes kinds, which has a use for each."""
+    """Indices of all GPUs that a job of one kind may run on; [] for one that mixes kinds, which needs each of them."""
     kinds = list(_needed(job))
     if len(kinds) != 1:
         return []
@@ -125,33 +125,37 @@ def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[i
 
 
 def physical(index: int, given: str) -> str:
-    """What the driver calls the GPU of this index among those that `given`, as CUDA_VISIBLE_DEVICES, leaves."""
+    """The driver's name of the GPU with this index among those that `given`, a CUDA_VISIBLE_DEVICES, leaves visible."""
     names = [name.strip() for name in given.split(",") if name.strip()]
     return names[index] if index < len(names) else str(index)
 
 
 def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
-    """Indices by kind in the order of the job's nodes, as many as it has or fewer; the `first` ones before others.
+    """Indices by kind in the order of the job's nodes, as many as it needs or fewer; those in `first` before others.
 
-    Kinds that no name can tell take what the others leave.
+    Kinds that no name identifies take what the others leave.
     """
     needed, known = _needed(job), presets.devices()
     free = list(range(len(gpus)))
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
     for kind in sorted(needed, key=lambda kind: kind not in known):
-        fitting = [i for i in free if kind not in known or (_is(kind, gpus[i]) and _has(job, kind, gpus, memory, i))]
+        fitting = [
+            i
+            for i in free
+            if kind not in known or (_is_kind(kind, gpus[i]) and _has_memory(job, kind, gpus, memory, i))
+        ]
         claimed[kind] = sorted(sorted(fitting, key=lambda i: i not in first)[: needed[kind]])
         free = [index for index in free if index not in claimed[kind]]
     return claimed
 
 
-def _is(kind: str, gpu: str) -> bool:
+def _is_kind(kind: str, gpu: str) -> bool:
     """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
     return re.search(rf"{re.escape(kind.split('-')[0])}(?!\d)", gpu.lower()) is not None
 
 
-def _has(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
-    """Whether it has the memory of its kind; the driver keeps some per cent of what the name says."""
+def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
+    """Whether the GPU has the memory of its kind; the driver keeps a few per cent of what the name says."""
     sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
     if sliced is not None:
         gib = float(sliced[1])
@@ -160,9 +164,9 @@ def _has(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: i
     else:  # the driver does not say ([N/A], unified memory): the name may
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
-    return gib >= 0.88 * _least_gib(job, kind)
+    return gib >= 0.88 * _required_gib(job, kind)
 
 
-def _least_gib(job: Job, kind: str) -> float:
+def _required_gib(job: Job, kind: str) -> float:
     said = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
     return min(said, default=presets.device_memory_gib(kind) or 0.0)

@@ -1,4 +1,4 @@
-"""What the driver says of this machine's GPUs now, by its own program: free memory, and who holds the rest.
+"""What the driver's own program says of this machine's GPUs now: free memory, and who holds the rest.
 
 Everything may be missing: the program, an answer in time, a number ("[N/A]" in containers and on unified memory).
 """
@@ -22,7 +22,7 @@ _OWN = 0.1  # share of memory that the driver, a display or an idle context may 
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """`used_gib`, `total_gib`: None where the driver does not say."""
+    """`used_gib`, `total_gib`: None if the driver does not say."""
 
     index: int
     uuid: str
@@ -32,7 +32,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 def look() -> list[Gpu]:
-    """Empty where no driver answers within ten seconds."""
+    """Empty if no driver answers within ten seconds."""
     return parsed(asked(f"--query-gpu={_FIELDS}"))
 
 
@@ -46,40 +46,40 @@ def parsed(table: str) -> list[Gpu]:
 
 
 def held(visible: str = "") -> str:
-    """ "" or which GPUs others hold memory of, before an experiment starts on those that `visible` names, as
-    CUDA_VISIBLE_DEVICES does; all by default."""
+    """On which GPUs others hold memory, before an experiment starts on those that `visible`, a CUDA_VISIBLE_DEVICES,
+    names ("": all); "" for none."""
     names = [name.strip() for name in visible.split(",") if name.strip()]
     busy = [
         f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
         for gpu in look()
-        if _taken(gpu) and (not names or any(_called(gpu, name) for name in names))
+        if _in_use(gpu) and (not names or any(_is_named(gpu, name) for name in names))
     ]
     return "; ".join(busy)
 
 
 def taken(names: Sequence[str]) -> set[int]:
-    """Positions in `names` (indices or UUIDs of GPUs) of those that others hold memory of, or that are not there."""
-    free = [gpu for gpu in look() if not _taken(gpu)]
-    return {i for i, name in enumerate(names) if not any(_called(gpu, name) for gpu in free)}
+    """Positions in `names` (indices or UUIDs of GPUs) of GPUs on which others hold memory, or that are missing."""
+    free = [gpu for gpu in look() if not _in_use(gpu)]
+    return {i for i, name in enumerate(names) if not any(_is_named(gpu, name) for gpu in free)}
 
 
 def uuids(names: Sequence[str]) -> list[str]:
-    """Of GPUs by index or uuid, what no two names have in common; the name itself where no driver tells."""
+    """UUIDs of GPUs given by index or UUID, so that no two GPUs share a name; the given name if no driver answers."""
     found = look()
-    return [next((gpu.uuid for gpu in found if _called(gpu, name)), name) for name in names]
+    return [next((gpu.uuid for gpu in found if _is_named(gpu, name)), name) for name in names]
 
 
-def _taken(gpu: Gpu) -> bool:
+def _in_use(gpu: Gpu) -> bool:
     return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
 
 
-def _called(gpu: Gpu, name: str) -> bool:
+def _is_named(gpu: Gpu, name: str) -> bool:
     return name == str(gpu.index) or gpu.uuid.startswith(name)
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes hold of the GPU of which they hold most; None where the driver does not say: it may list
-    the host's ids, which are not those of a container, or no number."""
+    """GiB that these processes hold on the GPU where they hold most; None if the driver does not say: it may list the
+    host's process ids, which differ from a container's, or no number."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -90,7 +90,7 @@ def of_processes(pids: set[int]) -> float | None:
 
 
 def more_than(before: list[Gpu]) -> float | None:
-    """GiB by which the fullest GPU is fuller now; None where the driver does not say."""
+    """The largest increase of memory in use on any GPU, in GiB; None if the driver does not say."""
     used = {gpu.uuid: gpu.used_gib for gpu in before}
     more = [
         gpu.used_gib - before_gib
@@ -101,15 +101,15 @@ def more_than(before: list[Gpu]) -> float | None:
 
 
 def driver() -> str:
-    """Its version; "" where it does not answer."""
+    """The driver's version; "" if it does not answer."""
     return asked("--query-gpu=driver_version").partition("\n")[0].strip()
 
 
 def silence() -> str:
-    """ "" or why the driver's program says nothing of any GPU."""
+    """Why the driver's program reports no GPU; "" if it reports one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
-    said, in_time = _said(f"--query-gpu={_FIELDS}", _LIMIT_S)
+    said, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
     if not in_time:
         return f"nvidia-smi did not answer within {_LIMIT_S:.0f} s"
     if parsed(said):
@@ -119,15 +119,15 @@ def silence() -> str:
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`errors`: uncorrected ECC errors of each GPU since the driver was loaded, by uuid; `lost`: what the driver says
-    of those that it lost."""
+    """`errors`: uncorrected ECC errors of each GPU since the driver was loaded, by UUID; `lost`: what the driver says
+    of the GPUs that it lost."""
 
     errors: dict[str, int] = {}
     lost: list[str] = []
 
 
 def health() -> Health:
-    """Nothing is known of what no driver tells."""
+    """Empty where no driver answers."""
     errors, lost = {}, []
     for line in asked("--query-gpu=uuid,ecc.errors.uncorrected.volatile.total", limit_s=5.0).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -139,7 +139,7 @@ def health() -> Health:
 
 
 def broke(before: Health, now: Health) -> str:
-    """ "" or what happened to the GPUs meanwhile."""
+    """What happened to the GPUs in between; "" for nothing."""
     said = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
     said += [
         f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"
@@ -150,12 +150,12 @@ def broke(before: Health, now: Health) -> str:
 
 
 def asked(query: str, limit_s: float | None = None) -> str:
-    """The driver's program's answer as CSV without head and units; "" where there is none in time."""
-    return _said(query, _LIMIT_S if limit_s is None else limit_s)[0]
+    """The answer of the driver's program as CSV without header and units; "" if there is none in time."""
+    return _answer(query, _LIMIT_S if limit_s is None else limit_s)[0]
 
 
-def _said(query: str, limit_s: float) -> tuple[str, bool]:
-    """(what it said, in time). Whatever it started that hangs in the driver is not waited for."""
+def _answer(query: str, limit_s: float) -> tuple[str, bool]:
+    """(output, whether it came in time). Does not wait for a program that hangs in the driver."""
     program = shutil.which(_PROGRAM)
     if program is None:
         return "", True

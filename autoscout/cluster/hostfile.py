@@ -1,4 +1,4 @@
-"""Host files as DeepSpeed and MPI have them, and DeepSpeed's words for parts of them.
+"""Host files in the format of DeepSpeed and MPI, and DeepSpeed's syntax for parts of them.
 
 # a comment
 node1 slots=8
@@ -41,9 +41,10 @@ def read(path: Path) -> dict[str, int]:
 
 
 def part(slots: dict[str, int], include: str = "", exclude: str = "") -> dict[str, list[int]]:
-    """Indices of devices by host, of what DeepSpeed's --include or --exclude leaves: "node1@node2:0,2".
+    """Indices of devices by host that DeepSpeed's --include or --exclude leaves: "node1@node2:0,2".
 
-    Errors: AutoscoutError (exit 2) for hosts or devices that are not there, or both words."""
+    Errors: AutoscoutError (exit 2) for unknown hosts or devices, or if both are given.
+    """
     if include and exclude:
         raise AutoscoutError("cluster.include and cluster.exclude: give one of them", 2)
     everything = {host: list(range(count)) for host, count in slots.items()}

@@ -1,22 +1,22 @@
-"""What there is to run on, and where one experiment runs: hosts in the order of their ranks. Plain data."""
+"""What there is to run on, and where one experiment runs: hosts in rank order. Plain data."""
 
 import msgspec
 
 
 class Device(msgspec.Struct, frozen=True):
-    """`index`: what its ranks are told (CUDA_VISIBLE_DEVICES): an index, or the uuid of a GPU or of a slice of one; for
-    a CPU the number of the rank. `kind`: as of a job's nodes ("cpu", "a100-40g"), "" unknown. `group`: devices of one
-    host that disturb each other's measurements share it."""
+    """`index`: its name in CUDA_VISIBLE_DEVICES: an index, or the UUID of a GPU or of a slice of one; for a CPU, the
+    number of the rank. `kind`: as in a job's nodes ("cpu", "a100-40g"), "" unknown. `group`: shared by devices of one
+    host that disturb each other's measurements."""
 
     index: str
     kind: str = ""
-    memory_gib: float = 0.0  # 0: not known
+    memory_gib: float = 0.0  # 0: unknown
     group: str = ""
 
 
 class Host(msgspec.Struct, frozen=True):
-    """`name`: what people and schedulers call it; `address`: where others reach it ("" by its name). Devices are in the
-    order in which they get ranks."""
+    """`name`: what people and schedulers call it; `address`: where others reach it ("": by its name). Devices are in
+    the order in which they get ranks."""
 
     name: str
     devices: tuple[Device, ...]
@@ -24,8 +24,8 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Each host has only the devices that are this experiment's, at least one. Global ranks are counted host by host in
-    this order, on each in the order of its devices; a host's node rank is its position here."""
+    """Each host has only this experiment's devices, at least one. Global ranks count host by host in this order, on
+    each host in the order of its devices; a host's node rank is its position here."""
 
     hosts: tuple[Host, ...]
 
@@ -39,5 +39,5 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def spelled(self) -> str:
-        """ "node1:0,1 node2:0": as journals and people have it."""
+        """As journals and people write it: "node1:0,1 node2:0"."""
         return " ".join(f"{h.name}:{','.join(d.index for d in h.devices)}" for h in self.hosts)

@@ -3,7 +3,7 @@
     ray_task.py                      → the nodes, as JSON: [{"address", "cpus", "gpus"}]
     ray_task.py ADDRESS COMMAND…
 
-The cluster is that of RAY_ADDRESS, or the one that runs here. The command's stdin and stdout are a connection to this
+The cluster is the one at RAY_ADDRESS, or this machine's. The command's stdin and stdout are a connection to this
 process, so that it ends with us. Run by our own interpreter, which then needs ray.
 """
 
@@ -49,7 +49,8 @@ def main(words: list[str]) -> int:
 
 
 def _unanswered(address: str) -> str:
-    """ "" or why nothing answers there, at once: Ray itself tries for minutes."""
+    """Why nothing answers at an address, found out at once, since Ray itself tries for minutes; "" if something
+    does."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""
@@ -73,7 +74,7 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
     with socket.create_server((ours, 0)) as server:
         where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         held = {"num_gpus": devices["gpus"], "num_cpus": 0 if devices["gpus"] else devices["cpus"]}
-        task = ray.remote(_there).options(scheduling_strategy=where, max_retries=0, **held)
+        task = ray.remote(_on_node).options(scheduling_strategy=where, max_retries=0, **held)
         running = task.remote(command, ours, server.getsockname()[1], token)
         server.settimeout(_HELD_S)
         try:
@@ -91,8 +92,8 @@ def _run(ray: Any, node: dict[str, Any], command: list[str]) -> int:
     return 0
 
 
-def _there(command: list[str], address: str, port: int, token: str) -> int:
-    """On the node. Ray's workers are niced, which would be measured."""
+def _on_node(command: list[str], address: str, port: int, token: str) -> int:
+    """Runs on the node. Ray's workers are niced, which would distort measurements."""
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with socket.create_connection((address, port)) as connection:
@@ -104,7 +105,7 @@ def _there(command: list[str], address: str, port: int, token: str) -> int:
 
 
 def _bridge(connection: socket.socket) -> None:
-    """Until either side closes."""
+    """Passes data both ways until either side closes."""
     while True:
         ready = select.select([0, connection], [], [])[0]
         if 0 in ready:

@@ -1,7 +1,7 @@
-"""How a process is started on a host: here, over ssh, as a step of our Slurm allocation, or as a task of Ray.
+"""How a process is started on a host: here, over ssh, as a step of our Slurm allocation, or as a Ray task.
 
-Each is a command before the command. Its stdin and stdout are those of the process there, and when it ends, however,
-that stdin closes.
+Each way is a prefix to the command. Its stdin and stdout are those of the process there, and when it ends, for whatever
+reason, that stdin closes.
 """
 
 import re
@@ -15,7 +15,7 @@ Way = Literal["local", "ssh", "srun", "ray"]
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
 RAY_TASK = Path(__file__).parent / "ray_task.py"
-# What a way says when it does not get there → what to do.
+# What a way prints when it fails → the cause, and what to do.
 _REFUSALS = (
     (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
     (
@@ -66,7 +66,7 @@ def on_host(way: Way, host: str, command: list[str]) -> list[str]:
 
 
 def refusal(host: str, said: str) -> str:
-    """ "" or why nothing starts on a host, by what its way said, and what to do."""
+    """Why nothing starts on a host, by what its way printed, and what to do; "" if that is unknown."""
     for sign, about, mend in _REFUSALS:
         if re.search(sign, said):
             return f"{about}; {mend.format(host=host)}"

@@ -1,9 +1,9 @@
 """Which experiment starts next and where: first come, first served, with backfill that delays nobody who waits longer.
 
-No clock and no process: whoever drives it says what time it is. Devices of one host that disturb each other (a group)
-are given to one experiment only. The oldest that does not fit has a reservation: the earliest time at which it will,
-from the time limits of what runs; others go ahead of it if they end before that, or leave it its room then (EASY
-backfill: Lifka 1995, with limits that are enforced).
+No clock and no process: the caller says what time it is. Devices of one host that disturb each other (a group) go to
+one experiment only. The oldest that does not fit has a reservation: the earliest time at which it will, given the time
+limits of what runs; others overtake it if they end before that, or leave room for it then (EASY backfill: Lifka 1995,
+with limits that are enforced).
 """
 
 from collections import deque
@@ -20,21 +20,21 @@ _LOOK = 4  # oldest waiting experiments per request tried for backfill; more cos
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Devices of one kind on one host; on several only where no host has so many."""
+    """Devices of one kind on one host; on several only if no host has that many."""
 
     kind: str
     count: int
 
 
 Request = tuple[Part, ...]
-Room = np.ndarray  # (hosts, kinds) devices of groups that are free
+Room = np.ndarray  # (hosts, kinds) number of devices in free groups
 _Share = tuple[int, int, int]  # host, kind, devices
 
 
 class Running(msgspec.Struct, frozen=True):
     request: Request
     placement: Placement
-    groups: tuple[tuple[int, str], ...]  # host and group that are its own
+    groups: tuple[tuple[int, str], ...]  # (host, group) that it holds
     limit_s: float
     ends: float  # at the latest
     ticket: int
@@ -42,7 +42,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Scheduler:
-    """`hosts` with all their devices. Names of experiments are the caller's."""
+    """`hosts` with all their devices. The caller names the experiments."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self.hosts = list(hosts)
@@ -63,12 +63,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[str]:
-        """The longest first."""
+        """Longest waiting first."""
         return sorted(self._known, key=lambda name: self._known[name][2])
 
     @property
     def free(self) -> list[tuple[str, str]]:
-        """(host, device) of all that nobody has, of hosts that are used."""
+        """(host, device) of all devices that nobody holds, on hosts in use."""
         return [
             (host.name, device.index)
             for number, host in enumerate(self.hosts)
@@ -79,7 +79,7 @@ class Scheduler:
         ]
 
     def submit(self, name: str, request: Request, limit_s: float) -> None:
-        """Once more is no more than once. Errors: AutoscoutError (exit 2) for what all hosts together do not have."""
+        """Submitting again changes nothing. Errors: AutoscoutError (exit 2) for more than all hosts together have."""
         if name in self._known or name in self.running:
             return
         if lacking := self.lacking(request):
@@ -88,7 +88,7 @@ class Scheduler:
         self._wait(name, request, limit_s, self._tickets)
 
     def lacking(self, request: Request) -> str:
-        """ "" or what the hosts lack for it, also when nothing else runs."""
+        """What the hosts lack for a request even when nothing else runs; "" for nothing."""
         if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
             return ""
         asked = ", ".join(f"{part.count} {part.kind}" for part in request)
@@ -100,7 +100,7 @@ class Scheduler:
         return f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or ask for less"
 
     def start(self, now: float) -> list[tuple[str, Placement]]:
-        """All that start now, the longest waiting first; their devices are theirs until `end`."""
+        """All that start now, longest waiting first; they keep their devices until `end`."""
         started: list[tuple[str, Placement]] = []
         while (name := self._oldest()) is not None:
             shares = self._fit(self._known[name][0], self._room)
@@ -111,7 +111,7 @@ class Scheduler:
         return started
 
     def end(self, name: str) -> None:
-        """It ended, however; of what does not run nothing changes."""
+        """The experiment ended, however; does nothing for one that is not running."""
         ran = self.running.pop(name, None)
         if ran is not None:
             for number, group in ran.groups:
@@ -119,7 +119,7 @@ class Scheduler:
             _add(self._room, [share for share in ran.held if self._up[share[0]]])
 
     def withdraw(self, name: str) -> None:
-        """It is not wanted any more; one that runs is ended by its owner, and then told with `end`."""
+        """The experiment is no longer wanted; its owner ends a running one, and then calls `end`."""
         known = self._known.pop(name, None)
         if known is not None:
             queue = self._waiting[known[0]]
@@ -128,8 +128,8 @@ class Scheduler:
                 del self._waiting[known[0]]
 
     def restore(self, name: str, request: Request, placement: Placement, limit_s: float, now: float) -> None:
-        """What ran when the one who drives it was restarted. Errors: AutoscoutError where its devices are others' now,
-        or are gone."""
+        """Books an experiment that was running when the caller restarted. Errors: AutoscoutError if its devices are
+        taken or gone."""
         if name in self.running:
             return
         groups = []
@@ -149,7 +149,7 @@ class Scheduler:
     # ---- hosts come and go ----------------------------------------------------------------------------------------
 
     def lose(self, host: str) -> list[str]:
-        """The host is not used any more; what ran there, which its owner ends, waits again in its old place."""
+        """Takes a host out of use; experiments there, which their owner ends, wait again in their old places."""
         number = self._number[host]
         self._up[number] = False
         victims = [name for name, ran in self.running.items() if any(n == number for n, _ in ran.groups)]
@@ -180,7 +180,7 @@ class Scheduler:
         return min((queue[0] for queue in self._waiting.values()), default=(0, None))[1]
 
     def _backfill(self, oldest: str, now: float) -> list[tuple[str, Placement]]:
-        """Those that may go ahead of the oldest, which does not fit."""
+        """Starts those that may overtake the oldest, which does not fit."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
         if reserved is None:  # not before a host comes back: nobody has to wait for that
@@ -201,9 +201,9 @@ class Scheduler:
         return started
 
     def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
-        """(when it fits at the latest, what is left beside it then); None where it will not."""
+        """(the latest time at which it fits, the room left beside it then); None if it never will."""
         ends = sorted(self.running.values(), key=lambda ran: ran.ends)
-        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # each row: when one more has ended
+        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # each row: after one more has ended
         after[0] = self._room
         for row, ran in zip(after[1:], ends, strict=True):
             _add(row, ran.held)
@@ -219,8 +219,8 @@ class Scheduler:
         return (max(now, ends[low - 1].ends) if low else now), room
 
     def _fit(self, request: Request, room: Room) -> list[_Share] | None:
-        """Of each part the fullest host that has it, another one for each part where there is one. A part that is more
-        than any host has: whole hosts."""
+        """For each part the fullest host with enough free devices, a different host per part if possible. A part that
+        exceeds every host gets whole hosts."""
         shares: list[_Share] = []
         left = room.copy()
         used = np.zeros(len(left), dtype=bool)
@@ -245,7 +245,7 @@ class Scheduler:
     def _over_hosts(self, kind: int, count: int, free: np.ndarray) -> list[_Share]:
         whole = self._whole[:, kind]
         if len(whole) and whole.max() >= count:
-            return []  # one host has so many: it is waited for
+            return []  # one host has that many: wait for it
         found: list[_Share] = []
         idle = np.flatnonzero((free > 0) & (free == whole))
         for number in idle[np.argsort(-whole[idle], kind="stable")].tolist():
@@ -279,7 +279,7 @@ class Scheduler:
         return placement
 
     def _chosen(self, number: int, kind: str, count: int, taken: list[tuple[int, str]]) -> Iterable[str]:
-        """Free groups with so many devices: whole ones first, the last one as small as it can be."""
+        """Free groups with `count` devices in all: whole ones first, and the last as small as possible."""
         of = {g: n for g in self._groups[number] if g in self._free[number] and (number, g) not in taken
               if (n := sum(d.kind == kind for d in self._groups[number][g]))}  # fmt: skip
         while count > 0:
@@ -309,7 +309,8 @@ class Scheduler:
 
 
 def _groups(host: Host) -> dict[str, tuple[Device, ...]]:
-    """Devices that go to one experiment only, in the order of the host's; one that disturbs nobody is its own."""
+    """Devices that go to one experiment together, in the host's order; one that disturbs nobody is a group of its
+    own."""
     found: dict[str, list[Device]] = {}
     for device in host.devices:
         found.setdefault(f"group {device.group}" if device.group else device.index, []).append(device)

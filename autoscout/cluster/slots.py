@@ -1,11 +1,11 @@
-"""The devices of this machine, by the kernel's locks: whoever measures has some for itself, whatever session it is of.
+"""This machine's devices, under kernel locks: whoever measures has its devices to itself, across all sessions.
 
-    autoscout-devices.lock        the machine: shared by those who have some GPUs, alone for CPU ranks
+    autoscout-devices.lock        the machine: shared by holders of some GPUs, exclusive for CPU ranks
     autoscout-device-NAME.lock    one GPU
-    autoscout-turn.lock           whose turn it is to wait for what others have: the others wait for that, and whoever
-                                  gives something back comes after them
+    autoscout-turn.lock           whose turn it is to wait for devices that others hold: everybody else waits for this
+                                  lock, and whoever gives devices back queues behind them
 
-The kernel gives all back however a holder ends; who has something stands in the file.
+The kernel releases everything however a holder ends; the file names its holder.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Some(msgspec.Struct, frozen=True):
 
 
 def lock_path() -> Path:
-    """For all users of the machine (and for all containers that share its temporary folder)."""
+    """One for all users of the machine (and for all containers that share its temporary folder)."""
     return Path(tempfile.gettempdir()) / "autoscout-devices.lock"
 
 
@@ -48,8 +48,8 @@ def machine(
     some: Some | None = None,
     taken: list[str] | None = None,
 ) -> Iterator[bool]:
-    """Holds the machine, or `some` of its GPUs (named in `taken`, in their order), for an experiment; yields False if
-    `give_up()` became true while it waited. `on_wait` is called once when others hold them."""
+    """Holds the machine, or `some` of its GPUs (whose names go to `taken`, in order), for an experiment; yields False
+    if `give_up()` became true while waiting. `on_wait` is called once if others hold them."""
     held: list[int] | None = None
     try:
         held = _wait(some, taken if taken is not None else [], on_wait, give_up)
@@ -63,7 +63,7 @@ def machine(
 
 
 def holder(path: Path | None = None) -> Holder | None:
-    """Who measures on this machine now; None if nobody does. What a killed holder left there is not believed."""
+    """Who measures on this machine now; None if nobody does. Ignores what a killed holder left there."""
     try:
         pid, since, session, *_ = [*(path or lock_path()).read_text(errors="replace").split(), "", "", ""]
     except OSError:
@@ -74,7 +74,7 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether somebody waits: whoever holds something gives it back when its experiments have ended."""
+    """Whether somebody waits: holders give their devices back once their experiments have ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -87,14 +87,14 @@ def wanted_by_others() -> bool:
 def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
-    """Files whose locks are ours; none of a file that is another user's and closed to us: better side by side than not
-    at all. None: given up."""
+    """Files whose locks we hold, without those of other users that are closed to us: measuring side by side beats not
+    measuring. None: gave up."""
     told, turn = False, _open(_turn())
     try:
         ours = turn is None
         while not give_up():
             ours = ours or (turn is not None and _locked(turn, fcntl.LOCK_EX))
-            if ours and (held := _try(some, taken)) is not None:
+            if ours and (held := _lock_all(some, taken)) is not None:
                 return held
             if not told:
                 told = True
@@ -106,8 +106,8 @@ def _wait(
             os.close(turn)
 
 
-def _try(some: Some | None, taken: list[str]) -> list[int] | None:
-    """All of it or nothing."""
+def _lock_all(some: Some | None, taken: list[str]) -> list[int] | None:
+    """Takes all of these locks, or none (None)."""
     held: list[int] = []
     if (file := _open(lock_path())) is not None:
         held.append(file)
@@ -149,13 +149,13 @@ def _locked(file: int, how: int) -> bool:
 
 def _write(files: list[int], text: str) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # a courtesy to who looks
+        with contextlib.suppress(OSError):  # only informs whoever looks
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
 
 
 def _clear(files: list[int]) -> None:
-    """Others who share the machine may have written since."""
+    """Removes our entry, unless others who share the machine have written since."""
     for file in files:
         with contextlib.suppress(OSError):
             if os.pread(file, 32, 0).startswith(f"{os.getpid()} ".encode()):
@@ -168,7 +168,7 @@ def _close(files: list[int]) -> None:
 
 
 def _open(path: Path) -> int | None:
-    """None where the file is another user's and closed to us."""
+    """None if the file is another user's and closed to us."""
     with contextlib.suppress(OSError):
         return os.open(path, os.O_RDWR)
     with contextlib.suppress(OSError):

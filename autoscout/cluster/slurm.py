@@ -7,7 +7,7 @@ from kb.records import AutoscoutError
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_MOST = 100_000  # more hosts than this in a list is taken for a mistake
+_MOST = 100_000  # a longer list of hosts is taken for a mistake
 
 
 def nodes(words: str) -> list[str]:
@@ -21,8 +21,8 @@ def nodes(words: str) -> list[str]:
 
 
 def allocation(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """What CUDA_VISIBLE_DEVICES may name by host, or indices of CPU ranks. Errors: AutoscoutError (exit 2) where this
-    is no allocation, or what it says does not fit together."""
+    """Names for CUDA_VISIBLE_DEVICES by host, or indices of CPU ranks. Errors: AutoscoutError (exit 2) outside an
+    allocation, or if its variables contradict each other."""
     words = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not words:
         raise AutoscoutError(

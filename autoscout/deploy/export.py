@@ -1,4 +1,4 @@
-"""The winner of a session as something to run elsewhere."""
+"""The winner of a session, to be run elsewhere."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from kb.records import Configuration, Job
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
-    """The winner of a session, or that winner with other values for some knobs (then nothing was measured of it).
+    """The winner of a session, or that winner with other values for some knobs (which was not measured).
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
-    # Here, not above: the screens draw launches too, and must not wait for numpy and networkx.
+    # Imported here: screens draw launches too, and must not wait for numpy and networkx.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
@@ -50,7 +50,7 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
 
 
 def _allowing(job: Job, named: list[str]) -> Job:
-    """A person who names a knob that has to be allowed allows it, for this launch."""
+    """A person who names a knob that needs permission gives it, for this launch."""
     from autoscout.targets.jobs import declared
 
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
@@ -81,7 +81,7 @@ def launch(
 
 
 def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str, Any]:
-    """Which kinds of device the nodes of a launch have, where the job has several."""
+    """Which kinds of device the nodes of a launch have, if the job has several."""
     if len({node.device for node in job.cluster.nodes}) == 1:
         return {}
     kinds = [door.plain(node.device) for node in used_nodes(job, configuration)]
@@ -99,7 +99,8 @@ def written(job: Job, found: Launch, form: str) -> str:
 
 def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
     """Seconds until the exported launch worked on this machine; `soak`: long enough for a checkpoint and an evaluation.
-    Errors: AutoscoutError (exit 2) for what cannot be started here, (exit 1) for one that does not start, with the
-    cause."""
+
+    Errors: AutoscoutError (exit 2) for what cannot be started here, (exit 1) for what does not start, with the cause.
+    """
     target = target_of(job)
     return target.soak(job, found, form) if soak else target.check(job, found, form)

@@ -1,9 +1,9 @@
 """Which knobs matter, and which of them the gain comes from.
 
-Ablation (Fawcett & Hoos 2016; with a surrogate in place of the runs that are missing, Biedenkapp et al. 2017): from the
-expert default to the best configuration one knob at a time, each time the one that brings most. Importance: the
-first-order effects of a functional ANOVA over the whole valid space (Hutter et al. 2014), of the ensemble's
-predictions: the share of the variance of log cost that the knob's value alone explains.
+Ablation (Fawcett & Hoos 2016; with a surrogate in place of missing runs, Biedenkapp et al. 2017): from the expert
+default to the best configuration one knob at a time, always the one that gains most. Importance: the first-order
+effects of a functional ANOVA of the ensemble's predictions over the whole valid space (Hutter et al. 2014): the share
+of the variance of log cost that the knob's value alone explains.
 """
 
 import itertools
@@ -22,16 +22,16 @@ from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # smaller shares are not reported
-_TOGETHER = 3  # most knobs changed together to stay valid, before all remaining ones are
+_TOGETHER = 3  # most knobs changed together to stay valid; beyond that, all that remain
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs set to the best configuration's values, and what that brought: `gain` = cost before / cost after."""
+    """Knobs set to the best configuration's values, and what that gained: `gain` = cost before / cost after."""
 
     knobs: list[str]
     before: list[Value | None]
     after: list[Value | None]
-    value: float  # the objective's metric after it
+    value: float  # the objective's metric afterwards
     measured: bool  # else predicted
     gain: float | None
 
@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Importance(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step]  # the first is the default itself
     effects: dict[str, float]  # knob → share of the predicted variance, the largest first
-    error: float  # of the predictions, to be expected
+    error: float  # expected error of the predictions
     rows: int
 
 
@@ -50,12 +50,12 @@ def importance(
     default: Configuration,
     winner: Configuration | None = None,
 ) -> Importance:
-    """`rows`: what was measured; `winner`: the confirmed one, instead of the best measurement. Without steps where
+    """`rows`: what was measured; `winner`: the confirmed configuration, instead of the best measured one. No steps if
     nothing qualified."""
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
     simulators = Simulators(job, space, ran, bases=partial(target_of(job).simulators, job))
-    known = _measured(job, rows)
+    known = _median_costs(job, rows)
     best = winner if winner in known else min(known, key=lambda c: known[c], default=None)
     return Importance(
         steps=[] if best is None else _ablation(job, space, simulators, known, default, best),
@@ -65,7 +65,7 @@ def importance(
     )
 
 
-def _measured(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
+def _median_costs(job: Job, rows: list[Measurement]) -> dict[Configuration, float]:
     """Median cost of each configuration that never computed something wrong."""
     costs: dict[Configuration, list[float]] = {}
     for m in rows:
@@ -116,7 +116,7 @@ def _ablation(
 
 
 def _moves(space: Space, here: Configuration, best: Configuration) -> dict[tuple[str, ...], Configuration]:
-    """The smallest sets of knobs that can take the best one's values with the rest as it is."""
+    """The smallest sets of knobs that can take the best configuration's values with the rest unchanged."""
     differing = [k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)]
     for size in range(1, min(_TOGETHER, len(differing) - 1) + 1):
         found = {}

@@ -20,8 +20,8 @@ from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All correct measurements of one configuration: the objective's metric (of the re-measurements where there are
-    some, else the median), and the spread of all."""
+    """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
+    else the median), and the range of all."""
 
     name: str
     configuration: dict[str, Value]
@@ -40,8 +40,8 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person launches today, where an expert's recipe was better and is what the gain is quoted against.
-    `ratio`: its cost over that of the best, of runs that were not made in turns."""
+    """What a person launches today, if an expert's recipe was better and is what the gain is quoted against. `ratio`:
+    its cost / the best's cost, from runs that did not alternate."""
 
     measured: Measured
     ratio: float
@@ -59,11 +59,11 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     reference: str  # what the default is, in words
     worst: Measured | None
     gain: float | None  # cost of the default / cost of the best
-    low: float | None  # 95 % interval, where the two were re-measured in turns
+    low: float | None  # 95 % interval, if the two were re-measured in turns
     high: float | None
     evidence: str
     changes: list[KnobChange]
-    checkpoint: str = ""  # whether a training that runs now can go on as the best
+    checkpoint: str = ""  # whether a running training can continue as the best
     present: Present | None = None
 
 
@@ -78,8 +78,8 @@ def best_of_session(kb: Path, session: str) -> Best:
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
-    """Over all that was measured of the job on the hardware and versions that measured it last, as far as this
-    job's cluster and limits allow it; confirmed by the newest session that wanted the same."""
+    """From everything measured of the job on the hardware and versions that measured it last, as far as this job's
+    cluster and limits allow it; confirmed by the newest session with the same goal."""
     space = JobSpace.of_job(job)
     default = expert_default(space)
     known = [
@@ -107,7 +107,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Those that can be compared: a confirmation that trains as the person does is of a context of its own."""
+    """Comparable rows: a confirmation that trains as the person does has a context of its own."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -116,7 +116,7 @@ def _tried(rows: list[tuple[str, Measurement]]) -> int:
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
-    """What a session confirmed, if it had the same objective, cluster and limits; its folder may be gone."""
+    """What a session confirmed, if it had the same objective, cluster and limits; None also if its folder is gone."""
     path = store.session_folder(kb, session) / "journal.jsonl"
     if not path.is_file():
         return None
@@ -132,7 +132,7 @@ def _best(
     confirmed: Confirmed | None,
     tried: int,
 ) -> Best:
-    """`recipes`: the first is the default; `rows`: of one context; `tried`: configurations that were measured."""
+    """`recipes`: the first is the default; `rows`: of one context; `tried`: number of measured configurations."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -196,8 +196,8 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe that the gain is quoted against: the one that the finalists were held against, else the best of those
-    that were measured."""
+    """The recipe that the gain is quoted against: the one that the finalists were compared with, else the best that was
+    measured."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -250,7 +250,8 @@ def _next_best(confirmed: Confirmed) -> str:
 
 
 def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
-    """Said where something that noise does not tell apart was not chosen, because it changes more."""
+    """A clause for when a configuration that noise cannot tell from the winner was passed over, because it changes
+    more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
         return ""
@@ -264,7 +265,7 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
-    """ "" or a sentence: whether a running training can go on as another configuration."""
+    """Whether a running training can continue as another configuration, in a sentence; "" if nothing is known."""
     told = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
     return f"a checkpoint of the training that runs now {told}" if told else ""
 
@@ -275,7 +276,7 @@ def _times(ratio: float, low: float | None, high: float | None) -> str:
 
 
 def _changes(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
-    """In the job's order of knobs, as far as the job says what they are."""
+    """In the job's order of knobs, with their meanings as far as the job says."""
     said = meanings(job)
     return [
         KnobChange(name, default.knobs.get(name), best.knobs.get(name), said.get(name, ""))
@@ -285,7 +286,7 @@ def _changes(job: Job, default: Configuration, best: Configuration) -> list[Knob
 
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
-    """What a session measured, or was answered, and counts."""
+    """Measurements that a session made or was answered with, if they count."""
     found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

@@ -57,7 +57,7 @@ def command(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """One task a node, which starts the node's ranks."""
+    """One task per node, which starts the node's ranks."""
     lines = batch_head(launch)
     if not launch.ranks:
         return "\n".join([*lines, f"{srun(launch)} {program_lines(launch)}"]) + "\n"

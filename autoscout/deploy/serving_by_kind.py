@@ -1,7 +1,7 @@
-"""Serving with several kinds of device: each kind by engines of its own, a router before them with their weights.
+"""Serving with several kinds of device: each kind by engines of its own, behind a router that weights them.
 
-An engine never spans kinds (rule H3), so a session measures each alone. Together they answer what each of them answers
-where requests are shared out by those rates: a kind that gets more than its share queues, and the others idle.
+An engine never spans kinds (rule H3), so a session measures each kind alone. Together they serve the sum of their rates
+if requests are split in proportion to these: a kind that gets more than its share queues, while the others idle.
 """
 
 import statistics
@@ -28,7 +28,7 @@ _LISTEN = 8080
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device with all its engines: `rate` in requests a second, `weight` its share in per cent."""
+    """One kind of device with all its engines: `rate` in requests per second, `weight` its share in per cent."""
 
     kind: str
     devices: int
@@ -41,9 +41,9 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[Served]:
-    """Of each kind of the session's job the best configuration that was measured, else the guide's, whose rate is
-    predicted. Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1)
-    where a rate is neither measured nor predicted."""
+    """For each kind of the session's job the best measured configuration, else the guide's, whose rate is predicted.
+    Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
+    neither measured nor predicted."""
     job = session_started(kb, session).job
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     if job.task != "serve" or len(kinds) < 2:
@@ -58,7 +58,7 @@ def fleet(kb: Path, session: str) -> list[Served]:
 
 
 def shares(rates: list[float]) -> list[int]:
-    """In whole per cent, as near to the rates as such are (largest remainders), none below one."""
+    """In whole per cent, as close to the rates as that allows (largest remainders), none below one."""
     exact = [100 * rate / sum(rates) for rate in rates]
     whole = [max(1, int(share)) for share in exact]
     order = sorted(range(len(rates)), key=lambda i: exact[i] - whole[i], reverse=True)
@@ -68,7 +68,7 @@ def shares(rates: list[float]) -> list[int]:
 
 
 def router(kb: Path, session: str) -> str:
-    """The configuration of nginx, with each kind's launch before it. The addresses are the person's own."""
+    """The configuration of nginx, preceded by each kind's launch. The person fills in the addresses."""
     served = fleet(kb, session)
     job = session_started(kb, session).job
     of = {True: "measured", False: "predicted"}
@@ -100,7 +100,7 @@ def router(kb: Path, session: str) -> str:
 
 
 def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> Served | None:
-    """None where no configuration serves on that kind."""
+    """None if no configuration serves on that kind."""
     job = space.job
 
     def alone(configuration: Configuration) -> bool:
@@ -132,7 +132,7 @@ def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> S
 
 
 def _advised(space: JobSpace, kind: str) -> Configuration | None:
-    """What the guide says for a cluster of that kind alone."""
+    """What the guide recommends for a cluster of that kind alone."""
     job = space.job
     nodes = [node for node in job.cluster.nodes if node.device == kind]
     own = msgspec.structs.replace(job, cluster=msgspec.structs.replace(job.cluster, nodes=nodes))

@@ -1,7 +1,7 @@
-"""What runs a whole session elsewhere: a script for `sbatch`, or a Kubernetes JobSet.
+"""Runs a whole session elsewhere: a script for `sbatch`, or a Kubernetes JobSet.
 
-Both go on with the session when they are started again (requeued after preemption or the time limit, a pod that was
-evicted), since its name is their own.
+Both resume the session when they are started again (requeued after preemption or the time limit, a pod that was
+evicted), since they choose its name.
 """
 
 import json
@@ -21,8 +21,8 @@ _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: of `autoscout tune`, as they were given. Errors: AutoscoutError (exit 2) for nodes that differ, or a
-    job that says other hosts."""
+    """`options`: of `autoscout tune`, as given. Errors: AutoscoutError (exit 2) for nodes that differ, or a job with
+    other hosts."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
@@ -73,7 +73,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
 
 
 def _jobset(job: Job, file: Path, options: list[str]) -> str:
-    """The head runs the session; further nodes are a Ray cluster with it, and end with it."""
+    """The head runs the session; further nodes form a Ray cluster with it, and end with it."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
     unit = "cpus" if node.device.startswith("cpu") else "gpus"

@@ -1,5 +1,5 @@
-"""Tables of NVIDIA aiconfigurator (pareto.csv, best_config_topn.csv). Its numbers are estimates: they are kept as
-simulated, and no session takes them for measurements."""
+"""Tables of NVIDIA aiconfigurator (pareto.csv, best_config_topn.csv). Its numbers are estimates: they are stored as
+predicted, and no session takes them for measurements."""
 
 from pathlib import Path
 

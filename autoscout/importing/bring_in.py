@@ -23,7 +23,7 @@ from kb.imports import Stored, store_import
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
 
 T = TypeVar("T")
-_ODD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
+_RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
 _LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
 _EVIDENCE = 2000  # characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
@@ -53,7 +53,7 @@ class Done(msgspec.Struct, kw_only=True):
     valid: int = 0  # configurations that are valid in the job's space as they are
     new: int = 0
     known: int = 0
-    columns: dict[str, str] = {}  # what each was taken for, in words
+    columns: dict[str, str] = {}  # what each column was taken for, in words
     notes: list[str] = []
     bad: list[Bad] = []
 
@@ -68,7 +68,7 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """Errors: AutoscoutError (exit 2) for what no reader can read, and when not one row can be used."""
+    """Errors: AutoscoutError (exit 2) for what no reader can read, and if not one row can be used."""
     if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
@@ -94,7 +94,7 @@ def bring_in(
 
 
 def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
-    """By `reader`, or by what the file looks like. Errors: AutoscoutError (exit 2)."""
+    """By `reader`, or by the one that recognizes the file. Errors: AutoscoutError (exit 2)."""
     known = readers()
     name, _, part = reader.partition(":")
     by_rank = sorted(known.items(), key=lambda each: each[1].rank)
@@ -107,12 +107,12 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
 
 
 def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
-    """What odd fields of a foreign file end in, as one sentence."""
+    """Turns what odd fields of a foreign file raise into one sentence."""
     try:
         return work()
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot be read ({error.strerror or error})", 2) from error
-    except _ODD as error:
+    except _RAISED as error:
         said = " ".join(str(error).split())[:200]
         raise AutoscoutError(
             f"{path} is no {reader} result as we know them ({type(error).__name__}: {said})", 2
@@ -120,7 +120,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 
 
 def readers() -> dict[str, Reader]:
-    """Those of general formats, and those that targets bring."""
+    """Readers of general formats, and those that targets bring."""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET, "optuna": optuna.READER}
     found["aiconfigurator"] = aiconfigurator.READER
     for name in names():
@@ -147,7 +147,7 @@ class _Converting:
                 if row.problem:
                     raise ValueError(row.problem)
                 measurement = self._measurement(row)
-            except (door.Refused, *_ODD) as error:
+            except (door.Refused, *_RAISED) as error:
                 if len(self.done.bad) < _LISTED:
                     self.done.bad.append(Bad(row.where, str(error)))
                 continue
@@ -278,7 +278,7 @@ def _said(use: Use) -> str:
 
 
 def _id(path: Path, job: Job, maps: Sequence[str], sets: Sequence[str], units: Sequence[str], reader: str) -> str:
-    """The same file for the same job in the same way is the same import."""
+    """The same file for the same job with the same options is the same import."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
         digest.update(str(file.relative_to(path)).encode())

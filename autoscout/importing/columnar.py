@@ -13,13 +13,14 @@ from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
 _LINE = 2**24  # character limit of a line and of a field
-_EASY, _TIMES = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
+_UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
 def read_csv(path: Path) -> Source:
-    """UTF-8 (or UTF-16 with a mark), plain or gzip; `,` `;` tab or `|` between the columns, named in the first line.
+    """UTF-8 (or UTF-16 with a byte order mark), plain or gzip; `,` `;` tab or `|` between the columns, which the first
+    line names.
 
-    Errors: AutoscoutError (exit 2) for an empty file and another encoding, naming the line.
+    Errors: AutoscoutError (exit 2) for an empty file and for another encoding, naming the line.
     """
     file = _open(path)
     try:
@@ -61,11 +62,11 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip file holds, which ends with an error where it grows beyond all measure."""
+    """The content of a gzip file; raises an error once it grows beyond all measure."""
 
     def __init__(self, path: Path) -> None:
         self._file = gzip.open(path)  # noqa: SIM115 - closed with us
-        self._left = max(_EASY, _TIMES * path.stat().st_size)
+        self._left = max(_UNPACKED_BYTES, _UNPACKED_RATIO * path.stat().st_size)
 
     def readable(self) -> bool:
         return True
@@ -74,7 +75,7 @@ class _Unpacked(io.RawIOBase):
         count = self._file.readinto(into)
         self._left -= count
         if self._left < 0:
-            raise OSError(f"it unpacks to more than {_TIMES} times its size")
+            raise OSError(f"it unpacks to more than {_UNPACKED_RATIO} times its size")
         return count
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ def _unreadable(path: Path, line: int, error: Exception) -> AutoscoutError:
 
 
 def _first_undecodable(path: Path, line: int) -> int:
-    """Text is decoded in blocks, so an error shows before its line is reached."""
+    """Looks for the line itself: text is decoded in blocks, so an error shows before its line is reached."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     opener: Any = gzip.open if zipped else open

@@ -17,8 +17,8 @@ from kb.records import AutoscoutError, Value
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 _METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
 _ROLES = ("status", "evidence", "cost_s", "at")
-# What may be kept of other columns, by their names: text that says what ran on what, and numbers that were measured.
-# Everything else stays outside: nobody can list all the names that keys, people and machines go by.
+# Other columns that may be kept, by name: text that says what ran on what, and numbers that were measured. Everything
+# else stays outside: nobody can list all the names that keys, people and machines go by.
 _TEXT = re.compile(
     r"(user_)?((gpu|device|accelerator|hardware|cpu|chip)s?(_?(name|type|model|kind|arch))?"
     r"|framework|engine|backend|precision|quantization|model|model_(name|id|size|family)|params_dtype|dtype|kv_cache_dtype"
@@ -35,7 +35,7 @@ _NUMBER = re.compile(
     r"|ratio|rate|count|tokens|tflops|flops|mfu|throughput|latency|time|size|len|length|layers|heads|gpus|nodes|loss|norm))",
     re.IGNORECASE,
 )
-# … and never under these, whatever they look like.
+# Never kept, whatever they look like.
 _PRIVATE = re.compile(
     r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|uri|user|username|email|mail|host|hostname|address|ip)s?$"
     r"|key|token$|secret|passw|credential|auth|account|login",
@@ -60,8 +60,8 @@ def uses(
     """One use per column. `maps`: COLUMN=NAME ("-": leave it out, "+": keep it), `units`: COLUMN=UNIT, as given by a
     person.
 
-    Errors: AutoscoutError (exit 2) for a column or name that does not exist, a column that is there twice, two columns
-    for the same knob or metric, and a unit that has to be said.
+    Errors: AutoscoutError (exit 2) for a column or name that does not exist, a duplicate column, two columns for the
+    same knob or metric, and a missing unit.
     """
     twice = sorted(c for c, n in Counter(columns).items() if n > 1)
     if twice:
@@ -87,7 +87,7 @@ def uses(
 
 
 def knob_value(space: Space, name: str, cell: object) -> Value:
-    """A cell as the knob's domain writes it. Errors: ValueError in words."""
+    """A cell in the type of the knob's domain. Errors: ValueError with the reason."""
     values = space.knob[name].values
     text = str(cell).strip()
     if isinstance(values[0], bool):

@@ -1,4 +1,4 @@
-"""Optuna studies without Optuna: its SQLite storage, and its journal file. A trial's parameters are columns, its
+"""Reads Optuna studies without Optuna: its SQLite storage, and its journal file. A trial's parameters are columns, its
 values are `value` (or value_0, value_1 …), its user attributes user_NAME."""
 
 import json
@@ -27,7 +27,7 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, study: str = "") -> Source:
-    """`study`: its name, where a storage has several. Errors: AutoscoutError (exit 2)."""
+    """`study`: its name, if a storage has several. Errors: AutoscoutError (exit 2)."""
     with open(path, "rb") as file:
         sqlite = file.read(15) == b"SQLite format 3"
     studies = _of_sqlite(path) if sqlite else _of_journal(path)
@@ -115,7 +115,7 @@ def _trial(state: str) -> dict[str, Any]:
 
 
 def _external(internal: float, distribution: dict[str, Any]) -> Any:
-    """The value as the objective saw it; choices are stored by their place."""
+    """The value as the objective saw it; choices are stored by index."""
     attributes = distribution["attributes"]
     if "choices" in attributes:
         return attributes["choices"][int(internal)]

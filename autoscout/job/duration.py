@@ -1,4 +1,4 @@
-"""How people write a span of time."""
+"""Durations as people write them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning job says beside a training job: adapters, frozen layers, lengths of its samples."""
+"""What a fine-tuning job has beyond a training job: adapters, frozen layers, lengths of its samples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ from autoscout.job.lengths import mean, packed_share
 from autoscout.job.words import listed, nearest_name
 from kb.records import Job, Lora, Model, shape
 
-# Products of a layer that adapters may stand beside: Hugging Face's names, and Megatron's for several in one.
+# Linear layers that can have adapters, by Hugging Face's names, and by Megatron's names for several in one.
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "linear_qkv", "linear_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2")
 _MOST_RANK = 4096
 
 
 def problems(job: Job) -> Iterator[str]:
-    """What is wrong with it, one sentence each."""
+    """What is wrong with a job's fine-tuning, one sentence each."""
     model, lengths = job.model, job.traffic.lengths
     if job.task != "finetune":
         said = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
@@ -63,7 +63,8 @@ def _length_problems(job: Job) -> Iterator[str]:
 
 
 def attributes(job: Job) -> dict[str, Any]:
-    """What expressions and simulators may read of it. `packable`: the samples have lengths of their own."""
+    """What expressions and simulators may read of a job's fine-tuning. `packable`: the samples have lengths of their
+    own."""
     lengths, model = job.traffic.lengths, shape(job.model)
     found: dict[str, Any] = {
         "packable": bool(lengths),
@@ -78,14 +79,14 @@ def attributes(job: Job) -> dict[str, Any]:
         found |= {
             "length_mean": mean(lengths),
             "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
-            # Tokens that a packed token sees, as if all samples were that long.
+            # Token-weighted mean length of a sample: attention costs as much as if all samples were that long.
             "packed_context": sum(n * n for n in lengths) / sum(lengths),
         }
     return found
 
 
 def _width(m: Model, name: str) -> int:
-    """Inputs and outputs of a product."""
+    """Inputs plus outputs of a linear layer."""
     attended, kept = m.heads * m.head_dim, m.kv_heads * m.head_dim
     if name in ("k_proj", "v_proj"):
         return m.hidden + kept

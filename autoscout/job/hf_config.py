@@ -1,4 +1,4 @@
-"""A model's shape from the config.json that Hugging Face repositories have: `[model] from = "config.json"`."""
+"""A model's shape from the config.json of a Hugging Face repository: `[model] from = "config.json"`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from autoscout.job.words import listed
 from kb import door
 from kb.records import AutoscoutError
 
-# What a config.json calls what [model] has; of several names the first that is there.
+# Names in config.json for the fields of [model]; of several, the first that is present.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -22,18 +22,18 @@ _FIELDS = {
 }
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
-# By model_type: what the architecture is without saying so.
+# By model_type: what the architecture implies without saying so.
 _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"), _LLAMA),
     "gpt2": _GPT2,
 }
-_OTHERWISE = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
+_DIFFERENT = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
 def shape_of(path: Path) -> dict[str, Any]:
-    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, that is no model's, or of
-    an architecture that is not known."""
+    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, is not a model's, or has
+    an unknown architecture."""
     try:
         config = door.parsed_json(path.read_text())
     except OSError as error:
@@ -42,11 +42,11 @@ def shape_of(path: Path) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
     if not isinstance(config, dict):
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
-    config = {**config, **config.get("text_config", {})}  # the language part of a model that sees
+    config = {**config, **config.get("text_config", {})}  # the language part of a multimodal model
     kind = str(config.get("model_type", ""))
-    if kind in _OTHERWISE:
+    if kind in _DIFFERENT:
         raise AutoscoutError(
-            f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
+            f"{path}: {kind} has {_DIFFERENT[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
             f"in for it",
             2,
         )

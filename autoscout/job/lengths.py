@@ -1,7 +1,8 @@
-"""Lengths of fine-tuning samples: `traffic.lengths` names a file of them or gives quantiles; what they do to a batch.
+"""Lengths of fine-tuning samples: `traffic.lengths` names a file of them or gives quantiles; and their effect on a
+batch.
 
-A sample alone in a sequence is padded, to the sequence's length or to the longest of its micro batch. Packed, several
-samples share a sequence and see only themselves.
+A sample alone in a sequence is padded, to the length of the sequence or of the longest sample in its micro batch.
+Packed, several samples share a sequence, and each attends only to itself.
 """
 
 import csv
@@ -18,8 +19,8 @@ _DRAWN = 4096  # samples used to estimate packing
 
 
 def of_file(path: Path) -> list[int]:
-    """Tokens of each sample: one number a line, or the column `tokens`, `length` or `lengths` of a CSV, gzipped or not;
-    as quantiles where there are many. Errors: AutoscoutError (exit 2) naming the line."""
+    """Tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of a CSV, gzipped or
+    not; reduced to quantiles if there are many. Errors: AutoscoutError (exit 2) naming the line."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -45,7 +46,7 @@ def of_file(path: Path) -> list[int]:
 
 
 def quantiles(lengths: Sequence[int]) -> list[int]:
-    """From the least to the largest; all of them where they are few."""
+    """From the smallest to the largest; all lengths if there are few."""
     ordered = sorted(lengths)
     if len(ordered) <= QUANTILES:
         return ordered
@@ -57,21 +58,21 @@ def mean(lengths: Sequence[int]) -> float:
 
 
 def tokens_of_step(traffic: Traffic) -> float:
-    """Of one optimizer step, without padding; 0 where the job does not say."""
+    """Tokens of one optimizer step, without padding; 0 if the job does not say."""
     known = traffic.lengths if isinstance(traffic.lengths, list) else []
     return traffic.global_batch * (mean(known) if known else traffic.seq_len)
 
 
 @functools.lru_cache(maxsize=64)
 def packed_share(lengths: tuple[int, ...], seq_len: int) -> float:
-    """Sequences a sample, when as many as fit share one (first fit, the longest first)."""
+    """Sequences per sample when samples are packed (see `packed`)."""
     drawn = random.Random(0).choices(lengths, k=_DRAWN)
     return len(packed(drawn, seq_len)) / _DRAWN
 
 
 def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Which samples share a sequence, by their places in `lengths`: the longest first, each into the fullest that has
-    room for it."""
+    """Which samples share a sequence, as indices into `lengths`: best-fit decreasing, the longest first, each into the
+    fullest sequence with room for it."""
     rows: list[list[int]] = []
     by_room: list[list[int]] = [[] for _ in range(seq_len + 1)]
     for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -87,7 +88,7 @@ def packed(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 
 
 def _number(text: str) -> int:
-    """0 where it is none."""
+    """0 if the text is not a whole number from 1 on."""
     try:
         value = float(text)
     except ValueError:

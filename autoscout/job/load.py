@@ -20,7 +20,7 @@ from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # so that sizes stay within 64 bits
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # keeps sizes within 64 bits
 _MOST_TRAFFIC = {
     "seq_len": 2**28,
     "global_batch": 2**24,
@@ -33,9 +33,10 @@ _NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 
 
 def read_job(path: str | Path) -> Job:
-    """What holds for every target is checked here, the rest by targets/jobs.py.
+    """Checks what holds for every target; targets/jobs.py checks the rest.
 
-    Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key."""
+    Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
+    """
     path = job_file(path)
     data = read_toml(path, "job file")
     if isinstance(model := data.get("model"), dict) and "preset" in model:
@@ -45,7 +46,7 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config), **model}
-    for share in _listed(data.get("traffic"), "mix"):
+    for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
     job = _with_paths_from(path.parent, converted(path, data, Job))
@@ -56,7 +57,8 @@ def read_job(path: str | Path) -> Job:
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or one that finding them raises."""
+    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or for one raised while looking for
+    problems."""
     try:
         problem = next(problems, None)
     except AutoscoutError as error:
@@ -66,13 +68,13 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def _with_paths_from(folder: Path, job: Job) -> Job:
-    """The files that a job names are relative to its own."""
+    """Makes the paths in a job absolute; they are relative to the job file."""
 
     def absolute(name: str) -> str:
         return name if not name or Path(name).is_absolute() else str((folder / name).resolve())
 
     draft = job.launch.draft
-    if draft and (folder / draft.model).exists():  # else the name of a model that vLLM knows where to find
+    if draft and (folder / draft.model).exists():  # else the name of a model that vLLM can locate
         draft = msgspec.structs.replace(draft, model=absolute(draft.model))
     return msgspec.structs.replace(
         job,
@@ -100,13 +102,13 @@ def _with_paths_from(folder: Path, job: Job) -> Job:
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
-    """A trace is known by its content: where it lies is nobody else's business, and may change."""
+    """Identifies a trace by its content: its path is private, and may change."""
     if not traffic.trace:
         return msgspec.structs.replace(traffic, trace_id="")
     try:
         with open(traffic.trace, "rb") as file:
             return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
-    except OSError:  # who reads it says so
+    except OSError:  # whoever reads it reports it
         return traffic
 
 
@@ -121,8 +123,8 @@ def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
     return msgspec.structs.replace(job, budget=budget)
 
 
-def _listed(table: Any, name: str) -> list[dict[str, Any]]:
-    """The tables of a list that may be missing, or something else."""
+def _tables(table: Any, name: str) -> list[dict[str, Any]]:
+    """The tables in a list that may be missing or of another type."""
     found = table.get(name) if isinstance(table, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -217,7 +219,7 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
     for name, most in _MOST.items():
         if getattr(model, name) > most:
             yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
-            return  # what follows divides by it
+            return  # the checks below divide by it
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not model.head_dim:

@@ -1,4 +1,4 @@
-"""What runs report, by name: every name says its unit."""
+"""The metrics that runs report, by name; every name says its unit."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # a user's own metric may be minimized or maximized
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # the better direction of a person's own metric is unknown
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
@@ -36,8 +36,8 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 
 def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
-    """What of the job's objectives and constraints cannot be, a sentence each; `known`: the metrics that its runs
-    report, () any. Errors: AutoscoutError (exit 2) for a constraint or objective that is none."""
+    """What is wrong with the job's objectives and constraints, one sentence each; `known`: the metrics that its runs
+    report, () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
     objective = job.objective
     further = others(objective)
     limited = [constraint(text)[0] for text in objective.constraints]

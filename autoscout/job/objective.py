@@ -22,11 +22,11 @@ def constraint(text: str) -> tuple[str, str, float]:
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """The metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 
-    A constraint on something that was not measured counts as broken; the simulators, which predict the
-    objective's metric only, are excused.
+    A constraint on a metric that was not measured counts as broken, except for predictions: simulators predict only the
+    objective's metric.
     """
     value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # NaN is not either
+    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # excludes NaN, too
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
@@ -39,7 +39,7 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def others(objective: Objective) -> list[Objective]:
-    """The further objectives, each as one by itself. Errors: AutoscoutError (exit 2) for one that is not one."""
+    """The further objectives, each on its own. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -51,14 +51,15 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """The cost by each objective, the first and `also`; None where the measurement does not qualify by one of them."""
+    """The costs by the first objective and by each of `also`; None if the measurement does not qualify by one of
+    them."""
     found = [cost(objective, measurement), *(cost(other, measurement) for other in others(objective))]
     known = [c for c in found if c is not None]
     return known if len(known) == len(found) else None
 
 
 def broken(objective: Objective, measurement: Measurement) -> str:
-    """ "" or which constraint a run that was ok breaks, in words."""
+    """Which constraint a run that was ok breaks, in words; "" for none."""
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
         known = measurement.metrics.get(metric)
@@ -69,14 +70,14 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """ "" or, of the runs that were ok, which one comes nearest to keeping all constraints, and what it breaks."""
+    """Which of the ok runs comes nearest to keeping all constraints, and which one it breaks; "" if none breaks any."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""
 
 
 def _excess(objective: Objective, measurement: Measurement) -> float:
-    """The largest factor by which a bound is missed; infinite where it was not measured."""
+    """The largest factor by which a bound is missed; infinite if its metric was not measured."""
     factors = [1.0]
     for text in objective.constraints:
         metric, compare, bound = constraint(text)

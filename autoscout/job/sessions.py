@@ -1,4 +1,4 @@
-"""Requests that go on from each other: conversations, and agents with calls beside them."""
+"""Requests that continue each other: conversations, and agents with side calls."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from kb.records import Sessions, Traffic
 
-_PART = 4  # an agent's call adds 1/4 of what a turn adds
+_PART = 4  # an agent's side call adds 1/4 of what a turn adds
 
 
 @dataclass(frozen=True)
 class Talks:
-    """(n,) each, in the order of sessions and, within one, of stages. Requests of a stage are sent when all of the
-    stage before have been answered: turns have even stages, the calls beside them odd ones. `on`: the request whose
-    prompt and answer the prompt goes on from, -1 for none. `own`: tokens that a prompt adds (a first turn's: behind the
-    shared beginning of its `group`); `input_len`: of the whole prompt."""
+    """Arrays (n,), in the order of sessions and, within one, of stages. The requests of a stage are sent when all of
+    the previous stage have been answered: turns have even stages, side calls odd ones. `on`: the request whose prompt
+    and answer this prompt continues, -1 for none. `own`: tokens that the prompt adds (on a first turn: after the shared
+    beginning of its `group`); `input_len`: of the whole prompt."""
 
     session: np.ndarray
     stage: np.ndarray
@@ -29,7 +29,7 @@ class Talks:
 
 
 def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Generator) -> Talks:
-    """Whole sessions, so many that they are at least `count` requests; lengths are drawn as without sessions."""
+    """Whole sessions, until they have at least `count` requests; lengths are drawn as without sessions."""
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     number = 0
     while len(rows) < count:
@@ -50,7 +50,7 @@ def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Gener
 
 
 def longest(traffic: Traffic, sessions: Sessions) -> int:
-    """Tokens of the longest prompt that there may be."""
+    """Tokens of the longest possible prompt."""
     turns, asked, answered = (
         max(given) if isinstance(given, list) else given
         for given in (sessions.turns, traffic.input_len, traffic.output_len)
@@ -59,7 +59,7 @@ def longest(traffic: Traffic, sessions: Sessions) -> int:
 
 
 def drawn(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Fixed, or drawn from values at evenly spaced quantiles, straight between them; at least 1."""
+    """Fixed, or drawn by linear interpolation between values at evenly spaced quantiles; at least 1."""
     if not isinstance(given, list):
         return np.full(count, int(given))
     at = np.linspace(0, 1, len(given))

@@ -1,4 +1,4 @@
-"""What comes with AutoScout: jobs and recordings, which are named without a path, and hardware files."""
+"""What ships with AutoScout: jobs and recordings, which need no path, and hardware files."""
 
 from pathlib import Path
 

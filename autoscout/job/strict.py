@@ -15,7 +15,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Errors: AutoscoutError (exit 2) when the file cannot be read or is no TOML; `what` it is, for the sentence."""
+    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML; `what`: the kind of file, for the
+    sentence."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -25,7 +26,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
-    """Errors: AutoscoutError (exit 2) naming the file, the key, and the nearest known key for an unknown one."""
+    """Errors: AutoscoutError (exit 2) naming the file and the key, and for an unknown key the nearest known one."""
     _check_keys(path, data, kind, "")
     try:
         return msgspec.convert(data, kind)
@@ -34,11 +35,11 @@ def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """msgspec stops at an unknown key too, but cannot say which known one is nearest."""
+    """msgspec stops at an unknown key too, but cannot name the nearest known one."""
     if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is list and isinstance(data, list):
         for i, item in enumerate(data):
             _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
-    if isinstance(kind, types.UnionType):  # a struct or nothing
+    if isinstance(kind, types.UnionType):  # an optional struct
         kind = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)), kind)
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
         return

@@ -14,15 +14,15 @@ from kb.records import AutoscoutError, Job
 
 HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
 BLOCK = 512  # tokens per block
-_SAMPLE = 200  # sampled requests that represent all sessions
+_SAMPLE = 200  # sampled requests that stand for all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
-# As the Azure LLM inference traces call them (AzurePublicDataset); their arrivals are times of day.
+# Column names of the Azure LLM inference traces (AzurePublicDataset); their arrivals are times of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
 def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """(arrivals in seconds from the first or None, input tokens, output tokens) of a CSV or of JSON lines, gzipped or
-    not, in the order of arrival. Errors: AutoscoutError (exit 2) naming the line."""
+    """(arrivals in seconds from the first or None, input tokens, output tokens) of a trace in CSV or JSON lines,
+    gzipped or not, in order of arrival. Errors: AutoscoutError (exit 2) naming the line."""
     if path.name.endswith(HASHED):
         rows = _hashed(path)
         times = np.array([float(row["timestamp"]) / 1000 for row in rows])
@@ -48,7 +48,7 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
 
 
 def read_blocks(path: Path) -> list[list[int]]:
-    """The hashes of each prompt's blocks of `BLOCK` tokens, in the order of arrival; [] for a trace that has none."""
+    """The hashes of each prompt's blocks of `BLOCK` tokens, in order of arrival; [] for a trace without hashes."""
     return [list(row["hash_ids"]) for row in _hashed(path)] if path.name.endswith(HASHED) else []
 
 
@@ -87,7 +87,7 @@ def _hashed_row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _seconds(arrival: str) -> float:
-    """Of a number, or of a date and time (in seconds since 1970)."""
+    """Parses a number, or a date and time (to seconds since 1970)."""
     if ":" not in arrival:
         return float(arrival)
     whole, _, fraction = arrival.partition(".")
@@ -110,7 +110,7 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
 
 
 def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Input and output tokens of the job's requests: of every row of its trace, else the quantiles it gives.
+    """Input and output tokens of the job's requests: all rows of its trace, else the quantiles that it gives.
 
     Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
     """

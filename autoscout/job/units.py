@@ -1,4 +1,4 @@
-"""Units, converted only where both sides say which they are."""
+"""Units, converted only if both sides state theirs."""
 
 import re
 
@@ -11,7 +11,7 @@ _SPELLINGS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "msec": "m
 
 
 def unit_of(name: str) -> str:
-    """The unit that a column's name ends with, "" if it does not say; rates such as tokens_per_s have none."""
+    """The unit that a column's name ends with, "" if it states none; rates such as tokens_per_s have none."""
     lower = name.lower().strip().rstrip(")").replace(" (", "_").replace("(", "_").replace(" ", "_")
     if lower.endswith(("_per_s", "_rps", "/s")):
         return ""
@@ -31,11 +31,11 @@ def quantity(text: str, wanted: str) -> float | None:
 
 
 def factor(column: str, unit: str, wanted: str) -> float:
-    """What a value in `unit` is multiplied by to be in `wanted`. Errors: AutoscoutError (exit 2)."""
+    """The factor that converts a value in `unit` to `wanted`. Errors: AutoscoutError (exit 2)."""
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
-            # Exactly 1 stays exact, and thousandths do not become 0.0009999….
+            # Equal units give exactly 1, and thousandths do not become 0.0009999….
             return kind[unit] / kind[wanted]
     known = ", ".join((*_TIME, *_SIZE))
     raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

@@ -1,4 +1,4 @@
-"""Sentences for people: lists, and the nearest known name to one that is unknown."""
+"""Parts of sentences for people: lists, and the known name nearest to an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from kb.records import Job
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """'; did you mean X?' or a list of what there is."""
+    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known ones."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return (
         f", which is unknown; did you mean '{close[0]}'?"
@@ -22,7 +22,7 @@ def listed(values: Any) -> str:
 
 
 def reference_of(job: Job | None) -> str:
-    """What the configuration that others are held against is, in words."""
+    """What the reference (the configuration that others are compared with) is, in words."""
     if job is None:
         return "the reference"
     if job.launch.current or job.launch.command:

@@ -1,7 +1,7 @@
 """`autoscout calibrate`: measures this machine and writes it as a hardware file, like those of fixtures/hardware.
 
 The micro-benchmarks (microbench.py) run under the target's interpreter, in a process of their own that ends with us.
-What one machine cannot tell (the network between nodes, links where it has one device) is said in the file.
+The file states what one machine cannot tell (the network between nodes, links if it has only one device).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Groups = dict[str, list[Any]]
 
 class Calibration(msgspec.Struct, frozen=True):
     """`hardware`: the content of the hardware file; `serving`: the serving model's constants; `errors`: mean relative
-    error of each fit on the rows that it was fitted to; `took_s`."""
+    error of each fit on its own rows; `took_s`."""
 
     device: str
     hardware: dict[str, Any]
@@ -43,7 +43,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
-    """Measures the machine with that interpreter (its command) as the device `name` ("": what it is, such as "cpu").
+    """Measures the machine with the interpreter `python` (its command), as the device `name` ("": named after what it
+    is, such as "cpu").
 
     Errors: AutoscoutError (exit 2) when the interpreter is not there or lacks torch, (exit 1) when a benchmark fails.
     """
@@ -57,7 +58,7 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
 
 
 def write(calibration: Calibration, folder: Path) -> Path:
-    """Writes both files under `folder`, each at once; returns the hardware file."""
+    """Writes both files under `folder`, each atomically; returns the hardware file."""
     path = folder / f"{calibration.device}.toml"
     said = ", ".join(f"{group} {error:.0%}" for group, error in calibration.errors.items())
     head = f"# Measured by `autoscout calibrate` on this machine; mean errors of the fits: {said}\n"
@@ -117,7 +118,8 @@ def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, f
     """(content of a hardware file, mean error by fit)."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
-    # What a training framework's Python needs is only seen in whole jobs: the shipped constants, by Python's speed.
+    # The cost of a training framework's Python shows only in whole jobs: the shipped constants, scaled by Python's
+    # speed.
     reference = shipped("cpu" if cpu else "a100-80-sxm")
     python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
@@ -213,7 +215,7 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """Latency: the smallest message; bandwidth: of the largest, with the bytes that each rank must move."""
+    """Latency: of the smallest message; bandwidth: of the largest, counting the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -221,7 +223,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # this backend lacks it: made of an all-reduce
+            if not found and name != "all_reduce" and rows:  # not in this backend: half an all-reduce
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -238,7 +240,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
 def fit_serving(groups: Groups, hardware: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """(constants of serving_device.ServingDevice, mean error by fit). Experts and the engine's own work, which need a
-    whole vLLM, come from the A100's, the experts scaled by the peaks."""
+    whole vLLM, are taken from the A100's, the experts scaled by the peaks."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(
@@ -300,7 +302,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """Constants of the least robust error of the logarithms, and the mean relative error that is left."""
+    """Constants with the least robust error of the logarithms, and the remaining mean relative error."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

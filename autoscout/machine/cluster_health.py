@@ -1,7 +1,7 @@
-"""The hosts of a job before anything is measured there: who is reached, who is sick, how fast the network is.
+"""The hosts of a job before anything is measured there: which are reached, which are sick, how fast the network is.
 
-A smoke of all nodes of a host file, an allocation or a cluster: what each says of itself, and a message from every
-host to the next. Who is sick goes into a list that the scheduler reads.
+A smoke test of all nodes of a host file, an allocation or a cluster: what each reports of itself, and a message from
+every host to the next. Sick hosts go into a list that the scheduler reads.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ _LINKS = processes.WORKER / "links.py"
 _ASK_S, _LINKS_S = 20.0, 60.0
 _MIB, _TIMES = 16, 4
 _SLOW = 0.5  # share of the median link speed below which a link is slow
-_FOREIGN = 0.5  # load per core from other processes that is tolerated
+_FOREIGN = 0.5  # tolerated load per core from other processes
 _HELD = 0.1  # share of GPU memory that the driver or an idle context may use
 _LEAST_SHM_GIB = 1.0
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`sick`: host → why, and what mends it; `healthy`: what each other one is; `told`: of those, what a measurement
-    there would show all the same, and what mends it; `links`: GiB/s from a host to the next one, by their names."""
+    """`sick`: host → (why, remedy); `healthy`: every other host → what it is; `told`: of those, (what would still show
+    in a measurement there, remedy); `links`: GiB/s from a host to the next one, by their names."""
 
     sick: dict[str, tuple[str, str]]
     healthy: dict[str, str]
@@ -48,7 +48,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def smoke(job: Job) -> Health:
-    """Of all hosts that the job may run on. Errors: AutoscoutError (exit 2) where nothing says which these are."""
+    """Tests all hosts that the job may run on. Errors: AutoscoutError (exit 2) if nothing says which these are."""
     began = time.monotonic()
     known = reached(job.cluster)
     sick: dict[str, tuple[str, str]] = {}
@@ -71,11 +71,11 @@ def smoke(job: Job) -> Health:
         looked = wait_for(agents, "looked", _ASK_S, lambda: False)
     for agent in agents:
         if agent.lost:
-            sick[agent.host] = _parted(agent.lost)
+            sick[agent.host] = _what_and_remedy(agent.lost)
             continue
         said = json.loads(looked[agent.host]["said"]["health"])
         if problem := unfit_for(agent, looked[agent.host]):
-            sick[agent.host] = _parted(problem)
+            sick[agent.host] = _what_and_remedy(problem)
         elif trouble := troubles(said):
             sick[agent.host] = trouble
         else:
@@ -96,7 +96,7 @@ def smoke(job: Job) -> Health:
 
 
 def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
-    """What of a node's own words makes it sick, and what mends it."""
+    """What in a node's report makes it sick, and the remedy."""
     gpus = said["gpus"]
     broken = [gpu for gpu in gpus if gpu["ecc"]]
     held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > _HELD * gpu["total_gib"]]
@@ -119,7 +119,7 @@ def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def busy(said: dict[str, Any]) -> tuple[str, str] | None:
-    """How others use a host's processors now: it is not sick, but ranks would time them."""
+    """How others use a host's processors now: the host is not sick, but measurements there would show it."""
     if said["load"] <= said["cores"] * (1 + _FOREIGN):
         return None
     what = f"{said['load']:.1f} processes want its {said['cores']} cores"
@@ -127,7 +127,7 @@ def busy(said: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
-    """Hosts whose links both ways are far below the others'; of two hosts nobody can tell which one it is."""
+    """Hosts all of whose links are far below the median; with two hosts nobody can tell which one is at fault."""
     if len(links) < 3:
         return {}
     usual = statistics.median(links.values())
@@ -144,7 +144,7 @@ def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
 
 
 def excluded(job: Job, hosts: list[str]) -> str:
-    """The list in the form that the job's scheduler reads; "" for nobody."""
+    """The list in the form that the job's scheduler reads; "" for no hosts."""
     names = sorted(hosts)
     if not names:
         return ""
@@ -152,7 +152,7 @@ def excluded(job: Job, hosts: list[str]) -> str:
         return f"#SBATCH --exclude={','.join(names)}\n"
     if job.cluster.hosts == "ray":
         return "".join(f"{name}\n" for name in names)
-    return f"--exclude={'@'.join(names)}\n"  # of DeepSpeed's launcher
+    return f"--exclude={'@'.join(names)}\n"  # for DeepSpeed's launcher
 
 
 def findings(job: Job, health: Health) -> list[Finding]:
@@ -188,7 +188,7 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
                 found[name, names[(number + 1) % len(names)]] = said["gib_per_s"]
         if outcome.lost:
             host, why = outcome.lost.partition(": ")[::2]
-            return found, {host: _parted(why)}
+            return found, {host: _what_and_remedy(why)}
         failed = sorted(rank for rank, code in outcome.codes.items() if code)
         if failed and not found:
             log = Path(folder) / f"rank-{failed[0]}.log"
@@ -203,7 +203,7 @@ def _shown(said: dict[str, Any]) -> str:
     return f"{gpus}{said['cores']} cores, {said['memory_free_gib']:.0f} GiB free"
 
 
-def _parted(sentence: str) -> tuple[str, str]:
+def _what_and_remedy(sentence: str) -> tuple[str, str]:
     """What is wrong, and what to do about it."""
     what, _, mend = sentence.partition("; ")
     return what.split(": ", 1)[-1], mend

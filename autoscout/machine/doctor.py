@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """Findings in the order in which an operator wants them; with a job, also whether it can run here."""
+    """Findings in an operator's order of interest; with a job, also whether it can run here."""
     return [
         _python(),
         _processor(),
@@ -63,7 +63,7 @@ def _memory() -> Finding:
 
 
 def _target(job: Job | None) -> list[Finding]:
-    """torch and the target of the interpreter that would run the job."""
+    """torch and the target, in the interpreter that would run the job."""
     probe = job or _any_job()
     try:
         with contextlib.closing(profiler_of(probe)) as profiler:
@@ -86,7 +86,7 @@ def _target(job: Job | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    """What the driver answers, not only that it is there."""
+    """What the driver answers, not merely whether it is there."""
     seen = gpus.look()
     if not seen:
         silence = gpus.silence()
@@ -114,7 +114,7 @@ def _gpu() -> Finding:
 
 
 def _gpu_limits() -> list[Finding]:
-    """How fast this machine's GPUs may run, and how they are joined."""
+    """How fast this machine's GPUs may run, and how they are connected."""
     asked = subprocess.run([sys.executable, str(processes.WORKER / "node_health.py")], capture_output=True, text=True)
     said = json.loads(asked.stdout) if asked.returncode == 0 else {"gpus": [], "links": ""}
     found, remedy = gpu_state.slowed(said["gpus"]) or gpu_state.limits(said["gpus"]) or ("", "")
@@ -154,7 +154,7 @@ def _knowledge_base(kb: Path) -> Finding:
 
 
 def _filesystem(kb: Path) -> Finding:
-    """File locks are not to be trusted everywhere."""
+    """File locks do not hold on every filesystem."""
     best, kind = "", ""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs, *_ = line.split()

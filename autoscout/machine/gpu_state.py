@@ -1,7 +1,7 @@
-"""What a node's driver says of how fast its GPUs may run and how they are joined (worker/node_health.py), judged.
+"""Judges what a node's driver says of how fast its GPUs may run and how they are connected (worker/node_health.py).
 
-A GPU that is slowed by heat or its power supply is sick: it is slower than its like, and not always. One whose power or
-clock somebody limits is told, since that may be meant; so are links that differ between hosts.
+A GPU that heat or its power supply slows down is sick: it is slower than its like, and not always. A limit that
+somebody set on power or clock is reported, since it may be intended; so are links that differ between hosts.
 """
 
 import re
@@ -15,10 +15,10 @@ _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """What the hardware slows down now, and what mends it."""
+    """What the hardware slows down now, and the remedy."""
     for gpu in gpus:
-        with_reasons = str(gpu.get("throttled", "")).strip()
-        if re.fullmatch(r"0x[0-9a-fA-F]+", with_reasons) and int(with_reasons, 16) & SLOWED:
+        reasons = str(gpu.get("throttled", "")).strip()
+        if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
             return (
                 f"GPU {gpu['index']} is slowed by heat or its power supply",
                 "look at its cooling and power (`nvidia-smi -q -d PERFORMANCE`)",
@@ -27,7 +27,7 @@ def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
 
 
 def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """What somebody has set below what the GPUs are made for, and how that is taken back."""
+    """What somebody has set below the GPUs' defaults, and how to undo it."""
     watts = [g for g in gpus if _below(g.get("watts"), g.get("default_watts"))]
     clocks = [g for g in gpus if _below(g.get("application_mhz"), g.get("default_mhz"))]
     found, mend = [], []
@@ -43,8 +43,8 @@ def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
 
 
 def joined(matrix: str) -> str:
-    """How a node's GPUs reach each other, of `nvidia-smi topo -m`: "NV12 between all", "NV4 × 2, SYS × 4"; "" where it
-    says nothing of two GPUs."""
+    """How a node's GPUs are connected, from `nvidia-smi topo -m`: "NV12 between all", "NV4 × 2, SYS × 4"; "" if it
+    shows no two GPUs."""
     rows = [line.split() for line in matrix.splitlines() if re.match(r"\s*GPU\d+\s", line)]
     rows = [row for row in rows if "X" in row]  # not the header
     pairs: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """Hosts whose GPUs are joined otherwise than most hosts' of as many: host → what most have."""
+    """Hosts whose GPUs are connected differently from most hosts': host → what most have."""
     said = {host: links for host, links in by_host.items() if links}
     if len(said) < 2:
         return {}

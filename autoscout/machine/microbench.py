@@ -27,7 +27,7 @@ KIND = sys.argv[1]
 if KIND == "auto":
     KIND = "cuda" if torch.cuda.is_available() else "cpu"
 QUICK = sys.argv[2] == "1"
-LEAST_S = 0.02 if QUICK else 0.1  # a measurement lasts at least so long
+LEAST_S = 0.02 if QUICK else 0.1  # shortest duration of a measurement
 REPEATS = 5 if QUICK else 9
 CUDA = KIND == "cuda"
 # A rank on a CPU is one thread: its own CPU time tells what it needs, whoever else is running.
@@ -45,7 +45,7 @@ def wait():
 
 
 def micros(work):
-    """Median microseconds of one call; calls are timed in bundles, so that the clock and the launch do not count."""
+    """Median microseconds of one call; calls are timed in bundles, so that the clock and the launch hardly count."""
     work()
     wait()
     calls = 1
@@ -107,7 +107,7 @@ def products():
 
 
 def attention():
-    """Causal, of new sequences, forward and backward; then of one new token each with a context."""
+    """Causal attention of new sequences, forward and backward; then of one new token each with a context."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]
@@ -157,7 +157,7 @@ def host():
 
 
 def collectives(leash):
-    """Groups of 2, 4 and 8 local ranks, as far as there are devices."""
+    """Groups of 2, 4 and 8 local ranks, if there are enough devices."""
     count = torch.cuda.device_count() if CUDA else len(os.sched_getaffinity(0))
     rows = []
     for world in (2, 4, 8):
@@ -199,7 +199,7 @@ def one_rank(rank, world, folder):
         for name, work in works.items():
             try:
                 rows.append([name, world, size, timed_together(work)])
-            except RuntimeError:  # a backend without this one
+            except RuntimeError:  # not in this backend
                 continue
     dist.destroy_process_group()
     if rank == 0:
@@ -207,7 +207,7 @@ def one_rank(rank, world, folder):
 
 
 def timed_together(work):
-    """Every rank does the same number of calls."""
+    """Every rank makes the same number of calls."""
     times = []
     for _ in range(REPEATS + 1):
         dist.barrier()

@@ -1,6 +1,6 @@
-"""A new job from a few answers: what a person is asked before the first session, and the job file that follows.
+"""A new job from a few answers: what a person is asked before the first session, and the job file that results.
 
-Model, launch line and devices are read by the code of `autoscout init`; the answers then replace what it assumes.
+The code of `autoscout init` reads model, launch line and devices; the answers then replace what it assumes.
 """
 
 import shlex
@@ -21,8 +21,8 @@ _SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that runs a model's shape. `python`: the interpreter that has it, "" ours. `missing`: "" or how to get
-    it."""
+    """A target that runs a model's shape. `python`: the interpreter that has it, "" for ours. `missing`: how to get it,
+    "" if it is there."""
 
     name: str
     serves: bool
@@ -32,8 +32,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: a preset's name, a config.json or its folder, or whatever `init` reads. "" and 0: as `init` has it.
-    `length` and `batch`: of samples when it trains; tokens asked and users when it serves."""
+    """`source`: a preset's name, a config.json or its folder, or whatever `init` reads. "" and 0 keep what `init` has.
+    `length` and `batch`: of samples for training; prompt tokens and users for serving."""
 
     source: str
     engine: str = ""
@@ -47,8 +47,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
-    """The job file's `text`; `notes`: what a person should look at. `own`: it is a person's own launch line, of which
-    the engine and the traffic cannot be chosen."""
+    """The job file's `text`; `notes`: what a person should review. `own`: it is a person's own launch line, so the
+    engine and the traffic cannot be chosen."""
 
     name: str
     text: str
@@ -58,7 +58,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engines(folder: Path) -> list[Engine]:
-    """The engines that run a model by its shape, those that are here first. Nothing is imported or started."""
+    """The engines that run a model by its shape, those that are here first. Imports and starts nothing."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 
@@ -79,7 +79,7 @@ def _engine(name: str, serves: bool, folder: Path) -> Engine:
 
 
 def drafted(answers: Answers, folder: Path) -> Drafted:
-    """Errors: AutoscoutError (exit 2) for a source that says nothing of a model or a launch."""
+    """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
     if not own and answers.engine:
@@ -140,9 +140,10 @@ def _with_engine(job: dict[str, Any], answers: Answers) -> None:
 
 
 def write(draft: Drafted, folder: Path) -> Path:
-    """NAME.toml in the folder, or NAME-2.toml where that is something else; the same text twice is one file.
+    """NAME.toml in the folder, or NAME-2.toml if that holds something else; the same text twice is one file.
 
-    Errors: OSError."""
+    Errors: OSError.
+    """
     number = 1
     while True:
         path = folder / (f"{draft.name}.toml" if number == 1 else f"{draft.name}-{number}.toml")

@@ -1,4 +1,4 @@
-"""`autoscout check`: what can be known before anything of the budget is spent."""
+"""`autoscout check`: what can be known before any of the budget is spent."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ _SPREAD = 0.03  # default relative spread between runs of one configuration
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
-    """Findings in the order in which they would be met. Errors: AutoscoutError for a job without a space."""
+    """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
     return [
@@ -82,7 +82,7 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
-    """The memory that the reference takes, and its objective, as the simulators have it."""
+    """The reference's memory and objective, as the simulators predict them."""
     from autoscout.tuning.predict import predict
 
     try:
@@ -110,7 +110,7 @@ def _memory(job: Job, told: Memory | None) -> Finding:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
         return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
-    if told.device_gib is None:  # of several kinds of device the fullest rank may be on a larger one
+    if told.device_gib is None:  # with several kinds of device, the fullest rank may be on a larger one
         fits, room = not told.oom_probability > 0.5, f"; out of memory with {told.oom_probability:.0%}"
     else:
         fits, room = told.gib <= told.device_gib, f" of {told.device_gib} GiB"
@@ -122,7 +122,7 @@ def _memory(job: Job, told: Memory | None) -> Finding:
 
 
 def _noise(job: Job, known: list[Measurement]) -> Finding:
-    """The smallest gain whose 95 % interval, of so many pairs, would lie above 1."""
+    """The smallest gain whose 95 % interval, from the job's number of repeats, would lie above 1."""
     spread = spread_of(job, known)
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
@@ -136,7 +136,7 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
 
 
 def spread_of(job: Job, known: list[Measurement]) -> float | None:
-    """Between two runs of one configuration, as a share; None where none was measured twice."""
+    """Relative spread between two runs of one configuration; None if none was measured twice."""
     by_id: dict[str, list[float]] = {}
     for m in known:
         if (c := cost(job.objective, m)) is not None:

@@ -1,7 +1,7 @@
-"""`autoscout doctor --prove`: runs what the documentation claims of a GPU node, on this machine, and says what held.
+"""`autoscout doctor --prove`: runs on this machine what the documentation claims of a GPU node, and reports what held.
 
 A step passes, fails, or is not run, with the reason; on a machine without GPUs the same steps run on CPU ranks over
-gloo, and those that need a GPU are named. prove_report.py writes what came of it.
+gloo, and those that need a GPU are named. prove_report.py writes the results.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ _TRAP = {"mbs": 1, "pp": 2, "vpp": 2}  # rule P9: Megatron-core runs it without 
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """`claim`: what the documentation says that this confirms, if it passes."""
+    """`claim`: what the documentation says that this step confirms by passing."""
 
     name: str
     came: Literal["passed", "failed", "not run"]
@@ -68,9 +68,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict`: "" agrees with one device, else how not. Seconds a step; GiB of the fullest rank: `peak_memory_gib`
-    with all that is not the allocator's, `allocated_gib` of tensors alone, `shadow_gib` what its shadow says of those.
-    """
+    """`verdict`: how it differs from one device, "" if it agrees. Seconds per step; GiB of the fullest rank:
+    `peak_memory_gib` includes what is not the allocator's, `allocated_gib` is of tensors alone, `shadow_gib` is its
+    shadow's figure for those."""
 
     name: str
     ranks: int
@@ -95,10 +95,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prover:
-    """One proof: its jobs share what they run on. `folder` gets the experiments."""
+    """One proof: its jobs share interpreter and devices. `folder` gets the experiments."""
 
     def __init__(self, job: Job | None, folder: Path, say: Said) -> None:
-        """`job`: whose interpreter and devices are used; without, ours and this machine's."""
+        """`job`: whose interpreter and devices are used; None: ours and this machine's."""
         self.folder, self.say = folder, say
         self.launch = job.launch if job else Launch()
         self.node = _node(job)
@@ -111,7 +111,7 @@ class Prover:
         self._warm: dict[str, Warm] = {}
 
     def run(self, keep: Callable[[Proof], object]) -> Proof:
-        """`keep` gets what is proved so far, after every step: a node may be taken away in the middle."""
+        """`keep` gets the proof so far after every step: a node may be taken away midway."""
         try:
             for name, claim, step in (
                 ("devices", "the job's devices are told by what they are", self._devices),
@@ -137,7 +137,7 @@ class Prover:
         return Proof(at=time.time(), machine=machine, steps=self.steps, experiments=self.experiments)
 
     def _take(self, name: str, claim: str, step: Callable[[], Step | str]) -> None:
-        """A step that returns words has passed."""
+        """A step that returns a string has passed."""
         began = time.monotonic()
         try:
             came = step()
@@ -209,7 +209,7 @@ class Prover:
     def _out_of_memory(self) -> str:
         if not self.on_gpus:
             measured = self._measured(self._job(1, vocab=2**40), {})
-        else:  # what does not fit by far would be told by its shadow, and not be run
+        else:  # a model that is far too large would be rejected by its shadow, and not run
             with self._faulty(_HOLD, rank=0, reading=1) as prefix:
                 measured = self._measured(self._job(1, command_prefix=prefix), {})
         if measured.status != "oom":
@@ -227,7 +227,7 @@ class Prover:
         return measured.evidence
 
     def _kill(self) -> str:
-        """A rank is killed in mid-run, by process id, as a scheduler or the kernel would."""
+        """Kills a rank in mid-run, by process id, as a scheduler or the kernel would."""
         before = gpus.look()
         with self._faulty("os.kill(os.getpid(), 9)") as prefix:
             measured = self._measured(self._job(min(2, self.node.count), command_prefix=prefix), _dp(self.node.count))
@@ -264,7 +264,7 @@ class Prover:
         return Step(name=name, came="not run", found=why)
 
     def _job(self, count: int, experts: int = 0, **changes: Any) -> Job:
-        """A model that is large enough to say something on a GPU, and small enough for a CPU."""
+        """A model that is large enough to be meaningful on a GPU, and small enough for a CPU."""
         model: dict[str, Any] = {"layers": 4, "hidden": 2048, "heads": 16, "vocab": 32000, "ffn": 5632}
         traffic = Traffic(seq_len=2048, global_batch=8)
         if not self.on_gpus:
@@ -288,7 +288,7 @@ class Prover:
         )
 
     def _profiler(self, job: Job) -> Profiler:
-        """One process for each way to start ranks stays, with what it imported."""
+        """Keeps one warm process, with what it has imported, as long as ranks are started in the same way."""
         if launcher(job) != "warm":
             return MegatronProfiler(job, Torchrun(job, RANK), self.environment)
         key = " ".join(job.launch.command_prefix)
@@ -335,7 +335,7 @@ class Prover:
 
     @contextlib.contextmanager
     def _faulty(self, fault: str, rank: int | None = None, reading: int = 3) -> Iterator[list[str]]:
-        """A command prefix under which a rank (1, or a single one) meets a fault: in its second step, or at another
+        """A command prefix under which a rank (1, or the only one) meets a fault: in its second step, or at another
         reading of the clock."""
         folder = self.folder / "fault"
         folder.mkdir(parents=True, exist_ok=True)
@@ -347,20 +347,20 @@ class Prover:
             f"        seen.append(1)\n        if len(seen) == {reading}:\n            {fault}\n"
             "    return plain()\ntime.perf_counter = perf_counter\n"
         )
-        self._close()  # it would have the fault before
+        self._close()  # a warm process would still have the fault before
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
         yield ["env", f"PYTHONPATH={path}", *self.launch.command_prefix]
 
 
 def prove(job: Job | None, folder: Path, say: Said, keep: Callable[[Proof], object]) -> Proof:
-    """`keep`: gets what is proved so far. Errors: AutoscoutError (exit 2) for a job of another target."""
+    """`keep` gets the proof so far. Errors: AutoscoutError (exit 2) for a job of another target."""
     if job is not None and job.target != "megatron":
         raise AutoscoutError(f"--prove runs training with Megatron-core; {job.name} is target = '{job.target}'", 2)
     return Prover(job, folder, say).run(keep)
 
 
 def _node(job: Job | None) -> Node:
-    """The job's first kind of device, or what this machine has: GPUs by their name, else four ranks on CPUs."""
+    """The job's first kind of device, or this machine's: GPUs by their name, else four CPU ranks."""
     if job is not None:
         return job.cluster.nodes[0]
     seen = gpus.look()
@@ -378,7 +378,7 @@ def _of(kind: str, count: int) -> Job:
 def _predicted(job: Job, configuration: Configuration) -> float | None:
     space = JobSpace.of_job(job)
     simulators = Simulators(job, space, [], bases=lambda: simulators_of(job))
-    if not space.is_valid(configuration):  # the space has more to say than the few knobs that are set here
+    if not space.is_valid(configuration):  # the space has more active knobs than the few that are set here
         found = space.nearest(configuration.knobs, firm=configuration.knobs)
         if found is None:
             return None
@@ -393,12 +393,12 @@ def _error(pairs: list[tuple[float, float]]) -> float:
 
 
 def _least(knobs: dict[str, Any]) -> int:
-    """Devices that a layout needs."""
+    """Fewest devices that a layout needs."""
     return math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp")) * (2 if "ep" in knobs else 1)
 
 
 def _filled(knobs: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """With as many replicas as use all ranks."""
+    """With as many replicas as fill all ranks."""
     used = math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp"))
     return {**knobs, "dp": max(1, ranks // used)}
 

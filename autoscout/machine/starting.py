@@ -1,6 +1,6 @@
 """`autoscout init`: a job file from what a person has: a launch line, a script or sbatch file with one, a config.json.
 
-What they run today is kept as it is (containers and their options too) and becomes what others are held against.
+What they run today is kept unchanged (with its containers and options) and becomes the reference.
 """
 
 import json
@@ -37,15 +37,16 @@ _HF = {
 
 
 def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
-    """(a job file's text, what a person should look at). `given`: the words of a launch line, or one file.
+    """(text of a job file, what a person should review). `given`: the words of a launch line, or one file.
 
-    Errors: AutoscoutError (exit 2) for a file that says nothing of a launch or a model."""
+    Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
+    """
     made, notes = described(given, folder)
     return toml(made, notes), notes
 
 
 def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """As `job_file`, the job as plain data."""
+    """Like `job_file`, with the job as plain data."""
     files = [Path(word) for word in given]
     for name in names():
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
@@ -71,9 +72,11 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
 
 
 def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[int, int] | None]:
-    """(the words of a script's launch line, what it exports, (nodes, devices of each) of its #SBATCH lines).
+    """(the words of a script's launch line, the variables that it exports, (nodes, devices per node) from its #SBATCH
+    lines).
 
-    Errors: AutoscoutError (exit 2) where no line launches anything."""
+    Errors: AutoscoutError (exit 2) where no line launches anything.
+    """
     told = dict(re.findall(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", text, re.MULTILINE))
     gpus = re.search(r"(\d+)$", told.get("gpus-per-node", told.get("gres", told.get("ntasks-per-node", ""))))
     nodes = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
@@ -91,7 +94,7 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
         command = _assigned(words)[1]
         if command and Path(command[0]).name in _LAUNCHERS:
-            loads = found and command[:2] == ["vllm", "bench"]  # what asks the server before it
+            loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
             found = [*found, *command] if loads else words
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
@@ -111,7 +114,7 @@ def _of_line(
 ) -> tuple[dict[str, Any], list[str]]:
     given, words = _assigned(words)
     variables = {**variables, **given}
-    by_engine = sorted(names(), key=lambda name: name == "command")  # which takes any line
+    by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
     made = next((job for name in by_engine if (job := target(name).recognises(words))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
@@ -132,7 +135,7 @@ def _of_line(
 
 
 def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(variables that stand before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
+    """(variables set before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
     count = next((i for i, word in enumerate(words) if word != "env" and not _ASSIGNED.fullmatch(word)), len(words))
     pairs = (word.partition("=") for word in words[:count] if word != "env")
     return {name: value for name, _, value in pairs}, words[count:]

@@ -1,4 +1,5 @@
-"""What the devices of this machine do: NVML where there is one, the kernel's counters of CPU and memory otherwise."""
+"""Load and memory of this machine's devices: from NVML, else from nvidia-smi; without GPUs, the kernel's CPU and memory
+counters."""
 
 import contextlib
 from pathlib import Path
@@ -18,7 +19,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Reads every device by name. It keeps the CPU counters of the last time, and NVML open."""
+    """Reads every device by name. Keeps the previous CPU counters, and NVML open."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
@@ -53,7 +54,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _nvml() -> Any:
-    """The module, initialized; None where there is no driver or nobody installed nvidia-ml-py."""
+    """The initialized module; None without a driver or without nvidia-ml-py."""
     try:
         import pynvml  # type: ignore[import-not-found]
 
@@ -88,12 +89,12 @@ _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature
 
 
 def _nvidia_smi() -> dict[str, Reading]:
-    """The same through the driver's own program, which is there without any Python package."""
+    """The same from the driver's own program, which needs no Python package."""
     return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 
 def parsed(table: str) -> dict[str, Reading]:
-    """nvidia-smi's CSV; what a device does not tell ("[N/A]") is None, or 0 where a number is needed."""
+    """Parses nvidia-smi's CSV; what a device does not report ("[N/A]") is None, or 0 where a number is needed."""
     readings = {}
     for line in table.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]

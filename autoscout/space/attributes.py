@@ -11,8 +11,8 @@ from autoscout.space.language.functions import divisors
 from kb.records import Job, Model, Node, shape
 from kb.sizes import parameters
 
-_LARGEST_BLOCK = 128  # tokens: a length in whole blocks of this size is one of every smaller size too
-# CUDA compute capability by device (vendor data sheets); 8.9 and more multiply fp8.
+_LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of every smaller one too
+# CUDA compute capability by device (vendor data sheets); from 8.9 on, devices multiply in fp8.
 CAPABILITY = {
     "a100": 8.0,
     "a100-40g": 8.0,
@@ -84,7 +84,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
 
 
 def _network(job: Job) -> dict[str, float]:
-    """GB/s of a node towards others, and towards other kinds of device; absent where the job does not say."""
+    """Bandwidth of a node in GB/s, to other nodes and to other kinds of device; absent if the job does not say."""
     said = {"node_gb_s": job.cluster.network.between_nodes_gbps, "kinds_gb_s": job.cluster.network.between_kinds_gbps}
     return {name: gbps / 8 for name, gbps in said.items() if gbps}
 
@@ -101,10 +101,10 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _serving(job: Job) -> dict[str, Any]:
-    """`longest`: the most tokens of one request, answer included; `model_len`: what an engine must be made for, in
-    whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
-    `kv_steps`: memory for the KV cache to choose from, in MiB: powers of two from that on, up to half of a device's.
-    """
+    """`longest`: most tokens of one request, answer included; `model_len`: the length that an engine must be built for,
+    in whole blocks of the largest size. `kv_mib`: the KV cache of a request of that length, in the model's dtype.
+    `kv_steps`: sizes of the KV cache to choose from, in MiB: powers of two from half of that to half of a device's
+    memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
     token_bytes = 2 * m.layers * m.kv_heads * m.head_dim * (4 if m.dtype == "fp32" else 2)
@@ -132,12 +132,12 @@ def _serving(job: Job) -> dict[str, Any]:
 
 
 def shares_beginnings(job: Job) -> bool:
-    """Whether prompts have beginnings in common, which a cache can find again."""
+    """Whether prompts share beginnings, which a cache can reuse."""
     return bool(job.traffic.shared_prefix or job.traffic.sessions or job.traffic.trace.endswith(HASHED))
 
 
 def _capability(job: Job) -> float:
-    """CUDA compute capability of the weakest device; 0 where it is not known."""
+    """CUDA compute capability of the weakest device; 0 if it is unknown."""
     return min(CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes)
 
 
@@ -146,7 +146,7 @@ def memory_gib(node: Node) -> float:
 
 
 def _choices(job: Job) -> dict[str, list[int]]:
-    """How many devices of each kind whole nodes have: none, the first one's, those of the first two, …"""
+    """Numbers of devices of each kind in whole nodes: none, the first node's, those of the first two, …"""
     found: dict[str, list[int]] = {}
     for node in job.cluster.nodes:
         numbers = found.setdefault(node.device.replace("-", "_"), [0])
@@ -155,8 +155,8 @@ def _choices(job: Job) -> dict[str, list[int]]:
 
 
 def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
-    """On a mixed cluster so many nodes of each kind of device are used, or none (the paper's a100 and a40); `gpus` is
-    the sum."""
+    """On a mixed cluster, one knob per kind of device: how many are used, in whole nodes, or none (the paper's a100 and
+    a40); `gpus` is their sum."""
     counts = device_counts(job)
     if len(counts) == 1:
         return {}, []
@@ -183,7 +183,7 @@ def device_knobs(job: Job) -> tuple[dict[str, str], list[KnobEntry]]:
 
 
 def whole_devices() -> RuleEntry:
-    """On a mixed cluster: something must be used."""
+    """On a mixed cluster, at least one device must be used."""
     return RuleEntry(
         id="H1",
         holds="gpus > 0",

@@ -1,6 +1,6 @@
 """How configurations are written: as rows of codes, and as short names.
 
-A *code* is the place of a knob's value in its domain, −1 (`INACTIVE`) where the knob does not act.
+A *code* is the index of a knob's value in its domain, −1 (`INACTIVE`) where the knob does not act.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ Point = dict[str, Value]  # dense knobs
 
 
 class Coding:
-    """Rows have one code a knob, in the order of the knobs. `place`: of a knob in that order, by name; `code`: of a
-    value, by the knob's name and the value's `key`."""
+    """Rows have one code per knob, in the order of the knobs. `place`: a knob's index in that order, by name; `code`: a
+    value's code, by the knob's name and the value's `key`."""
 
     def __init__(self, knobs: list[Knob]) -> None:
         self.knobs = knobs
@@ -27,7 +27,7 @@ class Coding:
         self.code = {knob.name: {key(v): i for i, v in enumerate(knob.values)} for knob in knobs}
 
     def row(self, assigned: Mapping[str, Value]) -> list[int] | None:
-        """None for a knob or a value that there is not."""
+        """None for an unknown knob or value."""
         codes = [INACTIVE] * len(self.knobs)
         for name, value in assigned.items():
             code = self.code.get(name, {}).get(key(value))
@@ -41,8 +41,8 @@ class Coding:
         return Configuration({k.name: k.values[c] for k, c in zip(self.knobs, codes, strict=True) if c != INACTIVE})
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """Each knob's values, (n,), for rows of codes (n, knobs). Where it is inactive: its `off` value; without one
-        NaN for numbers, "" for names."""
+        """Each knob's values, (n,), for rows of codes (n, knobs). Where a knob is inactive: its `off` value; without
+        one, NaN for numbers and "" for names."""
         return {knob.name: _lookup(knob)[codes[:, i]] for i, knob in enumerate(self.knobs)}
 
     def point(self, codes: Sequence[int]) -> Point:
@@ -67,7 +67,7 @@ def short_name(configuration: Configuration, off: Mapping[str, Value | None]) ->
 
 
 def _lookup(knob: Knob) -> np.ndarray:
-    """The values by code; the last entry answers code −1."""
+    """The values by code; code −1 indexes the last entry."""
     absent = knob.off
     if absent is None:
         absent = "" if isinstance(knob.values[0], str) else float("nan")

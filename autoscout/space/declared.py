@@ -1,7 +1,7 @@
-"""The catalog of a job: what we ship for its target, what the installed version has of it, and a person's own files.
+"""The catalog of a job: what we ship for its target, as far as the installed version has it, and a person's own files.
 
 A person's file is TOML in the form of our catalogs. With `extends = "vllm"` it adds knobs and rules to a target (or
-declares some anew, with `replace = true`); with `target = "anything"` it is the whole catalog of a job whose target is
+redeclares some, with `replace = true`); with `target = "anything"` it is the whole catalog of a job whose target is
 "command".
 """
 
@@ -21,16 +21,15 @@ Entry = TypeVar("Entry", KnobEntry, RuleEntry)
 
 
 def own_knobs(job: Job) -> dict[str, tuple[str, Value | None]]:
-    """The new knobs of the person's files, by name: the field that each one sets, and its default."""
+    """The new knobs that a person declares, by name: the field that each one sets, and its default."""
     knobs = [knob for file in job.space.catalog for knob in _own(Path(file), job).knob]
     knobs += _in_job(job).knob
     return {knob.name: (knob.sets, knob.default) for knob in knobs if not knob.replace}
 
 
 def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) -> Catalog:
-    """A target's catalog with the person's files; `refuses`: "" or why the target cannot be told of a knob of theirs.
-
-    Errors: AutoscoutError (exit 2) naming the file and the key."""
+    """A target's catalog with what a person declares; `refuses`: why the target cannot be given a knob of theirs, "" if
+    it can. Errors: AutoscoutError (exit 2) naming the file and the key."""
     derived, knobs = device_knobs(job)
     names = {*attributes_of(job), *derived, *(knob.name for knob in knobs)}
     for file in job.space.catalog:
@@ -69,13 +68,13 @@ def _in_job(job: Job) -> Catalog:
 
 
 def kinds_of(job: Job, knob: OwnKnob) -> dict[str, str]:
-    """What a knob is called for each kind of the job's devices; {} where it has one value for all."""
+    """A knob's name for each kind of the job's devices; {} if it has one value for all."""
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     return {k: f"{knob.name}_{k.replace('-', '_')}" for k in kinds} if knob.by_kind and len(kinds) > 1 else {}
 
 
 def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
-    """Errors: AutoscoutError (exit 2) for a knob by kind that nobody can be told."""
+    """Errors: AutoscoutError (exit 2) for a knob by kind whose values cannot be passed on by kind."""
     kinds, entry = kinds_of(job, knob), _entry(knob)
     if not kinds:
         return [entry]
@@ -98,7 +97,7 @@ def _entries(job: Job, knob: OwnKnob) -> list[KnobEntry]:
 
 
 def _entry(knob: OwnKnob) -> KnobEntry:
-    """As a catalog has it: numbers are dense, switches and names sparse."""
+    """The knob as a catalog entry: numbers are dense, switches and names sparse."""
     names = isinstance(knob.values, list) and any(isinstance(v, bool | str) for v in knob.values)
     return KnobEntry(
         name=knob.name,

@@ -1,4 +1,4 @@
-"""From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest one that is valid."""
+"""From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest valid one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +15,8 @@ _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, 
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration` is what was asked for, completed; None if no valid one agrees with what was given. `name` is
-    its short name, or what was given."""
+    """`configuration`: what was asked for, completed; None if no valid one agrees with `given`. `name`: its short name,
+    or what was given."""
 
     given: dict[str, Value]
     configuration: Configuration | None
@@ -28,7 +28,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob, or why it is out."""
+    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob, or why this one is
+    left out."""
     given: dict[str, Value] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -107,8 +108,8 @@ def _possible(knob: Knob, value: Value) -> bool:
 
 
 def _filled(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
-    """What was given, and for the other knobs that are active then: what is implied, else the default's value,
-    dense ones moved to where they are valid, so that only what was asked for can be what is wrong."""
+    """What was given, completed for the other active knobs: by what is implied, else by the default's value, for dense
+    knobs the nearest valid one, so that only what was asked for can be wrong."""
     knobs: dict[str, Value] = {}
     for knob in space.sparse:
         env = space.environment(knobs)
@@ -135,7 +136,7 @@ def _filled(space: Space, given: Mapping[str, Value], default: Configuration) ->
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """The text in the type of the knob's values; what does not fit stays text and is found out of the domain."""
+    """The text in the type of the knob's values; text that does not fit is kept, and found outside the domain."""
     sample = knob.values[0]
     if isinstance(sample, bool):
         return _SWITCH.get(text.lower(), text)

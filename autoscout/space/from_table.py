@@ -52,10 +52,11 @@ def _plain(value: Any) -> Value | None:
 
 
 def knobs_of(columns: Columns, sparse: Iterable[str] | None, dense: Iterable[str] | None) -> list[Knob]:
-    """Sparse knobs, then dense ones, in the given order. Where neither is given, columns of names and those of at most
-    two values are sparse, all others dense. The domains are the values that occur, ordered.
+    """Sparse knobs, then dense ones, in the given order. If neither is given, columns of names and those of at most two
+    values are sparse, all others dense. The domains are the values that occur, sorted.
 
-    Errors: AutoscoutError (exit 2) for a column that the table lacks, that is empty, or of too many values."""
+    Errors: AutoscoutError (exit 2) for a column that the table lacks, that is empty, or that has too many values.
+    """
     if sparse is None and dense is None:
         sparse = [name for name, column in columns.items() if _is_choice(column)]
         dense = [name for name in columns if name not in sparse]
@@ -81,25 +82,25 @@ def codes_of(columns: Columns, knobs: list[Knob]) -> np.ndarray:
 
 
 def _mixes_switches(column: list[Value | None]) -> bool:
-    """Whether True and 1, which Python takes for equal, may both be in it."""
+    """Whether the column may have both True and 1, which Python takes for equal."""
     return bool in (kinds := set(map(type, column))) and len(kinds - {type(None)}) > 1
 
 
-def _different(column: list[Value | None]) -> list[Value]:
+def _distinct(column: list[Value | None]) -> list[Value]:
     if _mixes_switches(column):
         return list({key(v): v for v in column if v is not None}.values())
     return [v for v in dict.fromkeys(column) if v is not None]
 
 
 def _is_choice(column: list[Value | None]) -> bool:
-    values = _different(column)
+    values = _distinct(column)
     return len(values) <= 2 or any(isinstance(v, str) for v in values)
 
 
 def _knob(name: str, kind: Literal["sparse", "dense"], columns: Columns) -> Knob:
     if name not in columns:
         raise AutoscoutError(f"the table has no column '{name}'{nearest_name(name, columns)}", 2)
-    occurring = _different(columns[name])
+    occurring = _distinct(columns[name])
     if not occurring:
         raise AutoscoutError(f"the column '{name}' has no value in any row; leave it out of the knobs", 2)
     if len(occurring) > _MOST_VALUES:

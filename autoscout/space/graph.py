@@ -4,10 +4,10 @@ Notation (paper §3.2): a *structure* s assigns the sparse knobs, x the dense on
 that s activates with the values that they take in the feasible subspace X(s).
 
 What is valid is compiled once into a diagram (`diagram.py`) that has no dead ends: values are masked, never tried and
-rejected, in a space of ten configurations as in one of 10²⁰. Where they are few enough to be listed (`enumerable`),
-`structures` and `feasible` hold them as tables of codes, made when they are first asked for.
+rejected, whether the space has ten configurations or 10²⁰. If they are few enough to list (`enumerable`), `structures`
+and `feasible` hold them as tables of codes, made on first use.
 
-`Space` is the one door to all of it; what it answers is worked out in the files that it imports.
+`Space` is the only door to all of it; the files that it imports do the work.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,14 +48,16 @@ class Space:
         derived: Mapping[str, str] | None = None,
         measured: np.ndarray | None = None,
     ) -> None:
-        """`measured`: valid are exactly these rows of codes (n, knobs), instead of all that the rules allow.
+        """`measured`: exactly these rows of codes (n, knobs) are valid, instead of all that the rules allow.
+
         Errors: AutoscoutError for a cycle, an unknown name, a limit outside a domain, an expression that cannot be
-        evaluated (exit 2), or when nothing is feasible (exit 3)."""
+        evaluated (exit 2), or when nothing is feasible (exit 3).
+        """
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
         self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
-        self.capacities: dict[str, float] = {}  # GiB of one device by kind, in the order of ranks, where known
+        self.capacities: dict[str, float] = {}  # GiB per device, by kind, in rank order, if known
         limits = limits or SpaceLimits()
         self.knobs = ordered([limited(knob, limits) for knob in knobs], limits)
         self.knob = {knob.name: knob for knob in self.knobs}
@@ -82,23 +84,22 @@ class Space:
         dense: Iterable[str] | None = None,
         objective: Objective | None = None,
     ) -> "Space":
-        """Any table of measured rows is a space: the domains are the values that occur, ordered, and the rows are the
-        valid configurations; a combination that occurs twice is one. A knob that a row lacks is inactive there.
-
-        `table`: rows, columns by name, or the path of a CSV (also .gz) or Parquet file. Where neither `sparse` nor
-        `dense` is given, every column is a knob: names, and columns of at most two values, sparse, all others dense."""
+        """Any table of measured rows is a space: its domains are the values that occur, sorted, and its rows are the
+        valid configurations; repeated rows are one. A knob that a row lacks is inactive there. `table`: rows, columns
+        by name, or the path of a CSV (also .gz) or Parquet file. If neither `sparse` nor `dense` is given, every column
+        is a knob: names, and columns of at most two values, are sparse, all others dense."""
         columns = tables.columns_of(table)
         knobs = tables.knobs_of(columns, sparse, dense)
         return Space(knobs, [], {}, objective=objective, measured=tables.codes_of(columns, knobs))
 
     @property
     def reference(self) -> Configuration | None:
-        """What others are held against: the first recipe."""
+        """What others are compared with: the first recipe."""
         return self.recipes[0] if self.recipes else None
 
     @property
     def recipes(self) -> list[Configuration]:
-        """What experts start from; [] where nobody does."""
+        """What experts start from; [] if there is nothing."""
         return []
 
     # ---- codes and configurations ------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class Space:
 
     @cached_property
     def feasible(self) -> Feasible:
-        """Every valid configuration as a row of codes. Errors: AutoscoutError where they are too many to be listed."""
+        """Every valid configuration as a row of codes. Errors: AutoscoutError if there are too many to list."""
         if not self.enumerable:
             raise AutoscoutError(f"{self.count:,} valid configurations are too many to list; sample them instead", 1)
         return self._lists.feasible
@@ -163,7 +164,7 @@ class Space:
 
     @property
     def structures(self) -> np.ndarray:
-        """Every valid structure, (n, sparse knobs) int16 codes. Errors: AutoscoutError where they are too many."""
+        """Every valid structure, (n, sparse knobs) int16 codes. Errors: AutoscoutError if there are too many."""
         return self._lists.structures
 
     @cached_property
@@ -179,10 +180,11 @@ class Space:
         return self._lists.row(s)
 
     def sorted_by(self, ordering: Sequence[str]) -> SortedTable | LazyTree:
-        """The tree over the prefixes of an ordering of knobs. Over the rows of `structures` where the ordering is of
-        sparse knobs, else over those of `feasible`; where these are too many to be listed, over configurations.
+        """The tree over the prefixes of an ordering of knobs: on the rows of `structures` if the ordering has only
+        sparse knobs, else on those of `feasible`; if these are too many to list, on configurations.
 
-        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states."""
+        Errors: AutoscoutError for an unknown knob (exit 2), or an ordering that would need too many states.
+        """
         for name in ordering:
             if name not in self.knob:
                 raise AutoscoutError(f"'{name}'{nearest_name(name, self.knob)}", 2)
@@ -206,8 +208,8 @@ class Space:
         return found
 
     def active(self, partial: Mapping[str, Value | None] | None = None) -> dict[str, bool | None]:
-        """For every knob whether it acts: in all valid configurations that agree with a partial assignment, in none of
-        them (False), or in some (None)."""
+        """Whether each knob is active: in all valid configurations that agree with a partial assignment (True), in none
+        of them (False), or in some (None)."""
         return partials.active(self._diagram, self._coding, partial or {})
 
     def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
@@ -223,11 +225,11 @@ class Space:
         return [self.of_codes(moved) for moved in self.neighbour_codes(codes)]
 
     def neighbour_codes(self, codes: list[int]) -> list[list[int]]:
-        """The same as codes, of a valid row of codes."""
+        """The same for codes, from a valid row of codes."""
         return neighbours(self._diagram, codes)
 
     def canonical(self, assigned: Mapping[str, Value]) -> Configuration:
-        """An assignment without the knobs that cannot act in it, in the space's order: what is the same run has the
+        """An assignment without the knobs that are inactive in it, in the space's order: the same run always has the
         same form, and with it the same hash (`Configuration.id`) and `name`."""
         kept: dict[str, Value] = {}
         for knob in self.knobs:
@@ -239,13 +241,13 @@ class Space:
 
     @property
     def count(self) -> int:
-        """Valid configurations, exact or not (`count_is_exact`)."""
+        """Number of valid configurations, exact or estimated (`count_is_exact`)."""
         return self._diagram.count if self._estimate is None else self._estimate
 
     @property
     def count_is_exact(self) -> bool:
-        """False where rules couple so many knobs that the space is a sample of what is valid (`entangled.py`), and its
-        count an estimate."""
+        """False if rules couple so many knobs that the space is a sample of the valid configurations (`entangled.py`),
+        and its count an estimate."""
         return self._estimate is None
 
     def sample(self, rng: np.random.Generator) -> Configuration:
@@ -253,7 +255,7 @@ class Space:
         return self.of_codes(self._diagram.draw(rng))
 
     def any(self) -> Configuration:
-        """One valid configuration, always the same: the first."""
+        """One valid configuration: always the first."""
         return self.of_codes(next(self._diagram.every()))
 
     def sample_many(self, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -269,8 +271,8 @@ class Space:
         return varied(self._diagram, n, rng)
 
     def sampled(self, n: int, rng: np.random.Generator, including: Iterable[Configuration] = ()) -> "Space":
-        """A space of at most n of the valid configurations, uniformly drawn, and of the given ones: for searches that
-        need every configuration as a row, where those are too many."""
+        """A space of at most n uniformly drawn valid configurations, and the given ones: for searches that need every
+        configuration as a row, if there are too many."""
         rows = [codes for c in including if (codes := self.codes_of(c.knobs)) is not None]
         codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
         space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
@@ -279,7 +281,7 @@ class Space:
         return space
 
     def configurations(self) -> Iterator[Configuration]:
-        """All of them; in the order of `feasible` where that exists."""
+        """All valid configurations; in the order of `feasible` if that exists."""
         if self.enumerable:
             yield from (self.of_codes(row) for row in self.feasible.codes.tolist())
         else:
@@ -310,10 +312,11 @@ class Space:
         firm: Mapping[str, Value] | None = None,
         given: Iterable[str] = (),
     ) -> Configuration | None:
-        """The valid configuration nearest to `wanted` among those that agree with `firm` where its knobs are active.
+        """The valid configuration nearest to `wanted` among those that agree with `firm` on its active knobs.
 
         Distance (`nearness.py`): the structure first, |log₂| of the ratio for numbers and 1 for another choice; then
-        the point, in steps of the domains. Knobs in `given` count before all others."""
+        the point, in steps of the domains. Knobs in `given` count before all others.
+        """
         codes = self._diagram.nearest(self._nearness.costs(self.knobs, wanted, firm or {}, set(given)))
         return None if codes is None else self.of_codes(codes)
 

@@ -21,27 +21,27 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     layer: str  # of the stack: devices, parallelism, schedule, memory, communication, optimizer, kernels …
     values: str | list[Value]  # a list, or an expression over the job's attributes that yields one
     meaning: str
-    sets: str  # the flag or field of the target that it becomes
+    sets: str  # the target's flag or field that it sets
     unit: str = ""
-    default: Value | None = None  # what the target does where nobody says anything
-    off: Value | None = None  # what the target does where the knob is inactive
+    default: Value | None = None  # what the target does if nobody sets it
+    off: Value | None = None  # what the target does while the knob is inactive
     when: str = ""  # active only where this holds
-    keeps: list[str] = []  # ids of the target's own rules that `when` and `values` see to
-    implied: str = ""  # the only value that the knobs before it leave
-    asks: list[Value] = []  # values that only a job's [space] brings in …
-    asks_for: str = ""  # … and why: other numbers, another package, nobody has seen them run
-    priced: bool = True  # whether our simulators know what it does to time and memory
-    since: str = ""  # the first version of the target that has it, where older ones are still met
-    newer: dict[str, str] = {}  # values that came after the knob itself, and the first version of each
-    replace: bool = False  # declares a knob of the same name anew
-    each: int = 0  # so many knobs, name_1, name_2 …; {i} in its texts is the number
+    keeps: list[str] = []  # ids of the target's own rules that `when` and `values` enforce
+    implied: str = ""  # the only value that earlier knobs leave
+    asks: list[Value] = []  # values that only a job's [space] can allow …
+    asks_for: str = ""  # … and why: other numerics, another package, never seen running
+    priced: bool = True  # whether our simulators model its effect on time and memory
+    since: str = ""  # the target's first version that has it, if older ones are still in use
+    newer: dict[str, str] = {}  # values added after the knob itself, and the first version of each
+    replace: bool = False  # redeclares the knob of the same name
+    each: int = 0  # number of copies: name_1, name_2 …; {i} in its texts is the copy's number
 
 
 class RuleEntry(Strict, frozen=True, kw_only=True):
-    """A `[[rule]]`: what must hold, why in words ({names} are filled in), and where that is known from.
+    """A `[[rule]]`: what must hold, why in words ({names} are filled in), and the source of that.
 
-    `checked`: who refuses what breaks it. The target, by its name or that of its package (such as "megatron-core",
-    "vllm"), "nobody" (it would run, wrong or in vain, or crash later), or it is "ours".
+    `checked`: who rejects a violation: the target, by its name or that of its package (such as "megatron-core",
+    "vllm"), "nobody" (it would run, wrongly or in vain, or crash later), or "ours".
     """
 
     id: str
@@ -50,15 +50,15 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     source: str
     checked: str
     replace: bool = False
-    each: int = 0  # as of a knob: so many rules
+    each: int = 0  # as for a knob: number of copies
 
 
 Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
 class Catalog(Strict, frozen=True, kw_only=True):
-    """`version`: what its names and defaults are those of. A person's file has `extends`, the target that it adds to,
-    or declares a whole target."""
+    """`version`: the target's version that names and defaults are from. A person's file has `extends`, the target that
+    it adds to, or declares a whole target."""
 
     target: str = ""
     version: str = ""
@@ -83,9 +83,9 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     off: Value | None = None
     when: Expression | None = None
     implied: Expression | None = None
-    asks: tuple[Value, ...] = ()  # values that it would have if the job's [space] allowed it …
+    asks: tuple[Value, ...] = ()  # values that the job's [space] could allow …
     asks_for: str = ""  # … and what speaks against them
-    priced: bool = True  # whether our simulators know what it does
+    priced: bool = True  # whether our simulators model its effect
 
     @property
     def why_inactive(self) -> str:
@@ -114,7 +114,7 @@ def read_catalog(path: Path) -> Catalog:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> Catalog:
-    """`changed`: when, so that a file that is edited is read anew."""
+    """`changed`: the modification time, so that an edited file is read again."""
     catalog = converted(path, read_toml(path, "catalog"), Catalog)
     knobs = [one for knob in catalog.knob for one in _each(knob)]
     rules = [one for rule in catalog.rule for one in _each(rule)]
@@ -122,7 +122,7 @@ def _read(path: Path, changed: int) -> Catalog:
 
 
 def _each(entry: Replicated) -> list[Replicated]:
-    """An entry that stands for several, one by one."""
+    """Expands an entry that stands for several."""
     return [_numbered(entry, str(i)) for i in range(1, entry.each + 1)] if entry.each else [entry]
 
 
@@ -134,7 +134,7 @@ def _numbered(entry: Replicated, i: str) -> Replicated:
 
 
 def checked(path: Path, catalog: Catalog) -> Catalog:
-    """The catalog itself. Errors: AutoscoutError (exit 2) for what no TOML check can see."""
+    """Returns the catalog. Errors: AutoscoutError (exit 2) for mistakes that the TOML schema cannot catch."""
     seen: set[str] = set()
     for knob in catalog.knob:
         for problem in _knob_problems(knob):
@@ -179,7 +179,7 @@ def _kind(value: Value) -> type:
 
 
 def expressions(catalog: Catalog) -> list[tuple[str, str]]:
-    """Every expression of a catalog as it is written, with where it stands."""
+    """Every expression of a catalog as written, and where it stands."""
     found = [(f"derived.{name}", text) for name, text in catalog.derived.items()]
     for knob in catalog.knob:
         texts = {"values": knob.values, "when": knob.when, "implied": knob.implied}
@@ -190,8 +190,8 @@ def expressions(catalog: Catalog) -> list[tuple[str, str]]:
 def instantiate(
     catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits | None = None
 ) -> tuple[list[Knob], list[Rule]]:
-    """The catalog's knobs and rules for one job, whose attributes fill the domains that are expressions. Values that a
-    knob `asks` for are there where the limits allow the knob, or name it themselves."""
+    """The catalog's knobs and rules for one job, whose attributes determine the domains that are expressions. Values
+    that need permission (`asks`) are included if the limits allow or name the knob."""
     limits = limits or SpaceLimits()
     allowed = {*limits.allow, *limits.fix, *limits.limit}
     knobs = []

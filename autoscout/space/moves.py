@@ -1,14 +1,15 @@
-"""From one configuration to the ones next to it."""
+"""Moves from one configuration to its neighbours."""
 
 from autoscout.space.compiled.diagram import Diagram
 
 
 def neighbours(diagram: Diagram, codes: list[int]) -> list[list[int]]:
-    """Every one-knob move from a valid configuration (codes by knob index), all of them valid, no two equal.
+    """Every one-knob move from a valid configuration (codes by knob index); all results are valid, no two are equal.
 
     One knob takes another value that the knobs before it (in the diagram's order) allow; the knobs after it keep theirs
-    where that is valid and else take the nearest valid code. A walk that is back on a state of the configuration's own
-    path ends there: everything after it stays."""
+    where that is valid, else take the nearest valid code. Once a walk is back on a state of the configuration's own
+    path, everything after it stays.
+    """
     order = diagram.order
     path = [0]
     for i, knob in enumerate(order):

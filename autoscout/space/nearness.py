@@ -1,7 +1,7 @@
-"""How far the values of a knob are from a wanted one, as whole numbers: the nearest is the same on every machine.
+"""Distances of a knob's values from a wanted one, as integers: the nearest is the same on every machine.
 
 A sparse knob's distance is |log₂| of the ratio for numbers, and 1 for another choice or (in)activity, in 64ths; a dense
-knob's are the steps in its domain. Sums compare lexicographically: what a person gave, then the structure, then the
+knob's is in steps of its domain. Sums compare lexicographically: what a person gave, then the structure, then the
 point.
 """
 
@@ -14,7 +14,7 @@ from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
 from kb.records import Value
 
-_PARTS, _STRUCTURE, _GIVEN = 64, 20, 36  # of a doubling; powers of two that lift one sum above the other
+_PARTS, _STRUCTURE, _GIVEN = 64, 20, 36  # parts of a doubling; bit shifts that rank one sum above another
 
 
 class Nearness:
@@ -24,7 +24,7 @@ class Nearness:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def cost(self, knob: Knob, wanted: Value, given: bool = False) -> np.ndarray:
-        """`given`: it is what a person asked for, and counts before everything else."""
+        """`given`: a person asked for `wanted`, which counts before everything else."""
         place = (knob.name, key(wanted), given)
         if place not in self._known:
             if knob.kind == "sparse":
@@ -49,7 +49,7 @@ class Nearness:
         return found
 
     def only(self, knob: Knob, value: Value) -> np.ndarray:
-        """Nothing but a value is allowed, or inactivity where that does the same."""
+        """Allows nothing but a value, or inactivity if that does the same."""
         place = (knob.name, key(value), "only")
         if place not in self._known:
             agrees = [value == knob.off, *(key(v) == key(value) for v in knob.values)]
@@ -58,7 +58,7 @@ class Nearness:
 
 
 def step(knob: Knob, value: Value) -> int:
-    """The place in the domain of a value, or of the one nearest to it."""
+    """The index of a value in the domain, or of the nearest one there."""
     wanted = key(value)
     for i, known in enumerate(knob.values):
         if key(known) == wanted:

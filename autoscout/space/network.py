@@ -1,4 +1,4 @@
-"""Knobs before they are a space: limits of the job applied, dependency order, the graph between them."""
+"""Knobs before they form a space: the job's limits applied, in dependency order, with the graph between them."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -15,7 +15,8 @@ _MOST_VALUES = 2**15 - 1  # codes are 16 bits
 
 
 def limited(knob: Knob, limits: SpaceLimits) -> Knob:
-    """Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside it."""
+    """The knob with the job's limits applied. Errors: AutoscoutError (exit 2) for an empty domain, or a limit outside
+    it."""
     if not knob.values:
         raise AutoscoutError(f"the knob {knob.name} has no value in this job: its domain is empty", 2)
     if len(knob.values) > _MOST_VALUES:
@@ -45,7 +46,7 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 
 
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
-    """Topological order of the activation graph, as declared where that leaves a choice."""
+    """Topological order of the activation graph; the order of declaration decides ties."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
@@ -66,8 +67,8 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for a name that is no knob and no attribute, naming the nearest; for a condition
-    on a dense knob."""
+    """Errors: AutoscoutError (exit 2) for a name that is neither a knob nor an attribute, naming the nearest; and for a
+    condition on a dense knob."""
     kinds = {knob.name: knob.kind for knob in knobs}
     known = {*kinds, *attributes}
     for owner, expression in [
@@ -82,7 +83,7 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
 
 
 def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
-    """Edges `activates`, `implies` (from conditions) and `narrows` (a rule, drawn to its last knob)."""
+    """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()
     for knob in knobs:
@@ -113,7 +114,7 @@ def topological(
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for before in nx.ancestors(conditions, name) & rank.keys():  # with it, or it would wait for them
+        for before in nx.ancestors(conditions, name) & rank.keys():  # moved along, or it would wait for them
             rank[before] = min(rank[before], rank[name])
     left = conditions.subgraph(names)
     return list(nx.lexicographical_topological_sort(left, key=lambda name: rank[name]))
@@ -129,5 +130,5 @@ def distance(a: Value, b: Value) -> float:
 
 
 def key(value: Value) -> tuple[str, Value]:
-    """True and 1 are different values here."""
+    """Tells True from 1, which Python takes for equal."""
     return ("bool" if isinstance(value, bool) else "", value)

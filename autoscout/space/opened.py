@@ -1,8 +1,8 @@
-"""A catalog for one job: without the knobs that have nothing to be chosen from.
+"""A catalog for one job: without the knobs that leave nothing to choose.
 
-A knob whose values but one ask for the job's word (`asks`) is out until [space] names it, and so is one that the
-installed version lacks: out of the space, its count and its names. Expressions read such a knob as what the target does
-without it, and whoever names it is told why it is out.
+If all but one of a knob's values need the job's permission (`asks`), the knob is closed until [space] names it, and so
+is a knob that the installed version lacks: it is left out of the space, its count and its names. Expressions read such
+a knob as what the target does without it, and whoever names it is told why it is closed.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from kb.records import AutoscoutError, SpaceLimits, Value
 
 
 def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits) -> Catalog:
-    """Without the knobs that the job would have to allow. Errors: AutoscoutError (exit 2) where [space] names one that
-    is not to be had."""
+    """Without the knobs that the job would have to allow. Errors: AutoscoutError (exit 2) if [space] names one that is
+    not available."""
     named = [*limits.fix, *limits.limit, *limits.allow]
     for name in named:
         if name in catalog.closed:
@@ -27,7 +27,7 @@ def opened(catalog: Catalog, attributes: Mapping[str, Any], limits: SpaceLimits)
 
 
 def asking(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
-    """Whether all that is left of it without the job's word is what the target does anyway."""
+    """Whether, without the job's permission, it can only do what the target does anyway."""
     if not knob.asks:
         return False
     values = Expression(knob.values, catalog.derived)(attributes) if isinstance(knob.values, str) else knob.values
@@ -40,7 +40,7 @@ def unless_allowed(knob: KnobEntry) -> str:
 
 
 def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:
-    """Without these knobs (by name, and why in a sentence)."""
+    """The catalog without some knobs (`gone`: name → why, in a sentence)."""
     if not gone:
         return catalog
     constants = {k.name: repr(instead(k)) for k in catalog.knob if k.name in gone}
@@ -53,5 +53,5 @@ def without(catalog: Catalog, gone: Mapping[str, str]) -> Catalog:
 
 
 def instead(knob: KnobEntry) -> Value | None:
-    """What the target does without the knob; None where nobody says."""
+    """What the target does without the knob; None if unknown."""
     return knob.default if knob.off is None else knob.off

@@ -1,6 +1,6 @@
 """Partial assignments: what the valid configurations that agree with one leave to each knob.
 
-A value None says that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob.
+A value None means that the knob is inactive. Errors: AutoscoutError (exit 2) for an unknown knob.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _NO_CODE = -2  # code of a value outside the domain: matches no row
 
 
 def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Value | None]) -> tuple[Value, ...]:
-    """The values that a knob takes, in the order of its domain; empty if it is inactive in all of them, or if there
-    are none."""
+    """The values that a knob takes, in the order of its domain; empty if it is always inactive, or if no configuration
+    agrees."""
     taken = _taken(diagram, coding, partial)
     place = _place(coding, name)
     codes = [] if taken is None else taken[place].tolist()
@@ -26,7 +26,7 @@ def domain(diagram: Diagram, coding: Coding, name: str, partial: Mapping[str, Va
 
 
 def active(diagram: Diagram, coding: Coding, partial: Mapping[str, Value | None]) -> dict[str, bool | None]:
-    """For every knob whether it acts: in all of them, in none (False), or in some (None)."""
+    """Whether each knob is active: in all of them (True), in none (False), or in some (None)."""
     taken = _taken(diagram, coding, partial)
     if taken is None:
         return dict.fromkeys(coding.place, False)

@@ -1,7 +1,7 @@
 """The graph of a space as a picture: layers of the stack as columns, knobs as boxes, activation as arrows.
 
-Our own small SVG, because a layout by columns is all it needs. Shapes, not colours, tell the kinds apart, so that it
-reads in print, in light and in dark.
+Our own small SVG, because a layout in columns is all it needs. Shapes, not colours, distinguish the kinds, so that it
+is readable in print, in light and in dark.
 """
 
 import itertools
@@ -100,8 +100,8 @@ def svg(space: Space, title: str) -> str:
 
 
 def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
-    """One a layer, layers that activate each other side by side; in each, knobs near the height of those that they are
-    connected with (a few sweeps of the barycentre heuristic)."""
+    """One column per layer, layers that activate each other side by side; within a column, knobs at about the height of
+    their neighbours (a few sweeps of the barycentre heuristic)."""
     columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
     for _ in range(6):
         height = {knob.name: float(r) for column in columns for r, knob in enumerate(column)}
@@ -116,7 +116,7 @@ def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
 
 
 def _layers(knobs: list[Knob], graph: nx.DiGraph) -> list[str]:
-    """In the order that makes the arrows shortest, of those the nearest to the declared one."""
+    """The order of layers with the shortest arrows; of several, the one nearest to the declared order."""
     layer = {knob.name: knob.layer for knob in knobs}
     declared = list(dict.fromkeys(layer.values()))
     arrows = [
@@ -135,7 +135,7 @@ def _layers(knobs: list[Knob], graph: nx.DiGraph) -> list[str]:
 
 
 def _connected(graph: nx.DiGraph, name: str) -> list[str]:
-    """Its neighbours by activation."""
+    """Neighbours by activation or implication."""
     return [
         a if b == name else b
         for a, b, kind in [*graph.in_edges(name, data="kind"), *graph.out_edges(name, data="kind")]
@@ -148,9 +148,9 @@ def _mean(values: list[float], otherwise: float) -> float:
 
 
 def _edge(a: Box, b: Box, kind: str, title: str) -> str:
-    """From side to side of the boxes; in one column a bow on its right."""
+    """From side to side of the boxes; within a column, a bow on its right."""
     y1, y2 = a.y + _HEIGHT / 2, b.y + _HEIGHT / 2
-    if kind != "narrows":  # arrows leave and enter apart from each other
+    if kind != "narrows":  # arrows leave and enter at different heights
         y1, y2 = y1 + (4 if y2 > y1 else -4), y2 - (4 if y2 > y1 else -4)
     if a.column == b.column:
         x1 = x2 = a.x + a.width

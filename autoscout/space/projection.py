@@ -10,8 +10,8 @@ from kb.records import Value
 
 
 class Projection:
-    """Of one diagram, in which the structures that leave the same points are one state. A structure that is not valid
-    leaves nothing."""
+    """On one diagram, in which structures that leave the same points share a state. An invalid structure leaves
+    nothing."""
 
     def __init__(self, diagram: Diagram, coding: Coding, nearness: Nearness) -> None:
         self._diagram, self._coding, self._nearness = diagram, coding, nearness
@@ -57,6 +57,6 @@ class Projection:
         return self._masks[state]
 
     def _state(self, s: Structure) -> int | None:
-        """Of the diagram, after the sparse knobs."""
+        """The state of the diagram after the sparse knobs."""
         codes = self._coding.row(s)
         return None if codes is None else self._diagram.walk(codes, 0, self._diagram.sparse)

@@ -1,4 +1,4 @@
-"""Why a configuration is not valid, and why a space has none: the rules at fault, in words."""
+"""Why a configuration is invalid, and why a space is empty: the rules at fault, in words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,15 +28,15 @@ def violations(
     derived: Mapping[str, Expression],
     measured: bool,
 ) -> list[Violation]:
-    """What is wrong with an assignment by the knobs and the rules. `env`: what expressions read for it; `measured`: a
-    knob of a table of measured rows may be absent anywhere."""
+    """What the knobs and rules find wrong with an assignment. `env`: what expressions read for it; `measured`: any knob
+    of a table of measured rows may be absent."""
     names = [knob.name for knob in knobs]
     unknown = [Violation("unknown", f"'{n}'{nearest_name(n, names)}", "") for n in assigned if n not in names]
     wrong = {k.name: v for k in knobs if (v := _of_knob(k, assigned.get(k.name), env, measured)) is not None}
     found = list(wrong.values())
     if unknown or any(v.rule == "missing" for v in found):
         return unknown + found
-    in_words: set[str] = set()  # knobs of which a rule says more than what they must be equal to
+    in_words: set[str] = set()  # knobs that a rule explains better than their implied value does
     for rule in rules:
         shown = _Shown(env, derived)
         try:
@@ -49,8 +49,8 @@ def violations(
 
 
 def absent(measured: bool, count: int) -> Violation:
-    """Why a configuration is not valid that no knob and no rule forbids. `measured`: valid are the rows of a table;
-    else a sample of about `count` configurations."""
+    """Why a configuration is invalid although no knob or rule forbids it. `measured`: only the rows of a table are
+    valid; else only a sample of about `count` configurations is."""
     if measured:
         return Violation("table", "no row of the table has this combination", "")
     sentence = f"only a sample of the about {count:,} valid configurations is searched, and this is not in it"
@@ -76,14 +76,14 @@ def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: 
 
 
 def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> str:
-    """Names a minimal set of rules that conflict: without any one of them something is feasible. When the knobs act and
-    what they imply is taken for granted, unless that alone leaves nothing."""
+    """Names a minimal set of conflicting rules: without any one of them something is feasible. The conditions of knobs
+    (when they are active, what is implied) are taken as given, unless these alone leave nothing."""
     plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
     conditions = [c for c in constraints if c.knob is not None and c not in plain]
     rules = [c for c in constraints if c.rule is not None]
     if _feasible(knobs, plain + conditions, columns):
         guilty = _conflict(knobs, plain + conditions, rules, columns)
-    else:  # what is implied often says again what a rule says in words
+    else:  # implied values often repeat what a rule says in words
         free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
         in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
         guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
@@ -92,14 +92,14 @@ def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], co
 
 
 def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:
-    """A rule's sentence with the values of the knobs that have one only; what it says where none of its has."""
+    """A rule's sentence with the values of its knobs that have only one; without such a knob, the rule itself."""
     only = {k.name: k.values[0] for k in knobs if k.name in constraint.names and len(k.values) == 1}
     if constraint.rule is None or not only:
         return constraint.text
     others = dict.fromkeys(constraint.names, "(any)")
     try:
         sentence = constraint.rule.reason.format_map({**columns.attributes, **others, **only})
-    except (KeyError, ValueError):  # it speaks of something derived from knobs that are open
+    except (KeyError, ValueError):  # it refers to something derived from knobs that are still open
         return constraint.text
     return f"{sentence} ({constraint.rule.id})"
 
@@ -107,8 +107,8 @@ def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) ->
 def _conflict(
     knobs: list[Knob], background: list[Constraint], constraints: list[Constraint], columns: Columns
 ) -> list[Constraint]:
-    """A minimal set of constraints that leaves nothing, beside a feasible background. Halves first, because most have
-    nothing to do with the conflict (QuickXplain: Junker, AAAI 2004)."""
+    """A minimal set of constraints that leaves nothing, given a feasible background. Splits in halves, because most
+    have nothing to do with the conflict (QuickXplain: Junker, AAAI 2004)."""
 
     def explain(background: list[Constraint], added: bool, open_: list[Constraint]) -> list[Constraint]:
         if added and not _feasible(knobs, background, columns):
@@ -124,8 +124,8 @@ def _conflict(
 
 
 def _feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> bool:
-    """A set that cannot be decided (too wide, or undefined without the others) is taken to be feasible: it is not
-    offered as the reason then."""
+    """A set that cannot be decided (too wide, or undefined without the others) counts as feasible, so that it is not
+    offered as the reason."""
     touched = {name for c in constraints for name in c.names}
     involved = [knob for knob in knobs if knob.name in touched]
     try:

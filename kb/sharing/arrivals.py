@@ -1,7 +1,7 @@
-"""What arrives from a lake, checked before any of it is stored: a file comes in whole, or stays outside with a reason.
+"""Checks what arrives from a lake before any of it is stored: a file comes in whole, or stays outside with a reason.
 
-Names are plain, ids are the hashes of what they name (so that nobody answers for another job or configuration), words
-are of our vocabulary, and nothing holds control characters.
+Names are plain, ids are the hashes of what they name (so nobody can answer for another job or configuration), words are
+of our vocabulary, and nothing holds control characters.
 """
 
 import typing
@@ -17,15 +17,15 @@ from kb.records import RECORDS, AutoscoutError, Fidelity, Job, Model, Status, Tr
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_AT_ONCE = 10_000  # rows in memory
+_BATCH = 10_000  # rows in memory
 _NEWER = f"it was written by a newer AutoScout (records {{}}, this one reads {RECORDS}): upgrade this one"
-# What rows of other kinds end in.
-_WRONG = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
+# What malformed rows raise.
+_ROW_ERRORS = (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError)
 _WORDS = {"status": typing.get_args(Status), "fidelity": typing.get_args(Fidelity)}
 
 
 def as_today(con: "DuckDBPyConnection") -> None:
-    """Brings `arrived` to what files hold today: columns that came later, and words that have changed."""
+    """Brings `arrived` to the form that files have today: columns that came later, and words that have changed."""
     for column in rows.LATER:
         con.execute(f"ALTER TABLE arrived ADD COLUMN IF NOT EXISTS {column} VARCHAR")
     con.execute("UPDATE arrived SET period = '' WHERE kind = 'measurement' AND period IS NULL")
@@ -43,7 +43,7 @@ def as_today(con: "DuckDBPyConnection") -> None:
 
 
 def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
-    """Why which files of the temporary table `arrived` (kb/sharing/lake.py) stay outside, by the hash of the file."""
+    """Which files of the temporary table `arrived` (kb/sharing/lake.py) stay outside, by file hash, and why."""
     found: dict[str, Refused] = {}
     for check in (_sessions, _jobs, _words, _measurements):
         for file, error in check(con):
@@ -53,7 +53,7 @@ def refused(con: "DuckDBPyConnection") -> dict[str, Refused]:
 
 
 def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
-    """Which version of the records each session's file says it was written with."""
+    """The records version that each session's file says it was written with."""
     for file, job in con.execute("SELECT hash, job FROM arrived WHERE kind = 'session'").fetchall():
         try:
             version = msgspec.json.decode(job or "").get("records", 0)
@@ -64,7 +64,7 @@ def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
 
 
 def _sessions(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
-    """Every name of a session, and the job that each session says it had."""
+    """Checks the name of every session, and the job that each says it had."""
     for file, name in con.execute("SELECT DISTINCT hash, session FROM arrived").fetchall():
         yield from _caught(file, door.name, name or "", "session")
     sessions = "SELECT hash, job, job_id, job_name FROM arrived WHERE kind = 'session'"
@@ -95,7 +95,7 @@ def _check_workload(id: str, name: str, task: str, target: str, family: str, mod
         shape, load = msgspec.json.decode(model, type=Model), msgspec.json.decode(traffic, type=Traffic)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise Refused(f"the job {name} cannot be read ({error}); it may be of a newer AutoScout") from error
-    if family != rows.family(task, target, shape):  # a folder of the lakes that it goes on to
+    if family != rows.family(task, target, shape):  # becomes a folder in the lakes that it is pushed to
         raise Refused(f"the job {name} is not of the family {door.shown(str(family))}")
     if (load.trace_id or not load.trace) and job_id(task, target, shape, load, name) != id:
         raise Refused(f"the job {name} is not the one that its id {door.shown(str(id))} names")
@@ -118,7 +118,7 @@ def _measurements(con: "DuckDBPyConnection") -> Iterator[tuple[str, Refused]]:
     columns = [name for name in rows.INCOMING if name != "session"]
     cast = ", ".join(f"{name}::{rows.INCOMING[name]} AS {name}" for name in columns)
     cursor = con.execute(f"SELECT hash, {cast} FROM arrived WHERE kind = 'measurement'")
-    while batch := cursor.fetchmany(_AT_ONCE):
+    while batch := cursor.fetchmany(_BATCH):
         for file, *values in batch:
             yield from _caught(file, _check_row, dict(zip(columns, values, strict=True)))
 
@@ -137,5 +137,5 @@ def _caught(file: str, check: Any, *arguments: Any) -> Iterator[tuple[str, Refus
         check(*arguments)
     except Refused as error:
         yield file, error
-    except (AutoscoutError, msgspec.MsgspecError, *_WRONG) as error:
+    except (AutoscoutError, msgspec.MsgspecError, *_ROW_ERRORS) as error:
         yield file, Refused(f"it cannot be read ({error})")

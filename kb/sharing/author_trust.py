@@ -1,10 +1,10 @@
-"""Whose word counts for how much: what a lake brought is its author's word.
+"""Trust in authors: how much the measurements that a lake brought from each of them count.
 
-    answer   as if it had been measured here; but what failed there is measured here before it counts
+    answer   as if measured here; but its failures are measured here before they count
     hint     its best configurations are worth trying; it answers, closes and trains nothing
-    ignore   it is kept, and used for nothing
+    ignore   kept, and used for nothing
 
-Who nobody decided about is a hint. Trust is looked up whenever a row is used, so revoking it takes effect at once.
+Authors without a decision are hints. Trust is looked up whenever a row is used, so revoking it takes effect at once.
 """
 
 import time
@@ -33,8 +33,8 @@ class Author(msgspec.Struct, frozen=True):
 
 
 def decide(kb: Path, author: str, level: str, key: str = "") -> None:
-    """Trusts an author from now on; `key`: their public one, which the first decision needs. Errors: AutoscoutError
-    (exit 2)."""
+    """Sets the trust in an author from now on; `key`: their public key, which the first decision needs. Errors:
+    AutoscoutError (exit 2)."""
     door.name(author, "author")
     if level not in get_args(Level):
         raise AutoscoutError(f"'{level}' is no level of trust: {', '.join(get_args(Level))}", 2)
@@ -78,10 +78,10 @@ def keys(con: "DuckDBPyConnection") -> dict[str, str]:
 
 def admit(con: "DuckDBPyConnection", signed: dict[str, str]) -> dict[str, door.Refused]:
     """Decides about the files of the temporary table `arrived` by who signed them (`signed`: hash → author), and
-    remembers whose sessions they are; returns those that stay outside.
+    records the authors of their sessions; returns the files that stay outside.
 
-    Of our own sessions our journals tell, nobody else. Whoever signed a session is its author for good; what nobody
-    signed makes way for what its author did.
+    Only our journals speak for our own sessions. Whoever signed a session is its author for good; an unsigned version
+    makes way for its author's.
     """
     ours = "SELECT id FROM session WHERE id NOT IN (SELECT session FROM author) UNION SELECT session FROM journal"
     con.execute(f"DELETE FROM arrived WHERE session IN ({ours})")

@@ -1,7 +1,7 @@
 """A team's catalog instead of a folder: DuckLake, with its catalog in Postgres and its data files on shared storage.
 
-The tables of the catalog hold what files of a folder hold (lake.py): `part`, one row per row of a session's file
-with that file's hash, and `forgotten`. It needs two extensions of DuckDB that are not built in.
+The tables of the catalog hold what the files of a folder hold (lake.py): `part`, the rows of every session's file with
+that file's hash, and `forgotten`. It needs two DuckDB extensions that are not built in.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckd
 
 
 def push(kb: Path, catalog: str, data: Path | None) -> Moved:
-    """`data`: the folder for the data files; needed once, the catalog remembers it. Errors: AutoscoutError."""
+    """`data`: the folder for the data files; needed only once, since the catalog remembers it. Errors:
+    AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
         with reader(kb, files=True) as con:
             everything = lake.census(con)
@@ -39,7 +40,7 @@ def push(kb: Path, catalog: str, data: Path | None) -> Moved:
             source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
             if i == 0:
                 team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
-                for column in rows.LATER:  # of a catalog that an older AutoScout made
+                for column in rows.LATER:  # missing from catalogs of older versions
                     team.execute(f"ALTER TABLE team.part ADD COLUMN IF NOT EXISTS {column} VARCHAR")
             if name not in there:
                 team.execute(f"INSERT INTO team.part BY NAME {source}")
@@ -85,7 +86,7 @@ def _hashes(team: "DuckDBPyConnection") -> set[str]:
 
 @contextlib.contextmanager
 def _attached(catalog: str, data: Path | None, write: bool) -> Iterator["DuckDBPyConnection"]:
-    """A connection of its own with the catalog as `team`."""
+    """A connection of its own, with the catalog attached as `team`."""
     with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
         for extension in ("postgres_scanner", "ducklake"):
             _load(con, extension)

@@ -1,4 +1,4 @@
-"""How this machine is named in what is stored and shared."""
+"""How this machine is named in stored and shared data."""
 
 import os
 import socket
@@ -16,6 +16,6 @@ def host() -> str:
 
 
 def named(name: str) -> str:
-    """A machine of this cluster, likewise."""
+    """The same for any machine of this cluster."""
     wanted = os.environ.get("AUTOSCOUT_HOST", "hash")
     return {"name": name, "none": ""}.get(wanted, hashed_host(name))

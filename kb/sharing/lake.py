@@ -1,10 +1,10 @@
 """A lake: a folder (NFS, a USB disk) where knowledge bases meet. A grow-only union, so merging needs no agreement.
 
     LAKE/family=pretrain-megatron-dense/<sha256 of its bytes>.parquet    one session or import, whole
-    LAKE/forgotten/<name>                                                sessions that nobody shall take any more
+    LAKE/forgotten/<name>                                                sessions that nobody should take any more
 
-A file never changes. It is written under another name and renamed, and taken only if its bytes hash to its name:
-what a full disk or a pulled plug left is passed over. Who pushes or pulls twice changes nothing. One row of a file is
+A file never changes. It is written under another name and renamed, and accepted only if its bytes hash to its name:
+what a full disk or a pulled plug left is passed over. Pushing or pulling twice changes nothing. One row of a file is
 one row of a table; `kind` says of which.
 """
 
@@ -39,8 +39,8 @@ class Moved(NamedTuple):
 
 
 def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
-    """Adds to the lake every session and import that it lacks; what is our own is signed with `key`. Errors:
-    AutoscoutError when it cannot be written, or not be signed."""
+    """Adds to the lake every session and import that it lacks; signs our own with `key`. Errors: AutoscoutError when it
+    cannot be written or signed."""
     _make(lake)
     with reader(kb, files=True) as con:
         everything = census(con)
@@ -51,7 +51,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
             if not any((lake / f"family={each.family}" / f"{h}.parquet").exists() for h in each.files)
         ]
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
-        # Written while only reading: others may go on.
+        # Written under a read lock: others can go on.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]
         for each, name in written:
             folder = lake / f"family={each.family}"
@@ -86,7 +86,7 @@ def pull(kb: Path, lake: Path) -> Moved:
     new = [f for f in files if f.stem not in known or (f.stem in doubtful and signatures.signature_of(f).exists())]
     signed = signatures.signers(new, keys)
     late = [file for file in new if file.stem in known and signed[file] not in ("", signatures.UNSIGNED)]
-    if late:  # somebody whose key is known now
+    if late:  # signed by somebody whose key is known by now
         with writer(kb) as con:
             con.execute("DELETE FROM lake_file WHERE hash IN (FROM unnest($h))", {"h": [file.stem for file in late]})
     return take(kb, files, _forgotten(lake), {file.stem: author for file, author in signed.items()})
@@ -97,8 +97,8 @@ def _known(con: "DuckDBPyConnection") -> set[str]:
 
 
 def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None) -> Moved:
-    """Takes in files of a lake, each once; `gone`: sessions that are passed over; `signed`: who signed which file, by
-    its hash (sharing/author_trust.py). None: they are our own."""
+    """Takes in files of a lake, each once; `gone`: sessions to pass over; `signed`: file hash → author
+    (sharing/author_trust.py); None: the files are our own."""
     with reader(kb) as con:
         known = _known(con)
     new = [path for path in files if path.stem not in known]
@@ -115,7 +115,7 @@ def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict
 
 
 def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signed: dict[str, str] | None) -> Moved:
-    """All in one transaction; when DuckDB stumbles over one of them, one by one."""
+    """All files in one transaction; if DuckDB fails on one of them, one by one."""
     import duckdb
 
     names = ", ".join(_text(path) for path in paths)
@@ -142,7 +142,7 @@ class Session(NamedTuple):
     family: str
     measurements: int
     decisions: int
-    files: list[str]  # hashes of files that hold just as much of it
+    files: list[str]  # hashes of files that hold as much of it
 
 
 def census(con: "DuckDBPyConnection") -> list[Session]:
@@ -177,7 +177,7 @@ def census(con: "DuckDBPyConnection") -> list[Session]:
 
 
 def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
-    """Puts all that is known of a session into a file in `folder`; returns its hash."""
+    """Writes everything known of a session to a file in `folder`; returns its hash."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{os.getpid()}.unfinished"
     con.execute(
@@ -191,8 +191,8 @@ def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
 
 
 def _share(lake: Path, *made: Path) -> None:
-    """Who may read the lake's folder may read what is in it: our files are private elsewhere."""
-    with contextlib.suppress(OSError):  # another person's: theirs to share
+    """Gives files the permissions of the lake's folder: our files are private elsewhere."""
+    with contextlib.suppress(OSError):  # another person's folder: theirs to share
         mode = stat.S_IMODE(lake.stat().st_mode)
         for path in made:
             path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -242,7 +242,7 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
 
 def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | None) -> Moved:
     """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
-    transaction; says how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
+    transaction; returns how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
     arrivals.as_today(con)
     refused = arrivals.refused(con)
     con.execute("DELETE FROM arrived WHERE hash IN (FROM unnest($files))", {"files": list(refused)})
@@ -302,7 +302,7 @@ def _sign(lake: Path, files: list[Path], key: Path) -> None:
 
 
 def _mark_forgotten(lake: Path, gone: list[str], files: dict[str, list[str]]) -> None:
-    """Says so in the lake, and removes what it holds of them as far as we know."""
+    """Marks sessions as forgotten in the lake, and removes the files of theirs that we know."""
     for session in gone:
         folder = lake / "forgotten"
         folder.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from kb.sharing.lake import Moved
 
 
 def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> Moved:
-    """`data`: with Postgres, the shared folder for the data files; `key`: what signs our files in a folder. Errors:
+    """`data`: for Postgres, the shared folder for the data files; `key`: signs our files in a folder. Errors:
     AutoscoutError."""
     if catalog := _catalog(target):
         if key is not None:
@@ -29,7 +29,7 @@ def pull(kb: Path, target: str) -> Moved:
 
 
 def _catalog(target: str) -> str:
-    """How Postgres is reached; "" for a folder."""
+    """The connection string of a catalog in Postgres; "" for a folder."""
     for prefix in ("ducklake:postgres:", "ducklake:"):
         if target.startswith(prefix):
             return target.removeprefix(prefix)

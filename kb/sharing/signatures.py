@@ -1,4 +1,4 @@
-"""Who answers for a file: signatures by ssh keys (`ssh-keygen -Y`), which people have and know how to keep."""
+"""Who vouches for a file: signatures by ssh keys (`ssh-keygen -Y`), which people have and know how to keep."""
 
 import re
 import shutil
@@ -22,8 +22,8 @@ def signature_of(file: Path) -> Path:
 
 
 def sign(files: Iterable[Path], key: Path) -> int:
-    """Signs those that have no signature; returns how many that were. `key`: a private key, or the public one of a key
-    that ssh-agent holds. Errors: AutoscoutError (exit 2) when it cannot sign."""
+    """Signs the files that have no signature; returns how many. `key`: a private key, or the public half of a key that
+    ssh-agent holds. Errors: AutoscoutError (exit 2) when it cannot sign."""
     todo = [file for file in files if not signature_of(file).exists()]
     for file in todo:
         done = _run("sign", "-n", _NAMESPACE, "-f", str(key.expanduser()), str(file))
@@ -33,7 +33,7 @@ def sign(files: Iterable[Path], key: Path) -> int:
 
 
 def public_key(file: Path) -> str:
-    """Kind and key. Errors: AutoscoutError (exit 2) for what is no public ssh key."""
+    """Type and key. Errors: AutoscoutError (exit 2) if the file is no public ssh key."""
     try:
         found = _KEY.fullmatch(file.expanduser().read_text().strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +44,8 @@ def public_key(file: Path) -> str:
 
 
 def signers(files: Iterable[Path], keys: Mapping[str, str]) -> dict[Path, str]:
-    """The author of each file, of those whose `keys` are known; "" where a signature is not of this file."""
+    """The author of each file, among those whose `keys` are known; UNSIGNED without a signature of theirs, "" where the
+    signature does not match the file."""
     keys = {author: key for author, key in keys.items() if key}
     if not keys or shutil.which("ssh-keygen") is None:
         return dict.fromkeys(files, UNSIGNED)

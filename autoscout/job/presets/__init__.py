@@ -21,7 +21,7 @@ def device_memory_gib(device: str) -> float | None:
 
 
 def is_cpu(device: str) -> bool:
-    """Of a job's node or of its knob: "cpu", or another kind of CPU beside it ("cpu-slow")."""
+    """Whether a job's node, or the knob of a kind of device, is a CPU: "cpu", or a second kind of CPU ("cpu-slow")."""
     return device.replace("_", "-").partition("-")[0] == "cpu"
 
 

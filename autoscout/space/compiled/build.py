@@ -1,9 +1,9 @@
 """Builds the diagram of a space from its constraints.
 
 Sparse knobs come first, then dense ones. A constraint is applied when its last knob is assigned, to every combination
-of its knobs that occurs and to no other. Until then states remember what it reads: the codes of its knobs or, where
-that would be too many states, only the values of its parts that are already known (of `a * b * c <= 64`, after a and b,
-their product). States that remember the same are one.
+of its knobs that occurs and to no other. Until then, states remember what it reads: the codes of its knobs or, if that
+would take too many states, only the values of those parts of it that are already known (of `a * b * c <= 64`, after a
+and b, their product). States that remember the same are merged.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from autoscout.space.compiled.packing import distinct, packed
 from autoscout.space.knob import Knob
 from autoscout.space.language.columns import Known
 
-# States of one level, at most: every way of building is tried with the first limit, then with the next.
+# Most states of one level: every way of building is tried with the first limit, then with the next.
 _MOST_STATES = (20_000, 150_000, 1_000_000)
 # Limits on states × values of a level, and on the valid ones among them.
 _MOST_CELLS, _MOST_EDGES = 50_000_000, 8_000_000
 
 
 class TooWide(Exception):
-    """The states of a level are too many."""
+    """A level has too many states."""
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What states remember: the code of a knob, or the value of a part of an expression by its place in `known`."""
+    """What states remember: the code of a knob, or the value of a part of an expression, as its index in `known`."""
 
     key: int | str  # the knob's index, or the part's text
     radix: int
@@ -38,10 +38,11 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> Diagram | None:
-    """In the order as declared or in that of `_frugal`, remembering codes or values of parts, whichever stays small.
-    None if nothing is valid.
+    """In declared order or in that of `_frugal`, remembering codes or values of parts, whichever stays small. None if
+    nothing is valid.
 
-    Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow."""
+    Errors: TooWide; AutoscoutError where an expression cannot be evaluated on an assignment that all others allow.
+    """
     declared = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
     with contextlib.suppress(TooWide):
         return in_order(declared, knobs, constraints, columns, _MOST_STATES[0])
@@ -51,8 +52,8 @@ def from_constraints(knobs: list[Knob], constraints: list[Constraint], columns: 
 def smallest(
     orders: list[list[int]], knobs: list[Knob], constraints: list[Constraint], columns: Columns
 ) -> Diagram | None:
-    """The first diagram that stays within the limits, which grow as long as there is none: in one of the orders, with
-    states that remember codes or values of parts. Errors: as above."""
+    """The first diagram within the limits, in one of the orders, with states that remember codes or values of parts;
+    the limits are raised until there is one. Errors: as above."""
     for limit in _MOST_STATES:
         for parts in (False, True):
             for order in orders:
@@ -130,8 +131,8 @@ class _Level:
         self.column = {slot.key: j for j, slot in enumerate(slots)}
 
     def relation(self, c: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which codes of the knob (by code + 1) a constraint allows in each state, (states, values + 1), and the same
-        of those where it is undefined (they are allowed, until something else forbids them)."""
+        """Which codes of the knob (at code + 1) a constraint allows in each state, (states, values + 1), and those for
+        which it is undefined, in the same shape (they are allowed until something else forbids them)."""
         places = self._places(self._read(c, self.assigned))
         which, one = self._distinct(places)
         mine = np.tile(np.arange(-1, self.radix - 1), len(one))
@@ -206,8 +207,8 @@ class _Level:
 
 
 def _frugal(knobs: list[Knob], constraints: list[Constraint]) -> list[int]:
-    """Sparse knobs, then dense ones; in each, greedily the knob after which the codes to remember are fewest (in log₂;
-    an implied knob adds nothing once what implies it is assigned)."""
+    """Sparse knobs, then dense ones; among each, greedily the knob that leaves the fewest codes to remember (in log₂;
+    an implied knob adds nothing once the knobs that imply it are assigned)."""
     bit = {knob.name: 1 << i for i, knob in enumerate(knobs)}
     touched = [sum(bit[n] for n in c.names) for c in constraints]
     implied_by = {c.knob.name: t for c, t in zip(constraints, touched, strict=True) if c.knob and c.knob.implied}
@@ -249,7 +250,7 @@ def _is_free(knob: Knob, implied_by: Mapping[str, int], assigned: int) -> bool:
 def _check_defined(
     raw: list[Raw], suspects: list[tuple[int, Constraint, np.ndarray]], knobs: list[Knob], columns: Columns
 ) -> None:
-    """An expression that is undefined on an edge of a valid configuration is an error, with that configuration."""
+    """Raises for an expression that is undefined on an edge of a valid configuration, and shows that configuration."""
     if not suspects:
         return
     alive = [np.ones(1, dtype=bool)]  # by level, from the last: can the state be continued?
@@ -266,7 +267,7 @@ def _check_defined(
 
 
 def _codes_before(raw: list[Raw], i: int, edge: int, knobs: list[Knob]) -> dict[str, int]:
-    """The codes on one path to an edge of level i, and the edge's."""
+    """The codes on one path to an edge of level i, including that edge's."""
     knob, _, source, code, _ = raw[i]
     codes, state = {knobs[knob].name: int(code[edge])}, source[edge]
     for knob, _, source, code, to in reversed(raw[:i]):

@@ -1,4 +1,5 @@
-"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it acts and what is implied."""
+"""What couples knobs, as tests on columns of codes: the rules, and for every knob when it is active and what implies
+it."""
 
 import ast
 import copy
@@ -18,14 +19,14 @@ from kb.records import AutoscoutError, Value
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A part of an expression over `names` (knobs only); of a single knob's name its `tree` is None."""
+    """A part of an expression over `names` (knobs only); `tree` is None if it is just a knob's name."""
 
     text: str
     names: frozenset[str]
     tree: ast.expr | None = None
 
     def inside(self, assigned: set[str]) -> list["Part"]:
-        """The largest parts of it that are known when only `assigned` are."""
+        """Its largest parts that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
 
@@ -56,7 +57,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
         return [Part(name, frozenset([name])) for name in self.names if name in assigned]
 
     def read(self, assigned: set[str]) -> list[Part]:
-        """The largest parts of its expressions that `assigned` knobs decide."""
+        """The largest parts of its expressions that the `assigned` knobs determine."""
         names = frozenset(self.names)
         parts = [part for e in self.expressions for part in known_parts(e.tree, names, assigned)]
         mine = self.knob.name if self.knob is not None else ""
@@ -64,8 +65,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
-    """The same constraint with its sums and products of whole numbers in the order in which knobs are assigned
-    (`place`), so that what is known of them at any time is one part."""
+    """The same constraint with its integer sums and products reordered by when their knobs are assigned (`place`), so
+    that what is known of them is always a single part."""
     if c.rule is None:
         return c
     tree = _Rearranged(place, whole).visit(copy.deepcopy(c.rule.holds.tree))
@@ -94,11 +95,11 @@ class _Rearranged(ast.NodeTransformer):
         return [node]
 
     def _last(self, node: ast.expr) -> int:
-        """When it is known."""
+        """The position of its last knob: from there on it is known."""
         return max((self.place.get(n.id, -1) for n in ast.walk(node) if isinstance(n, ast.Name)), default=-1)
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """Whether nothing in it can be a fraction, whose sums depend on their order."""
+        """Whether it has no fractions, for which the order of summation matters."""
         return not any(
             isinstance(n, ast.Div)
             or (isinstance(n, ast.Name) and n.id not in self.whole)
@@ -181,7 +182,7 @@ class Columns:
         return {**self.attributes, **{name: self._values[name][column] for name, column in codes.items()}}
 
     def values(self, constraint: Constraint, codes: Mapping[str, int]) -> dict[str, Value | None]:
-        """What the names of a constraint's expressions stand for, for a message."""
+        """The values of the names in a constraint's expressions, for a message."""
         read = [n for e in constraint.expressions for n in e.names]
         shown: dict[str, Any] = {n: self.attributes[n] for n in read if n in self.attributes}
         for name in constraint.names:
@@ -191,7 +192,7 @@ class Columns:
 
 
 def undefined_error(constraint: Constraint, values: Mapping[str, Any]) -> AutoscoutError:
-    """An expression that has no value on an assignment that everything else allows."""
+    """The error for an expression without a value on an assignment that everything else allows."""
     shown = ", ".join(f"{name} = {'(inactive)' if v is None else repr(v)}" for name, v in values.items())
     return AutoscoutError(
         f"{constraint.text}: cannot be evaluated at {shown} (a division by zero, or arithmetic on an inactive knob); "

@@ -1,10 +1,10 @@
 """All valid configurations of a space as a layered diagram: the form in which it is counted, sampled and searched.
 
-Level by level one knob is assigned. Partial assignments that can be continued in the same ways are one *state*, so
-that the diagram stays small where the space is large: what independent knobs may do is there once, not once for every
-combination of the others. Edges of a state are the codes that its knob may take *and that lead to a valid
-configuration*; there are no dead ends. The number of valid configurations below every state is known, which makes
-counting exact, sampling uniform, and the nearest configuration a shortest path.
+Each level assigns one knob. Partial assignments that can be continued in the same ways are one *state*, so the diagram
+stays small when the space is large: the choices of independent knobs are stored once, not once per combination of the
+others. A state's edges are the codes that its knob may take *and that lead to a valid configuration*; there are no dead
+ends. The number of valid configurations below every state is known, which makes counting exact, sampling uniform, and
+the nearest configuration a shortest path.
 
 (A decision diagram of the constraint literature: Andersen, Hadzic, Hooker, Tiedemann, "A constraint store based on
 multivalued decision diagrams", CP 2007.)
@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level while it is built
+Raw = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]  # knob, states, source, code, to: a level under construction
 
 FORBIDDEN = 2**61
 _MOST_STEPS = 300_000  # up to this many states, edges are kept as dictionaries for traversal
@@ -38,8 +38,8 @@ class Level:
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def ladder(self, below_next: np.ndarray) -> np.ndarray:
-        """state + the share of its configurations up to and including each edge: where state + u, u uniform in [0, 1),
-        falls is an edge drawn in proportion to the configurations below it."""
+        """For each edge, its state + the share of the state's configurations up to and including that edge: the edge in
+        which state + u falls, with u uniform in [0, 1), is drawn in proportion to the configurations below it."""
         weight = below_next[self.to].astype(np.float64)
         up_to = np.cumsum(weight / np.maximum(self.below.astype(np.float64), 1.0)[self.source])
         before = np.concatenate([[0.0], up_to])[self.first[:-1]]
@@ -64,18 +64,18 @@ class Diagram:
 
     @cached_property
     def structures(self) -> int:
-        """How many different assignments of the sparse knobs there are."""
+        """Number of different assignments of the sparse knobs."""
         paths = np.ones(self.states(self.sparse), dtype=object)
         for level in reversed(self.levels[: self.sparse]):
             paths = np.add.reduceat(paths[level.to], level.first[:-1])
         return int(paths[0])
 
     def states(self, i: int) -> int:
-        """States before level i."""
+        """Number of states before level i."""
         return len(self.levels[i].below) if i < len(self.levels) else 1
 
     def below(self, i: int) -> np.ndarray:
-        """Valid configurations below each state before level i."""
+        """Number of valid configurations below each state before level i."""
         return self.levels[i].below if i < len(self.levels) else np.ones(1, dtype=np.int64)
 
     # ---- one configuration -------------------------------------------------------------------------------
@@ -103,7 +103,8 @@ class Diagram:
         return state
 
     def every(self, start: int = 0, state: int = 0) -> Iterator[list[int]]:
-        """The codes of everything below a state, by knob index and depth first, in one list that is used again."""
+        """The codes of everything below a state, by knob index, depth first; it is always the same list,
+        overwritten."""
         codes = [-1] * len(self.radix)
 
         def assign(i: int, state: int) -> Iterator[list[int]]:
@@ -119,7 +120,8 @@ class Diagram:
     # ---- many --------------------------------------------------------------------------------------------
 
     def sample(self, n: int, rng: np.random.Generator, start: int = 0, state: int = 0) -> np.ndarray:
-        """(n, knobs) codes, uniform over the valid configurations below a state; columns before it are zero."""
+        """(n, knobs) codes, uniform over the valid configurations below a state; zero for the knobs assigned before
+        it."""
         out = np.zeros((n, len(self.radix)), dtype=np.int16)
         at = np.full(n, state, dtype=np.int64)
         for i in range(start, len(self.levels)):
@@ -149,8 +151,8 @@ class Diagram:
         return [level.ladder(self.below(i + 1)) for i, level in enumerate(self.levels)]
 
     def paths(self, start: int, stop: int, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Everything between two levels, from each of `states`: (which start, codes (paths, stop − start) in level
-        order, end state)."""
+        """All paths between two levels, from each of `states`: (index of its start, codes (paths, stop − start) in
+        level order, end state)."""
         at = states
         origin: list[np.ndarray] = []
         chosen: list[np.ndarray] = []
@@ -172,8 +174,8 @@ class Diagram:
     def domains(
         self, allowed: Mapping[int, np.ndarray], start: int = 0, stop: int | None = None, state: int = 0
     ) -> list[np.ndarray] | None:
-        """For each knob by index, the codes (ascending) that it takes in the valid configurations below a state whose
-        knobs' codes are all `allowed` (knob index → bool by code + 1); None if there is no such configuration."""
+        """For each knob by index, the codes (ascending) that it takes in the valid configurations below a state that
+        have only `allowed` codes (knob index → bool by code + 1); None if there is no such configuration."""
         levels = self.levels[start:stop]
         reached = np.zeros(self.states(start), dtype=bool)
         reached[state] = True
@@ -197,9 +199,9 @@ class Diagram:
         return taken
 
     def nearest(self, cost: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[int] | None:
-        """The valid configuration below a state with the least sum of costs, as codes by knob index; None if all are
-        forbidden. `cost`: knob index → int64 by code + 1, `FORBIDDEN` forbids; a knob without costs is free. The lower
-        code of the earlier knob wins a tie (whole numbers: sums are exact)."""
+        """The valid configuration below a state with the smallest sum of costs, as codes by knob index; None if all are
+        forbidden. `cost`: knob index → int64 by code + 1, `FORBIDDEN` forbids; a knob without costs is free. Ties go to
+        the lower code of the earlier knob (costs are integers, so sums are exact)."""
         best = np.zeros(1, dtype=np.int64)
         ways: list[np.ndarray] = []
         for level in reversed(self.levels[start:]):
@@ -220,7 +222,7 @@ class Diagram:
 
 
 def assembled(raw: list[Raw], sparse: int, radix: Sequence[int]) -> Diagram | None:
-    """A diagram of raw levels, edges sorted by source and code: without dead ends, with counts. None if nothing is
+    """A diagram from raw levels, edges sorted by source and code: removes dead ends and adds counts. None if nothing is
     valid."""
     most = 1
     for r in radix:

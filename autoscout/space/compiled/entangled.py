@@ -1,8 +1,8 @@
-"""Spaces whose rules couple so many knobs that no diagram holds them: searched on a uniform sample of what is valid.
+"""Spaces whose rules couple too many knobs for any diagram: searched on a uniform sample of the valid configurations.
 
-Rules are left out, those of most knobs first, until the others make a diagram. Configurations drawn from it uniformly
-and held against the rules left out are uniform over the valid ones; the share that passes estimates how many there are.
-Where the diagram itself is small enough to be listed, all of it is held against them, and nothing is estimated.
+Rules are left out, widest first, until the rest fits a diagram. Configurations that are drawn from it uniformly and
+pass the rules left out are uniform over the valid ones; the share that passes estimates their number. If the diagram
+itself is small enough to list, all of it is tested, and nothing is estimated.
 """
 
 from typing import NamedTuple
@@ -19,20 +19,20 @@ from autoscout.space.knob import Knob
 from kb.records import AutoscoutError
 
 _MOST_LISTED = 3_000_000
-_SAMPLE = 100_000  # sample size of configurations
+_SAMPLE = 100_000  # configurations in the sample
 _DRAWS = 4_000_000  # most draws to obtain the sample
 _BATCH = 200_000
 
 
 class Sampled(NamedTuple):
     codes: np.ndarray  # (n, knobs), no row twice
-    total: int  # valid configurations, also those that were not drawn
+    total: int  # valid configurations, drawn or not
     exact: bool
 
 
 def diagram_of(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram | None, int | None]:
-    """The diagram of what is valid, None where nothing is; and how many configurations are valid by estimate, where it
-    holds only a sample of them."""
+    """The diagram of the valid configurations, None if there are none; and their estimated number, if the diagram holds
+    only a sample."""
     try:
         return build.from_constraints(knobs, constraints, columns), None
     except build.TooWide:
@@ -46,7 +46,7 @@ def sampled(knobs: list[Knob], constraints: list[Constraint], columns: Columns) 
 
 
 def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob], columns: Columns) -> Sampled:
-    """What of a diagram obeys the constraints that it leaves out."""
+    """The configurations of a diagram that obey the constraints left out of it."""
     if diagram.count <= _MOST_LISTED:
         codes = table_of(diagram, knobs, *structures_of(diagram, knobs))
         codes = codes[_valid(codes, left_out, knobs, columns)]
@@ -72,7 +72,7 @@ def sampled_from(diagram: Diagram, left_out: list[Constraint], knobs: list[Knob]
 
 
 def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> tuple[Diagram, list[Constraint]]:
-    """The diagram of all constraints but a few, and those."""
+    """The diagram of all constraints but a few, and those few."""
     kept = list(constraints)
     by_width = sorted((c for c in constraints if c.rule is not None), key=lambda c: -len(c.names))
     for i, widest in enumerate(by_width):
@@ -90,7 +90,7 @@ def _relaxed(knobs: list[Knob], constraints: list[Constraint], columns: Columns)
 
 
 def _valid(codes: np.ndarray, rules: list[Constraint], knobs: list[Knob], columns: Columns) -> np.ndarray:
-    """Which rows obey the rules; one on which a rule is undefined does not."""
+    """Which rows obey the rules; a rule that is undefined on a row is not obeyed."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     valid = np.ones(len(codes), dtype=bool)
     for rule in rules:

@@ -17,7 +17,7 @@ _MOST_CELLS = 120_000_000
 
 
 class Feasible:
-    """`codes`: (n, knobs) int16, one row a valid configuration, columns in the order of the knobs; a code is an index
+    """`codes`: (n, knobs) int16, one row per valid configuration, columns in the order of the knobs; a code is an index
     into the knob's `values`, −1 where it is inactive. Rows are sorted by the sparse knobs, then the dense ones, so that
     all points of a structure are one range."""
 
@@ -44,16 +44,17 @@ class Feasible:
 
 
 class Lists:
-    """The structures and the configurations of a diagram, listed when they are first asked for.
+    """The structures and the configurations of a diagram, listed on first use.
 
-    Errors: AutoscoutError where they are too many."""
+    Errors: AutoscoutError if there are too many.
+    """
 
     def __init__(self, diagram: Diagram, coding: Coding) -> None:
         self._diagram, self._coding = diagram, coding
         self._sparse = [(i, knob) for i, knob in enumerate(coding.knobs) if knob.kind == "sparse"]
 
     def holds(self, n: int) -> bool:
-        """Whether so many rows can be listed."""
+        """Whether that many rows can be listed."""
         return n <= _MOST_ROWS and n * len(self._coding.knobs) <= _MOST_CELLS
 
     @cached_property
@@ -67,7 +68,7 @@ class Lists:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """How many configurations each structure has."""
+        """Number of configurations of each structure."""
         return self._diagram.below(self._diagram.sparse)[self._structures[1]]
 
     def structure(self, row: int) -> Structure:
@@ -80,8 +81,8 @@ class Lists:
         return None if codes is None else self._rows.find([codes[i] for i, _ in self._sparse])
 
     def sorted_by(self, order: list[int]) -> SortedTable | None:
-        """The tree over an order of knobs, of `structures` where all of them are sparse, else of `feasible`; None where
-        that is too long to be listed."""
+        """The tree over an order of knobs: on `structures` if all of them are sparse, else on `feasible`; None if that
+        is too long to list."""
         radices = [len(self._coding.knobs[i].values) + 1 for i in order]
         columns = [i for i, _ in self._sparse]
         if all(i in columns for i in order) and self.holds(self._diagram.structures):
@@ -100,8 +101,8 @@ class Lists:
 
 
 class Index:
-    """Finds a row of codes among (n, k) lexicographically sorted ones: a binary search on one integer a row, or on a
-    few in turn where 64 bits do not hold the product of the radices."""
+    """Finds a row of codes among (n, k) lexicographically sorted ones: a binary search on one integer per row, or on a
+    few in turn if 64 bits do not hold the product of the radices."""
 
     def __init__(self, codes: np.ndarray, radices: Sequence[int]) -> None:
         self._words: list[tuple[int, int, list[int], np.ndarray]] = []
@@ -131,15 +132,16 @@ class Index:
 
 
 def structures_of(diagram: Diagram, knobs: list[Knob]) -> tuple[np.ndarray, np.ndarray]:
-    """(structures, state): every valid structure, (m, sparse knobs) codes in the order of the knobs and sorted, and the
-    state of the diagram that it leads to."""
+    """(structures, state): every valid structure, (m, sparse knobs) codes in the order of the knobs, sorted, and the
+    state of the diagram that each leads to."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     _, codes, state = diagram.paths(0, diagram.sparse, np.zeros(1, dtype=np.int64))
     return _sorted(codes, diagram.order[: diagram.sparse], sparse, knobs, state)
 
 
 def table_of(diagram: Diagram, knobs: list[Knob], structures: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """All valid configurations: the points below every state once, then for every structure those of its state."""
+    """All valid configurations: lists the points below every state once, then joins every structure with those of its
+    state."""
     sparse = [i for i, knob in enumerate(knobs) if knob.kind == "sparse"]
     dense = [i for i, knob in enumerate(knobs) if knob.kind == "dense"]
     below = diagram.below(diagram.sparse).astype(np.int64)
@@ -165,7 +167,8 @@ def _sorted(
     beside: np.ndarray,
     within: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose columns are the knobs `columns`, with the columns `wanted` and sorted by them (in groups `within`)."""
+    """Takes rows with the knobs `columns` to the columns `wanted`, sorted by these (within groups `within`); `beside`
+    follows."""
     codes = codes[:, [columns.index(i) for i in wanted]]
     key = packed(codes, [len(knobs[i].values) + 1 for i in wanted])[0]
     order = np.argsort(key, kind="stable") if within is None else np.lexsort((key, within))

@@ -1,4 +1,5 @@
-"""The diagram of a table's rows: from the last knob to the first, prefixes that the same may follow become one."""
+"""The diagram of a table's rows, from the last knob to the first: prefixes with the same continuations become one
+state."""
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from autoscout.space.knob import Knob
 
 
 def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
-    """The rows (n, knobs) of codes are what is valid."""
+    """A diagram in which exactly the rows (n, knobs) of codes are valid; None if there are none."""
     order = sorted(range(len(knobs)), key=lambda i: knobs[i].kind == "dense")
     key = packed(codes[:, order], [len(knobs[i].values) + 1 for i in order])[0]
     rows = codes[np.unique(key, return_index=True)[1]][:, order]
@@ -20,7 +21,7 @@ def from_rows(codes: np.ndarray, knobs: list[Knob]) -> Diagram | None:
     for column in range(rows.shape[1]):
         differs[1:] |= rows[1:, column] != rows[:-1, column]
         starts.append(np.flatnonzero(differs))
-    same = np.zeros(len(rows), dtype=np.int64)  # prefix → state: prefixes that the same may follow are one
+    same = np.zeros(len(rows), dtype=np.int64)  # prefix → state: prefixes with the same continuations share one
     raw: list[Raw] = []
     for column in range(rows.shape[1] - 1, -1, -1):
         first = starts[column + 1]

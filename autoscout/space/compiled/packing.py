@@ -1,4 +1,4 @@
-"""Rows of codes as integers: to find equal ones, and to sort."""
+"""Rows of codes as integers, for finding equal ones and for sorting."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Rows of codes (from −1) as one integer each, and how many integers there could be."""
+    """Rows of codes (from −1) as one integer each, and a bound that all of these are below."""
     key, size = np.zeros(len(codes), dtype=np.int64), 1
     for column, radix in enumerate(radices):
         if size * radix >= 2**62:
@@ -17,7 +17,7 @@ def packed(codes: np.ndarray, radices: Sequence[int]) -> tuple[np.ndarray, int]:
 
 
 def distinct(key: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(which distinct key each is, one place of each distinct key), keys below `size`, ascending."""
+    """(index of each key among the distinct keys, one place of each distinct key), ascending; keys are below `size`."""
     if size > 4 * len(key) + 100_000:
         _, place, which = np.unique(key, return_index=True, return_inverse=True)
         return which.reshape(-1), place

@@ -1,9 +1,8 @@
-"""The tree over the prefixes of an ordering of knobs: what a tree search walks.
+"""The tree over the prefixes of an ordering of knobs, which a tree search walks.
 
 A node stands for all valid structures (or configurations) that agree on the first knobs of the ordering. Its branches
-are the codes that the next knob takes among them, found by looking, never by trying: in a sorted table a node is a
-range of rows, in a diagram that assigns the knobs in this order it is a state. Knobs that are inactive or forced make
-no branch.
+are the codes that the next knob takes among them, looked up, never tried: in a sorted table a node is a range of rows,
+in a diagram that assigns the knobs in this order it is a state. Knobs that are inactive or forced make no branch.
 """
 
 from collections.abc import Sequence
@@ -46,14 +45,14 @@ class SortedTable:
     """`rows`: the rows of the table in the order of the tree; those of a node are `rows[node.first : node.last]`."""
 
     def __init__(self, codes: np.ndarray, columns: Sequence[int], knobs: Sequence[int], radices: Sequence[int]) -> None:
-        """`columns` of `codes` by the ordering, and the knobs that they are."""
+        """`columns`: those of `codes` in the ordering; `knobs`: the knob of each."""
         self.rows = np.argsort(packed(codes[:, list(columns)], radices)[0], kind="stable")
         self._columns = [codes[self.rows, c] for c in columns]
         self._knobs = list(knobs)
         self.root = Range(0, len(codes), 0)
 
     def branches(self, node: Range) -> Branches[Range] | None:
-        """None where all knobs of the ordering are decided."""
+        """None once all knobs of the ordering are decided."""
         first, last, depth = node
         while depth < len(self._columns):
             column = self._columns[depth]
@@ -71,7 +70,7 @@ class SortedTable:
         return None
 
     def count(self, node: Range) -> int:
-        """Rows below a node."""
+        """Number of rows below a node."""
         return node.last - node.first
 
     def sample(self, node: Range, rng: np.random.Generator) -> int:
@@ -80,7 +79,7 @@ class SortedTable:
 
 
 class LazyTree:
-    """The same for spaces whose structures are too many to be listed; leaves are configurations."""
+    """The same for spaces with too many structures to list; leaves are configurations."""
 
     def __init__(self, diagram: Diagram, depth: int) -> None:
         """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""
@@ -100,7 +99,7 @@ class LazyTree:
         return None
 
     def count(self, node: State) -> int:
-        """Valid configurations below a node."""
+        """Number of valid configurations below a node."""
         return int(self._diagram.below(node.depth)[node.state])
 
     def sample(self, node: State, rng: np.random.Generator) -> list[int]:
@@ -114,8 +113,8 @@ class LazyTree:
 def lazy_tree(
     ordering: list[int], others: list[int], knobs: list[Knob], constraints: list[Constraint], columns: Columns
 ) -> LazyTree:
-    """The tree over an ordering of some knobs of a space that is not empty. Errors: AutoscoutError for an ordering that
-    would need too many states."""
+    """The tree over an ordering of some knobs of a non-empty space. Errors: AutoscoutError for an ordering that would
+    need too many states."""
     order = [*ordering, *(i for i in others if i not in ordering)]
     try:
         diagram = build.smallest([order], knobs, constraints, columns)

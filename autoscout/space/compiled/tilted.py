@@ -1,4 +1,4 @@
-"""Samples of a diagram that are not uniform: towards some values of each knob, or towards rare structures."""
+"""Non-uniform samples of a diagram: towards some values of each knob, or towards rare structures."""
 
 from collections.abc import Mapping
 
@@ -17,20 +17,20 @@ def tilted(diagram: Diagram, weight: Mapping[int, np.ndarray], n: int, rng: np.r
         if level.knob in weight:
             way = way * weight[level.knob][level.code + 1]
         below = np.add.reduceat(way, level.first[:-1])
-        scale = below.max()  # sums below hundreds of levels leave the range of floats
+        scale = below.max()  # over hundreds of levels the sums would leave the range of floats
         ways.append(way / scale)
         below /= scale
     return _walked(diagram, ways[::-1], n, rng)
 
 
 def varied(diagram: Diagram, n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, knobs) codes: at every state each of its edges alike, so that structures with few points come as often as
+    """(n, knobs) codes: every edge of a state is equally likely, so that structures with few points come as often as
     those with many."""
     return _walked(diagram, [np.ones(len(level.code)) for level in diagram.levels], n, rng)
 
 
 def _walked(diagram: Diagram, ways: list[np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Every edge in proportion to its way among those of its state."""
+    """Draws every edge in proportion to its `ways` among those of its state."""
     out = np.zeros((n, len(diagram.radix)), dtype=np.int16)
     at = np.zeros(n, dtype=np.int64)
     for level, way in zip(diagram.levels, ways, strict=True):

@@ -1,4 +1,4 @@
-"""Python's values in arrays: what is true, equal or absent, elementwise.
+"""Python's semantics on arrays: what is true, equal or absent, elementwise.
 
 Inactive knobs without an `off` value are NaN in columns of numbers and None in columns of objects.
 """
@@ -69,7 +69,7 @@ def is_float(x: Any) -> bool:
 
 
 def objects(x: Any) -> Any:
-    """The same values as Python's own."""
+    """The same values as Python objects."""
     if not isinstance(x, np.ndarray) or x.dtype == object:
         return x if isinstance(x, np.ndarray) else np.array([x], dtype=object)
     out = np.empty(len(x), dtype=object)
@@ -82,7 +82,7 @@ def at(x: Any, where: np.ndarray) -> Any:
 
 
 def merged(n: int, parts: list[tuple[Any, Any]]) -> np.ndarray:
-    """(n,) of values for places, in a type that holds them all."""
+    """(n,) with the values put in their places, in a type that holds them all."""
     arrays = [v if isinstance(v, np.ndarray) else column([v]) for _, v in parts]
     types = {a.dtype for a in arrays}
     if len(types) > 1 and np.dtype(object) in types:

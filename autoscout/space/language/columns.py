@@ -1,9 +1,9 @@
 """Expressions on columns: the same language as on one configuration, evaluated for many rows at once.
 
-It means exactly what Python means, row by row: the right of `and` and `or` and the branches of a conditional are
-evaluated only for the rows that reach them, so that `tp == 1 or x % (tp - 1) == 0` divides by no zero. Rows at which
+The semantics are exactly Python's, row by row: the right side of `and` and `or` and the branches of a conditional are
+evaluated only for the rows that reach them, so that `tp == 1 or x % (tp - 1) == 0` never divides by zero. Rows on which
 Python would raise are marked as undefined instead. Inactive knobs without an `off` value are NaN in columns of numbers
-and None in columns of objects; calculating with one is undefined.
+and None in columns of objects; arithmetic on one is undefined.
 """
 
 import ast
@@ -44,7 +44,7 @@ _ORDER: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class Known(NamedTuple):
-    """Values of a part of an expression, computed before, and where it was undefined."""
+    """Precomputed values of a part of an expression, and where it is undefined."""
 
     values: np.ndarray
     undefined: np.ndarray
@@ -53,7 +53,7 @@ class Known(NamedTuple):
         return Known(self.values[rows], self.undefined[rows])
 
     def numbered(self) -> tuple[np.ndarray, "Known"]:
-        """(number of each row's value, the different values); True and 1 are one: no expression can tell."""
+        """(index of each row's value, the distinct values); True and 1 are one: no expression can tell them apart."""
         if self.values.dtype == object or self.values.dtype.kind == "f":
             place: dict[Any, int] = {}
             keys = [None if v != v else v for v in self.values.tolist()]
@@ -70,7 +70,7 @@ class Known(NamedTuple):
 
 
 def part_text(tree: ast.expr) -> str:
-    """The text of a part; equal parts of different expressions have the same."""
+    """The text of a part; equal parts of different expressions have equal texts."""
     text = getattr(tree, "_text", None)
     if text is None:
         text = ast.unparse(tree)
@@ -81,14 +81,14 @@ def part_text(tree: ast.expr) -> str:
 def evaluate(
     tree: ast.expr, env: Mapping[str, Any], n: int, known: Mapping[str, Known] | None = None
 ) -> tuple[Any, np.ndarray]:
-    """(values, undefined): a value for all rows or an (n,) array, and where it is not defined. Parts of the expression
-    that are `known` (by `part_text`) are not computed again."""
+    """(values, undefined): a value for all rows or an (n,) array, and where it is undefined. Parts of the expression
+    that are `known` (by `part_text`) are not recomputed."""
     run = _Run(env, n, known or {})
     return run.value(tree, np.arange(n)), run.undefined
 
 
 class _Run:
-    """One evaluation. `rows`: which of the n rows a node is evaluated for; values are as long as that."""
+    """One evaluation. `rows`: which of the n rows a node is evaluated for; values have their length."""
 
     def __init__(self, env: Mapping[str, Any], n: int, known: Mapping[str, Known]) -> None:
         self.env = env
@@ -236,7 +236,7 @@ class _Run:
         return truth(self._each(compare, a, b, rows))
 
     def _number(self, x: Any, rows: np.ndarray) -> Any:
-        """x ready to be calculated with; rows where it is no number are undefined."""
+        """x prepared for arithmetic; rows where it is not a number are undefined."""
         if not isinstance(x, np.ndarray):
             if isinstance(x, bool | int | float):
                 return int(x) if isinstance(x, bool) else x
@@ -251,7 +251,7 @@ class _Run:
     def _each(
         self, f: Callable[[Any, Any], Any], a: Any, b: Any, rows: np.ndarray, calculating: bool = False
     ) -> np.ndarray:
-        """f row by row, for columns of objects and for integers that 64 bits do not hold."""
+        """f row by row, for columns of objects and for integers beyond 64 bits."""
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
             a = np.full(len(rows), a, dtype=object)
         out: list[Any] = []

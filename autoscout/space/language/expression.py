@@ -1,9 +1,9 @@
 """The small expression language of the catalogs: arithmetic, comparison, boolean, membership, min/max, conditional.
 
 An expression is parsed once, into a Python function for one configuration and a tree that `columns.py` evaluates on
-arrays. Only the node types below are let through, so an expression from a stranger's file can neither call nor reach
+arrays. Only the node types below are allowed, so an expression from a stranger's file can neither call nor reach
 anything, nor take long: no attributes, no subscripts, no powers, no calls but `min`, `max` and `divisors`, arithmetic
-on numbers only, and no larger tree than `_LARGEST` nodes also when derived names are written out.
+on numbers only, and no more than `_LARGEST` nodes even with derived names written out.
 """
 
 import ast
@@ -60,14 +60,14 @@ _ALLOWED = (
 
 
 def _number(value: Any) -> Any:
-    """Guards arithmetic: Python would repeat a text 10⁹ times, or format it."""
+    """Guards arithmetic: on a string, Python would repeat it 10⁹ times, or format it."""
     if isinstance(value, bool | int | float):
         return value
     raise TypeError(f"{value!r} is not a number")
 
 
 def _several(value: Any) -> Any:
-    """Guards `in`: Python would look for a text inside a text."""
+    """Guards `in`: in a string, Python would look for a substring."""
     if isinstance(value, tuple | list):
         return value
     raise TypeError(f"{value!r} is not a list")
@@ -107,8 +107,8 @@ class Expression:
         self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
     ) -> tuple[Any, np.ndarray]:
         """(values, undefined) for n rows: `env` holds a value or an (n,) column for every name (None or NaN: inactive,
-        without `off` value); where a value cannot be evaluated `undefined` (n,) is true. `known`: parts of the
-        expression that were computed before."""
+        without `off` value); `undefined` (n,) is true where the value cannot be evaluated. `known`: parts of the
+        expression that are precomputed."""
         return columns.evaluate(self.tree, env, n, known)
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ def _check_depth(text: str, tree: ast.AST) -> None:
 
 
 class _Guard(ast.NodeTransformer):
-    """What is calculated with must be a number, what stands after `in` a list."""
+    """Requires that operands of arithmetic are numbers, and right sides of `in` lists."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         return ast.BinOp(self._number(node.left), node.op, self._number(node.right))
@@ -180,8 +180,8 @@ def _call(function: str, argument: ast.expr) -> ast.Call:
 
 
 def _check_kinds(text: str, tree: ast.expr) -> None:
-    """Refuses texts and lists in arithmetic, and lists elsewhere than after `in`, alone in min and max, or as what the
-    whole expression yields (a domain)."""
+    """Refuses strings and lists in arithmetic, and lists anywhere but after `in`, as the only argument of min and max,
+    or as the result of the whole expression (a domain)."""
     placed = set(_yielded(tree))
     nodes = list(ast.walk(tree))
     for node in nodes:
@@ -215,14 +215,14 @@ def _calls_divisors(node: ast.expr) -> bool:
 
 
 def _yielded(node: ast.AST) -> list[int]:
-    """What the whole expression may be: lists are allowed there, they are domains."""
+    """What the whole expression may result in: lists are allowed there, as domains."""
     if isinstance(node, ast.IfExp):
         return [*_yielded(node.body), *_yielded(node.orelse)]
     return [id(node)]
 
 
 class _Expand(ast.NodeTransformer):
-    """Replaces derived names by their definitions (which may use other derived names, but not in a circle)."""
+    """Replaces derived names by their definitions (which may use other derived names, but not circularly)."""
 
     def __init__(self, text: str, derived: Mapping[str, str]) -> None:
         self.text = text

@@ -8,7 +8,7 @@ _MOST_DIVISORS_OF = 10**12
 
 
 def divisors(n: int) -> tuple[int, ...]:
-    """Ascending. Errors: TypeError for what is no whole number, or too large."""
+    """In ascending order. Errors: TypeError for what is not a whole number, or too large."""
     if not isinstance(n, int | float) or n != int(n) or n > _MOST_DIVISORS_OF:
         raise TypeError(f"there are no divisors of {n!r}")
     n = int(n)  # columns of integers with inactive rows are columns of floats
