@@ -38,7 +38,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """ The version of megatron-core; "" if unknown: then the catalog's own version counts."""
+    """The version of megatron-core; "" if unknown: then the catalog's own version counts."""
     return _asked((*job.launch.command_prefix, job.launch.python)) if job.launch.python else _own(job)
 
 

@@ -67,7 +67,7 @@ class VirtualExecutor(Executor):
     scheduler: Any = None  # set once the engine has made it
 
     def _init_executor(self) -> None:
-        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is free, in the clock's total
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is free, in clock total
         self._token_at: dict[str, float] = {}  # when a sequence's last token is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
         self.begin()
