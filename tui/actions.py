@@ -1,5 +1,5 @@
-"""The single list of screens and actions: keys, effect, where they act, the safeguard, and the equivalent verb. Key
-bindings, help, the palette and the table in docs/tui.md are generated from it."""
+"""The single list of screens and actions: keys, effect, screens, safeguard, and equivalent verb. Key bindings, help,
+the palette and the table in docs/tui.md are generated from it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Ending a run early: if it cannot win any more, or if its cost is known as well as one run can tell.
+"""Ending a run early: if it can no longer win, or if its cost is known as precisely as one run allows.
 
 A run reports its cost per iteration. It is ended when it is slower than the best by more than noise explains: noise
 within its iterations, and between two runs of one configuration. If that noise stays as it was so far, the risk of

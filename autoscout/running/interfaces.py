@@ -54,7 +54,7 @@ class Placed(Protocol):
 
 @runtime_checkable
 class OnHosts(Protocol):
-    """A profiler that runs on the hosts it is given."""
+    """A profiler that runs on given hosts."""
 
     def on(self, placement: Placement) -> None:
         """Sets the hosts and devices of the next runs."""

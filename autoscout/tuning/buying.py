@@ -135,7 +135,7 @@ def purchase(job: Job, usd: float, watts: float, kb: Path | None, today: Job | N
 
 
 def _timed(simulators: Tomorrow, workload: Job | Share) -> Timed:
-    """Queries the simulator once for clusters that differ only in what it does not model."""
+    """Queries the simulator once for clusters that differ only in properties it does not model."""
     asked: dict[tuple[Value, ...], np.ndarray] = {}
 
     def seconds(cluster: Cluster, layouts: dict[str, np.ndarray]) -> np.ndarray:

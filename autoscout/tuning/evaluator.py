@@ -159,7 +159,7 @@ class Evaluator:
         self._answered.pop(measurement.configuration.id, None)
 
     def as_today(self, measurement: Measurement) -> Measurement:
-        """The measurement as the search is told it: a value of an earlier session in today's terms, with its remaining
+        """The measurement for the search: a value of an earlier session is rescaled to this one, with its remaining
         uncertainty."""
         session = self._answered.get(measurement.configuration.id)
         return measurement if session is None else self._periods.as_today(session, measurement)
@@ -203,7 +203,7 @@ class Evaluator:
         return self._ensemble.predictors(space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
-        """After the switch predictions decide nothing any more, but their error is still recorded. Older journals
+        """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals
         without these checks are resumed as they are."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)

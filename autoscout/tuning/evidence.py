@@ -1,4 +1,4 @@
-"""What rounds of measurements prove: paired log-ratios with intervals that stay valid under interim looks.
+"""Inference from rounds of measurements: paired log-ratios with intervals that stay valid under interim looks.
 
     log cost of configuration x in round r = a_x + p_r + ε        (a randomised block design; Fisher 1935)
 

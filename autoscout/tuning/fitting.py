@@ -1,4 +1,5 @@
-"""Whether any configuration of a job's space fits into device memory, and what it would take if not; before any run."""
+"""Before any run: whether any configuration of a job's space fits into device memory and, if not, what would be
+needed."""
 
 import math
 

@@ -207,7 +207,7 @@ def _loop(job: Job) -> type[Loop]:
 
 
 def _carried(folder: Path) -> list[Past]:
-    """What was carried over when the session started, which a resumed session uses, too."""
+    """What was carried over when the session started; a resumed session uses the same."""
     path = folder / _CARRIED
     return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
 

@@ -35,8 +35,8 @@ class Steering:
         self._stale = len(given(folder)) if tape.replaying else 0  # orders older than the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
-        """New orders that can be obeyed; in a resumed session first the recorded ones, except pauses: a user who
-        resumes wants it to go on."""
+        """New valid orders; in a resumed session, first the recorded ones, except pauses: resuming implies
+        continuing."""
         while recorded := self.tape.recorded(Steered):
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):

@@ -29,7 +29,7 @@ def elsewhere(corrected: Member, fresh: Member, columns: Columns) -> Prediction:
 
 
 class Tomorrow:
-    """`name` of the simulator; `jobs`, `rows`: how many it was corrected by."""
+    """`name` of the simulator; `jobs`, `rows`: numbers of jobs and rows it was corrected with."""
 
     def __init__(self, today: Job, measured: Sequence[tuple[Job, Sequence[Measurement]]]) -> None:
         """`measured`: rows of today's job and of others, nearest first."""

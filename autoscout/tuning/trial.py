@@ -48,8 +48,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return evidence.plan(self.limit, self.before)
 
     def share(self, rounds: int) -> float:
-        """Share of the 5 % for each finalist after so many rounds. A session that must end between two looks gets the
-        share of the look it will miss."""
+        """Share of the 5 % for each finalist at the look after this number of rounds. A session that must end between
+        two looks gets the share of the look it will miss."""
         at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
         return at / max(1, len(self.finalists))
 

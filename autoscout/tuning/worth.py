@@ -1,4 +1,4 @@
-"""What a warm start was worth, known when the session is over."""
+"""The value of a warm start, determined at the end of the session."""
 
 from autoscout.job.objective import cost
 from kb.journal import Answered, AnyEvent, ExperimentEnded, WarmStarted, WarmStartWorth

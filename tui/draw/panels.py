@@ -14,7 +14,7 @@ from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, metric
 
 FEW = 3  # checks needed for a verdict
-_UNSCORED = 4  # up to so many experiments of a batch are unscored until all have ended
+_UNSCORED = 4  # a running batch may leave this many experiments unscored
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
@@ -51,7 +51,7 @@ def _at_a_word(line: Text, width: int) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the reference and what it rests on."""
+    """The gain over the reference and its evidence."""
     if state.gain is None:
         return f"default not {state.seen}"
     if state.seen == "designed":  # deterministic model: no rounds, no interval

@@ -53,7 +53,7 @@ class Progress:
         self.best: float | None = None  # cost
 
     def replay(self, past: list[AnyEvent]) -> None:
-        """Takes in the past events of a resumed session without printing."""
+        """Applies the past events of a resumed session without printing them."""
         write, self.write = self.write, lambda line: None
         for event in past:
             self.see(event)

@@ -113,7 +113,7 @@ def job_files(folder: Path) -> list[JobFile]:
 
 
 def _about(path: Path) -> str:
-    """ "" where it is no job."""
+    """A one-line summary of the job; "" if the file holds none."""
     try:
         job = tomllib.loads(path.read_text())
     except (OSError, ValueError):

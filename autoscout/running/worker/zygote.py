@@ -62,7 +62,7 @@ class Rank:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid:
-            with contextlib.suppress(OSError):  # the child does it, too, whichever comes first
+            with contextlib.suppress(OSError):  # done by the child as well; whichever is first
                 os.setpgid(self.pid, self.pid)
             return
         try:

@@ -1,4 +1,4 @@
-"""The user's own command: what they launch is what is measured and exported."""
+"""The user's own command, measured and exported as they launch it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any

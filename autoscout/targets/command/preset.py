@@ -44,7 +44,7 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Preset(Strict, frozen=True, kw_only=True):
-    """`proven`: what it was run against, and where; "": its log format is known only from its source. `measuring`:
+    """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default."""
 

@@ -104,7 +104,7 @@ class CommandProfiler:
             self._warm.close()
 
     def _example(self) -> Started:
-        """The command of the reference, to find out what it runs on."""
+        """The reference's command, for detecting its environment."""
         from autoscout.targets.jobs import JobSpace
 
         place = Place(folder="{folder}", port="29500", iterations="1")

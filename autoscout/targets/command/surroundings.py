@@ -1,5 +1,5 @@
-"""What a user's own command runs on: package versions, the device, and a hash of the code. All of it decides which
-measurements are comparable: once the script is edited, earlier measurements no longer answer.
+"""The environment of a user's own command: package versions, the device, and a hash of the code. Measurements are
+comparable only if all of it is equal: once the script is edited, earlier measurements no longer apply.
 """
 
 import hashlib

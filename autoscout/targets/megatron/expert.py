@@ -5,8 +5,8 @@
                anything is split; context parallel for long sequences only; selective before full recomputation
     dp first   as many replicas as fit: full recomputation before the model is split at all
 
-On a cluster that mixes kinds of device, each recipe is made for all of them and for each kind alone, and the one with
-the least predicted time counts. A further one is the pipeline over all kinds with stages balanced by a layer's time on
+On a cluster that mixes kinds of device, each recipe is built for all of them and for each kind alone, and the one with
+the least predicted time is used. A further one is the pipeline over all kinds with stages balanced by a layer's time on
 each kind, as Metis plans (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for

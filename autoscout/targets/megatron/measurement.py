@@ -98,7 +98,7 @@ def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _host(rank: dict[str, Any]) -> str:
-    """The host's name as it is to be stored."""
+    """The host's name for storage."""
     return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 

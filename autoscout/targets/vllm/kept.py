@@ -78,7 +78,8 @@ def kept(job: Job) -> dict[str, Any]:
 
 
 def longest(job: Job) -> int:
-    """Tokens of the longest request that an engine is built for: as the traffic needs, or more if the line says so."""
+    """Tokens of the longest request that an engine is built for: that of the traffic, or more if the user's line asks
+    for it."""
     said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
     return max(attributes_of(job)["model_len"], int(said) if said.isdigit() else 0)
 

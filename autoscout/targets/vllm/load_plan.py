@@ -90,7 +90,7 @@ def searches_rate(job: Job) -> bool:
 
 
 def _count(job: Job) -> int:
-    """Requests per pass: as the job says, else as many as arrive within launch.measure_s (closed loop: several per
+    """Requests per pass: the job's number, else as many as arrive within launch.measure_s (closed loop: several per
     user)."""
     traffic = job.traffic
     if traffic.requests:

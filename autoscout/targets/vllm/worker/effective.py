@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Nothing:
-    """Stands in for a part that a configuration does not have."""
+    """Stands in for a part that a configuration lacks."""
 
 
 PARTS = {
