@@ -6,7 +6,7 @@
             study.tell(configuration, {"step_time_s": 0.27})      # or tell(configuration, failed="oom")
     study.best()
 
-What is known already is not asked; the finalists are asked again at the end, as `tune` re-measures them.
+Configurations with a known result are not asked; the finalists are asked again at the end, as `tune` re-measures them.
 """
 
 import contextlib
@@ -76,9 +76,9 @@ class Study:
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`what`: a job file, a job, or a space by itself, which needs `minimize` or `maximize`. `kb`: the knowledge
-        base, `tune`'s by default. `strategy`: a name of `autoscout bench`, or one of your own (it is registered).
-        `environment`: versions and devices that the measurements are of: only measurements of the same are comparable.
-        `resume`: the name of a session to go on with."""
+        base, by default the one of `tune`. `strategy`: a name from `autoscout bench`, or your own (it is registered).
+        `environment`: software versions and devices of the measurements; only those with equal ones are compared.
+        `resume`: the name of the session to continue."""
         self.job, self.space = _job_and_space(what, name, minimize, maximize, constraints)
         self.job = with_budget(self.job, profiles, wall)
         self.kb = Path(kb) if kb else store.default_path()
@@ -110,14 +110,14 @@ class Study:
                 check=check,
             )
         self._engine = self._given.enter_context(opened)
-        self._asked: dict[str, list[Experiment]] = {}  # by configuration, the oldest first
+        self._asked: dict[str, list[Experiment]] = {}  # by configuration id, oldest first
         self._next: Experiment | None = None
         self._ended = False
 
     @classmethod
     def from_table(cls, table: Any, *, metric: str, goal: str = "min", **more: Any) -> "Study":
-        """Over the rows of a table (rows, columns, or a CSV or Parquet file): all columns but `metric` are knobs, and
-        the rows are what is valid. `more`: as for a study over a space."""
+        """A study over a table (rows, columns, or a CSV or Parquet file): every column but `metric` is a knob, and only
+        the rows are valid. `more`: arguments of a study over a space."""
         from autoscout.space.from_table import columns_of
 
         columns = columns_of(table)
@@ -129,11 +129,11 @@ class Study:
 
     @property
     def session(self) -> str:
-        """Its name, for `watch`, `best`, `export` and `resume`."""
+        """The session's name, for `watch`, `best`, `export` and `resume`."""
         return self._engine.started.session
 
     def wants_more(self) -> bool:
-        """Whether there is something to measure, now or when what was asked is told."""
+        """Whether there is more to measure, now or once the pending results are told."""
         if self._ended:
             return False
         if self._asked or self._next is not None:
@@ -145,7 +145,7 @@ class Study:
         return True
 
     def ask(self, count: int = 1) -> list[Configuration]:
-        """Up to `count` configurations to measure; fewer, or none, where the next depends on what was not told yet."""
+        """Up to `count` configurations to measure; fewer, or none, if the next choice depends on pending results."""
         found: list[Configuration] = []
         while len(found) < count and not self._ended:
             experiment = self._next or self._more()
@@ -167,11 +167,11 @@ class Study:
         grad_norms: Sequence[float] = (),
         cost_s: float = 0.0,
     ) -> Measurement:
-        """What came of a configuration that was asked: its metrics, or how it failed (oom, invalid, error, timeout,
-        wrong, infrastructure, killed). With `losses` it is checked to compute what the reference computes.
+        """The result of a configuration that was asked: its metrics, or how it failed (oom, invalid, error, timeout,
+        wrong, infrastructure, killed). With `losses`, it is checked for equivalence with the reference.
 
-        Errors: AutoscoutError (exit 2) for a configuration that was not asked, a metric that the job does not know, a
-        failure of another name, or an objective that is no positive number."""
+        Errors: AutoscoutError (exit 2) for a configuration that was not asked, a metric that the job does not have, an
+        unknown failure, or an objective that is not a positive number."""
         asked = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration))
         if asked.id not in self._asked:
             raise AutoscoutError(f"{self.space.name(asked) or asked.knobs} was not asked for, or was told already", 2)
@@ -215,7 +215,7 @@ class Study:
         )
 
     def close(self, reason: str = "interrupted") -> None:
-        """Writes everything down and gives the session back; it can be resumed by its name. Once is enough."""
+        """Flushes the journal and releases the session, which can be resumed by its name. Idempotent."""
         if not self._ended:
             self._ended = True
             end(self._engine, self.kb, reason, self._on_note)
@@ -228,7 +228,7 @@ class Study:
         self.close()
 
     def _more(self) -> Experiment | None:
-        """What the engine wants next that the journal does not answer already."""
+        """The engine's next experiment that the journal does not answer already."""
         try:
             while (experiment := self._engine.ask()) is not None:
                 recorded = self._engine.tape.peek(ExperimentEnded, experiment.configuration)
@@ -255,13 +255,13 @@ class Study:
             raise AutoscoutError(
                 f"the objective asks for '{wanted}', but told were {listed(metrics) or 'no metrics'}", 2
             )
-        if not 0 < metrics[wanted] < math.inf:  # NaN is not either
+        if not 0 < metrics[wanted] < math.inf:  # false for NaN, too
             raise AutoscoutError(f"{wanted} = {metrics[wanted]} is no result; tell how the run failed instead", 2)
         return "ok"
 
 
 def _unheard(event: object) -> None:
-    """Nobody watches here; `autoscout watch` does."""
+    """No listener in this process; `autoscout watch` reads the journal."""
 
 
 def _job_and_space(
@@ -283,7 +283,7 @@ def _job_and_space(
 
 
 def _predictor(space: Space, simulator: Simulator) -> Predictor:
-    """One call a configuration, each once."""
+    """Calls the simulator once per configuration."""
     known: dict[bytes, float] = {}
 
     def predict(codes: np.ndarray) -> np.ndarray:

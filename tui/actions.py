@@ -1,5 +1,5 @@
-"""Every screen and every action, once: its keys, what it does, where it acts, what keeps it from doing harm, and the
-verb that does the same. Keys, help, the palette and the table of docs/tui.md are made from this."""
+"""The single list of screens and actions: keys, effect, screens, safeguard, and equivalent verb. Key bindings, help,
+the palette and the table in docs/tui.md are generated from it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,13 +23,13 @@ _UNTYPED = ("tune", "arms", "checks", "cluster", "launch", "why")  # screens wit
 
 class Action(NamedTuple):
     keys: str  # Textual's names
-    does: str  # the app's action
+    does: str  # the app's action method
     says: str
-    shown: str = ""  # the keys as people write them; "" as they are
-    on: tuple[str, ...] = ()  # the screens where it acts; () all
-    harm: str = ""  # what keeps it from doing any; "" it changes nothing of the run
-    verb: str = ""  # of the command line
-    footer: str = ""  # its word there; "" it is not shown
+    shown: str = ""  # the keys as displayed; "": as in `keys`
+    on: tuple[str, ...] = ()  # screens where it acts; (): all
+    harm: str = ""  # safeguard against mistakes; "": it does not change the run
+    verb: str = ""  # equivalent on the command line
+    footer: str = ""  # label in the footer; "": not shown
 
 
 ACTIONS = (
@@ -146,18 +146,18 @@ def keys_of(action: Action) -> str:
 
 
 def acts(does: str, screen: str) -> bool:
-    """Whether an action of ours acts on that screen; what is none of ours does."""
+    """Whether an action acts on a screen; actions not listed here always do."""
     found = _BY_ACTION.get(does)
     return found is None or not found.on or screen in found.on
 
 
 def of_screen(screen: str) -> Iterator[Action]:
-    """Those that act there, but for going to another one."""
+    """The actions of a screen, except for switching to another one."""
     return (a for a in ACTIONS if acts(a.does, screen) and not a.does.startswith("show("))
 
 
 def table() -> str:
-    """Markdown, of docs/tui.md. The palette (ctrl+p) has each under what it does."""
+    """The Markdown table of docs/tui.md. The palette (ctrl+p) lists each action by its effect."""
     rows = [
         "| key | what it does (also in the palette) | where | what keeps it from harm | verb |",
         "|---|---|---|---|---|",

@@ -44,17 +44,17 @@ class SessionApp(Wired[None]):
     def __init__(self, follower: Follower | Remote, kb: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.session = Watched(follower, kb, ascii_only)
-        self.blank = True  # until the journal is read, or takes longer
-        self._panes = Panes(self.session, "tune")  # kept, as these lines: to look them up takes a while
+        self.blank = True  # until the journal is read, or reading takes long
+        self._panes = Panes(self.session, "tune")  # kept, like these lines: looking them up is slow
         self._headline, self._problem = Line(id="headline"), Line(id="problem")
         self._dirty = True
-        self._prepared = False  # all screens are made
-        self._catching = False  # the past is being folded, in slices
-        self._delivering = threading.Lock()  # an order
+        self._prepared = False  # all screens are built
+        self._catching = False  # past events are being folded, in slices
+        self._delivering = threading.Lock()  # one order at a time
 
     @property
     def base(self) -> Screen[object]:
-        """The screen with the panes, whatever lies over it."""
+        """The screen with the panes, below any modal."""
         return self.screen_stack[0]
 
     def compose(self) -> ComposeResult:
@@ -68,7 +68,7 @@ class SessionApp(Wired[None]):
         self.run_worker(partial(measure, self.session, self.post_message), thread=True)
         self.set_interval(TICK_S, self._tick)
 
-    # ---- what comes in -----------------------------------------------------------------------------------
+    # ---- incoming events ---------------------------------------------------------------------------------
 
     def on_read(self, read: Read) -> None:
         session = self.session
@@ -90,8 +90,8 @@ class SessionApp(Wired[None]):
             self.notify(f"{asked}: done", markup=False)
 
     async def _tick(self) -> None:
-        """Draws what came since the last tick; once a second also what only the clock changes. Where nothing came, and
-        nobody does anything, it makes a screen that was not opened yet."""
+        """Draws changes since the last tick, and once a second what depends only on the clock. When idle, builds a
+        screen that was not opened yet."""
         session = self.session
         if not self._dirty:
             self.appear()
@@ -117,22 +117,22 @@ class SessionApp(Wired[None]):
     # ---- drawing -----------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """On a busy machine the journal may be read before there is anything to draw on: then the next tick does."""
+        """On a busy machine the journal may be read before the panes are mounted: then the next tick draws."""
         if self._panes.is_mounted:
             self._dirty = False
             self.repaint()
             self.appear()
 
     def repaint(self) -> None:
-        """Draws the pane that is seen; the others draw when they are opened."""
-        if not self._panes.is_mounted or not self.is_running:  # closing takes the widgets away
+        """Draws the visible pane; the others are drawn when they are opened."""
+        if not self._panes.is_mounted or not self.is_running:  # widgets are gone while closing
             return
         session = self.session
         if session.alive and session.live.ended is None:
             session.live.now = max(session.live.last, time.time())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
-        if session.replaying:  # in the same lines: nothing below them moves
+        if session.replaying:  # on the same lines, so that nothing below moves
             at = Text(f" replay: event {session.folded:,} of {session.count:,} ", style="reverse")
             keys = Text(" [ ] { } step  space play  G now ", style="dim") if self.size.width >= 120 else Text("")
             text = Text.assemble(at, keys, text, no_wrap=True, overflow="ellipsis")
@@ -147,11 +147,11 @@ class SessionApp(Wired[None]):
     # ---- screens and keys --------------------------------------------------------------------------------
 
     async def action_show(self, key: str) -> None:
-        self.blank = True  # one frame, of the whole screen
+        self.blank = True  # draw the whole screen in one frame
         pane = await self._panes.open(key)
         self.session.watching_devices = key == "cluster"
         self.call_after_refresh(self._opened, pane)
-        typed_in = pane.query("TextArea")  # where there is something to type, typing goes there and is no key
+        typed_in = pane.query("TextArea")  # a text input gets the focus, so that letters are not keys
         self.set_focus(next((w for w in [*typed_in, *pane.query("Rows, Tree")] if w.focusable), None))
         self.refresh_bindings()
 
@@ -161,7 +161,7 @@ class SessionApp(Wired[None]):
 
     @property
     def shown(self) -> str:
-        """The name of the screen that is seen."""
+        """The name of the visible screen."""
         return self._panes.shown
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -174,7 +174,7 @@ class SessionApp(Wired[None]):
         return actions.acts(f"{action}({given})" if given else action, self.shown)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: what Textual has, and everything of ours that acts on this screen."""
+        """The palette: Textual's commands, and our actions for this screen."""
         yield from super().get_system_commands(screen)
         for each in actions.ACTIONS:
             if actions.acts(each.does, self.shown):
@@ -187,7 +187,7 @@ class SessionApp(Wired[None]):
         self.push_screen(Help(self._panes.pane.help, keys))
 
     def action_copy(self) -> None:
-        def write() -> None:  # in a thread: all that launches is loaded for it
+        def write() -> None:  # in a thread: it loads all of the export code
             self.call_later(self._copy, command(self.session.state))
 
         self.run_worker(write, thread=True)
@@ -251,14 +251,14 @@ class SessionApp(Wired[None]):
         self._give_if_sure("Run next what the simulators predict to be best, and check them by it?", "validate")
 
     def _selected_knobs(self) -> list[str]:
-        """["tp=2", "sp=true", …] of the experiment under the cursor; [] where there is none."""
+        """["tp=2", "sp=true", …] of the experiment under the cursor; [] if there is none."""
         run = self._panes.pane.selected
         if run is None:
             return []
         return [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in run.configuration.knobs.items()]
 
     def action_retry(self) -> None:
-        """The experiment under the cursor again."""
+        """Runs the experiment under the cursor again."""
         if knobs := self._selected_knobs():
             self._give_if_sure(f"Run {' '.join(knobs)} again?", "retry", knobs)
 
@@ -298,12 +298,12 @@ class SessionApp(Wired[None]):
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        # A host that is silent is waited for; neither keys nor leaving wait with it.
+        # In a thread: an unresponsive host must block neither keys nor quitting.
         threading.Thread(target=self._deliver, args=[order], daemon=True).start()
 
     def _deliver(self, order: Order) -> None:
-        """In a thread, one order after the other."""
-        with self._delivering, contextlib.suppress(RuntimeError):  # the screens have ended meanwhile
+        """Delivers an order; runs in a thread, one order at a time."""
+        with self._delivering, contextlib.suppress(RuntimeError):  # the app may have closed meanwhile
             try:
                 self.session.follower.give(order)
             except AutoscoutError as error:
@@ -315,7 +315,7 @@ class SessionApp(Wired[None]):
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def _go(self, at: int) -> None:
-        """To the moment after so many events; of a long journal the screen shows how far the fold is."""
+        """Moves to the state after `at` events; for a long journal the screen shows the progress of folding."""
         try:
             self.session.go(at)
             self._catch_up()
@@ -344,7 +344,7 @@ class SessionApp(Wired[None]):
         self.session.playing = not self.session.playing
 
     def action_switch(self) -> None:
-        """To the moment when evaluation went over to profiling."""
+        """Moves to the switch from simulating to profiling."""
         if self.session.switched_at is None:
             self.notify("the fidelity never switched")
         else:
@@ -359,13 +359,13 @@ class SessionApp(Wired[None]):
 
 
 def _keep_all() -> None:
-    """A long journal's events stay: going through them again and again for what can go would stop the screen."""
+    """Excludes a long journal's events from garbage collection, which would otherwise stall the screen."""
     gc.freeze()
     gc.set_threshold(2000, 10, 1000)
 
 
 def _typed_in(widget: Widget | None) -> bool:
-    """Whether letters go there: a box for text, of whatever kind, has a cursor that blinks."""
+    """Whether a widget takes letters: text inputs of all kinds have a blinking cursor."""
     return hasattr(widget, "cursor_blink")
 
 
@@ -374,6 +374,6 @@ def watch(follower: Follower | Remote, kb: Path, ascii_only: bool, colour: Liter
     if colour == "none":
         os.environ["NO_COLOR"] = "1"
     os.environ.setdefault("TEXTUAL_FPS", "20")
-    for name in ("COLUMNS", "LINES"):  # exported ones would hide that the terminal changes its size
+    for name in ("COLUMNS", "LINES"):  # if exported, they would hide resizes of the terminal
         os.environ.pop(name, None)
     SessionApp(follower, kb, ascii_only).run()

@@ -1,4 +1,4 @@
-"""Terminals and locales that have nothing but ASCII, and what stands there for other characters."""
+"""Terminals and locales limited to ASCII, and replacements for other characters."""
 
 import os
 import unicodedata
@@ -12,7 +12,7 @@ _TERMS = (
     "vt100",
     "vt102",
     "vt220",
-)  # as they are: screen-256color is none of them
+)  # exact names: screen-256color is not among them
 _INSTEAD = {
     "×": "x", "·": ".", "–": "-", "—": "-", "−": "-", "…": "~", "’": "'", "‘": "'", "“": '"', "”": '"', "≤": "<",
     "≥": ">", "≠": "/", "±": "~", "²": "2",
@@ -25,7 +25,7 @@ _INSTEAD = {
 
 
 def needed(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this terminal and locale show ASCII only."""
+    """Whether this terminal or locale shows only ASCII."""
     if environment.get("TERM", "") in _TERMS:
         return True
     locale = next((environment[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if environment.get(n)), "")
@@ -33,12 +33,12 @@ def needed(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def plain_cell(character: str) -> str:
-    """One ASCII character instead."""
+    """One ASCII character in place of another."""
     if character.isascii():
         return character
     if found := _INSTEAD.get(character):
         return found
-    if "\u2500" <= character <= "\u257f":  # lines of boxes
+    if "\u2500" <= character <= "\u257f":  # box-drawing lines
         name = unicodedata.name(character)
         across, along = (
             any(w in name for w in ("HORIZONTAL", "LEFT", "RIGHT")),

@@ -66,7 +66,7 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.refusal import AutoscoutError
 
-    os.umask(os.umask(0o077) | 0o077)  # what we write is the person's own: journals, logs, the knowledge base
+    os.umask(os.umask(0o077) | 0o077)  # files are private to the user: journals, logs, the knowledge base
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)

@@ -1,5 +1,5 @@
-"""What feeds the screens while they are open, each in a thread of its own, since files may lie on a slow disk: the
-journal of the session, and the devices of the machine."""
+"""Feeds the screens while they are open: the session's journal and the machine's devices, each read in its own thread,
+since disks may be slow."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from tui.session.neighbours import Neighbours, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
-_AHEAD = 6000  # limit on events read ahead of drawing, to bound memory
+_AHEAD = 6000  # most events read ahead of drawing, to bound memory
 
 
 class Read(Message):
-    """What the follower found since the last time."""
+    """New findings of the follower."""
 
     def __init__(self, alive: bool | None) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Read(Message):
         self.alive = alive
         self.tail: list[str] = []
         self.problem = ""
-        self.words = ""  # the engine's last ones, of a session that broke off
+        self.words = ""  # last output of the engine of a session that broke off
         self.share = 1.0
 
 
 class Measured(Message):
-    """What the machine does."""
+    """Readings of the machine."""
 
     def __init__(self, readings: dict[str, Reading], neighbours: Neighbours, orders: list[str]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Measured(Message):
 
 
 def follow(session: Watched, post: Callable[[Message], object]) -> None:
-    """Reads the journal, and says what changed."""
+    """Reads the journal and posts changes."""
     worker, said, given = get_current_worker(), None, 0
     while not worker.is_cancelled:
         if given - session.count > _AHEAD:
@@ -58,7 +58,7 @@ def _read(session: Watched) -> Read:
     read = Read(alive=session.alive)
     live, follower = session.live, session.follower
     try:
-        read.alive = follower.alive()  # first: where nothing can be read any more, this still counts
+        read.alive = follower.alive()  # first: still valid if reading fails
         read.events = follower.more()
         read.share = follower.share() if read.events else 1.0
         running = [run for run in list(live.running.values()) if run.folder]

@@ -1,4 +1,4 @@
-"""Help that groups verbs by what a person wants to do."""
+"""Help that groups verbs by the user's goal."""
 
 import re
 
@@ -8,7 +8,7 @@ _WIDE = 62  # width of a verb's description, to fit 80 columns
 
 
 class Verbs(click.Group):
-    """`headings`: heading → the names of its verbs, in their order."""
+    """`headings`: heading → names of its verbs, in order."""
 
     headings: dict[str, list[str]] = {}
 
@@ -24,7 +24,7 @@ class Verbs(click.Group):
 
 
 def brief(command: click.Command) -> str:
-    """As much of the first sentence of its help as fits on a line, to the end of a clause."""
+    """The first sentence of a command's help, cut at the end of a clause to fit on a line."""
     text = re.sub(r"\s+", " ", command.short_help or command.help or "").strip()
     for clause in (r"[.:;](?= |$)| \(", r",(?= )"):
         ends = [found.start() for found in re.finditer(clause, text) if found.start() <= _WIDE]

@@ -1,4 +1,4 @@
-"""Home: what `autoscout` alone opens. Sessions and jobs to open, machines and winners that are known, a new job."""
+"""Home, opened by `autoscout` alone: sessions and jobs to open, known machines and winners, a new job."""
 
 import json
 import os
@@ -40,7 +40,7 @@ _WINNERS = (
 
 
 class Looked(Message):
-    """The sessions and jobs as they are now."""
+    """The current sessions and jobs."""
 
     def __init__(self, sessions: list[Seen], jobs: list[JobFile]) -> None:
         super().__init__()
@@ -48,13 +48,13 @@ class Looked(Message):
 
 
 class Openable(OptionList):
-    """Lines of which each can be opened, which the footer says."""
+    """A list of lines that can be opened, as shown in the footer."""
 
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
 
 
 class HomeApp(Wired[Path]):
-    """Ends with the journal that is to be opened."""
+    """Returns the journal to open."""
 
     CSS_PATH = ["app.tcss", "home.tcss"]
     TITLE = "AutoScout"
@@ -72,7 +72,7 @@ class HomeApp(Wired[Path]):
         self._shown: dict[str, list[str]] = {}
         self._machines: list[dict[str, object]] | str = "reading …"
         self._winners: list[dict[str, object]] | str = "reading …"
-        self._over: set[str] = set()  # sessions whose results the knowledge base was asked for
+        self._over: set[str] = set()  # ended sessions at the last query of the knowledge base
 
     def compose(self) -> ComposeResult:
         yield Line(id="headline")
@@ -95,7 +95,7 @@ class HomeApp(Wired[Path]):
         self.verbs.end()
 
     def _look(self) -> None:
-        """In a thread: the files may lie on a slow disk."""
+        """Looks for sessions and jobs; runs in a thread, since disks may be slow."""
         worker, sessions, jobs = get_current_worker(), Sessions(self.kb), job_files(self.folder)
         said: tuple[list[Seen], list[JobFile]] | None = None
         while not worker.is_cancelled:
@@ -133,7 +133,7 @@ class HomeApp(Wired[Path]):
 
     @work(exclusive=True, group="known")
     async def _ask(self) -> None:
-        """What the knowledge base has, in processes of their own."""
+        """Queries the knowledge base in separate processes."""
         nothing = "nothing measured yet"
         self._machines, self._winners = nothing, nothing
         if self.kb.exists():
@@ -153,7 +153,7 @@ class HomeApp(Wired[Path]):
             self._new(self.jobs[selected.option_index].given)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Ours act on Home alone, not under what lies over it."""
+        """Home's actions are disabled below a modal."""
         ours = action in ("new", "open", "move", "explain", "next_theme", "quit")
         return not ours or len(self.screen_stack) == 1
 
@@ -184,7 +184,7 @@ class HomeApp(Wired[Path]):
 
 
 def home(kb: Path, folder: Path, ascii_only: bool) -> None:
-    """Home, the session that was chosen there, and home again, until it is closed."""
+    """Shows Home, then the chosen session, then Home again, until it is closed."""
     from tui.app import watch
     from tui.session.follow import Follower
 

@@ -1,28 +1,28 @@
-"""What a terminal may be shown of texts that others wrote."""
+"""Makes text written by others safe for a terminal."""
 
 import re
 from typing import Any, TextIO
 
-# What moves cursors, changes titles and clipboards, or hides text: whole sequences, then the characters alone.
+# Escape sequences and control characters that move the cursor, change titles and clipboards, or hide text.
 _SEQUENCES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)?"
 )
-# The last ones turn text around.
+# The last ranges change text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> str:
-    """`text` as a terminal may be shown it: line ends and tabs are the only control characters."""
+    """`text` safe for a terminal: its only control characters are line ends and tabs."""
     return _CONTROL.sub("?", _SEQUENCES.sub("", text))
 
 
 def plain_line(text: str) -> str:
-    """The same on one line: for names, also those of files."""
+    """The same on one line, for names, including file names."""
     return plain(text).replace("\n", "?").replace("\t", "?")
 
 
 class PlainStream:
-    """A text stream that lets only plain text through, whatever data hold; its `buffer` takes bytes as they are."""
+    """A text stream that writes only plain text, whatever the data; its `buffer` takes raw bytes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

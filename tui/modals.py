@@ -1,4 +1,4 @@
-"""What lies over the screens for a moment: help, a question, one line to write, a choice, one experiment in full."""
+"""Modal screens: help, a question, a one-line input, a choice, one experiment in full."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -14,7 +14,7 @@ class Help(ModalScreen[None]):
     BINDINGS = [Binding("escape,question_mark,q", "dismiss", "back")]
 
     def __init__(self, about: str, keys: list[tuple[str, str]]) -> None:
-        """`keys`: each with what it does."""
+        """`keys`: (keys, their effect)."""
         super().__init__()
         self.about, self.keys = about, keys
 
@@ -30,7 +30,7 @@ class Help(ModalScreen[None]):
 
 
 class Sure(ModalScreen[bool]):
-    """Asks once."""
+    """A yes-or-no question."""
 
     BINDINGS = [Binding("y", "dismiss(True)", "yes"), Binding("n,escape,q", "dismiss(False)", "no")]
 
@@ -44,7 +44,7 @@ class Sure(ModalScreen[bool]):
 
 
 class Prompt(ModalScreen[str]):
-    """One line to write."""
+    """A one-line input."""
 
     BINDINGS = [Binding("escape", "dismiss", "back")]
 
@@ -68,7 +68,7 @@ class Prompt(ModalScreen[str]):
 
 
 class Choose(ModalScreen[str]):
-    """One of some lines: j k enter."""
+    """A choice of one line: j k enter."""
 
     BINDINGS = [
         Binding("escape,q", "dismiss", "back"),
@@ -94,7 +94,7 @@ class Choose(ModalScreen[str]):
 
 
 class Full(ModalScreen[None]):
-    """A long text to scroll in."""
+    """A long, scrollable text."""
 
     BINDINGS = [
         Binding("escape,enter,q", "dismiss", "back"),

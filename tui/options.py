@@ -1,4 +1,4 @@
-"""What every verb shares: common options, the knowledge base's path, the job file, notes and signals."""
+"""Shared by all verbs: common options, the knowledge base's path, the job file, notes and signals."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def common(command: F) -> F:
-    """Options that every verb takes."""
+    """Adds the options that every verb takes."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
     return click.option("--kb", "kb", type=click.Path(path_type=Path), help="Knowledge base file.")(command)
 
@@ -26,7 +26,7 @@ def kb_path(given: Path | None) -> Path:
 
 
 def existing_kb(given: Path | None) -> Path:
-    """For verbs that only read: a mistyped name must not answer from an empty knowledge base."""
+    """For verbs that only read: a mistyped path must not act as an empty knowledge base."""
     path = kb_path(given)
     if given is not None and not path.exists():
         raise click.UsageError(f"{path}: there is no knowledge base; `autoscout tune` creates one")
@@ -34,7 +34,7 @@ def existing_kb(given: Path | None) -> Path:
 
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Those that complete what is typed, the newest first; [] without a knowledge base."""
+    """Session names that complete the input, newest first; [] without a knowledge base."""
     from kb.store import sessions_folder
 
     folder = sessions_folder(kb_path(context.params.get("kb")))
@@ -43,7 +43,7 @@ def session_names(context: click.Context, parameter: click.Parameter, begun: str
 
 
 def note(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # the reader is gone
         click.echo(f"autoscout: {text}", err=True)
 
 
@@ -56,9 +56,9 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -
 
 
 def stop_on_signals(stop: Any) -> None:
-    """Ctrl-C once, or SIGUSR1 (which Slurm sends when it was asked to, before the time is up): end after the running
-    experiment. Twice, or a termination signal (preemption, scancel): end it too, at once. A hangup that was ignored
-    stays so (`nohup`)."""
+    """Ctrl-C once, or SIGUSR1 (sent by Slurm on request before the time limit): end after the running experiment.
+    Twice, or a termination signal (preemption, scancel): end that, too, at once. An ignored hangup stays ignored
+    (`nohup`)."""
 
     def interrupted(number: int, frame: Any) -> None:
         stop.ask()

@@ -1,4 +1,4 @@
-"""How values are written for people: plain, aligned, no colour by itself."""
+"""Formatting of values for people: plain and aligned, without colour."""
 
 import math
 import re
@@ -20,7 +20,7 @@ _UNITS = {
 
 
 def number(value: float) -> str:
-    """Four significant digits, no exponent in the usual range."""
+    """Four significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return str(value)
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
@@ -33,15 +33,15 @@ def metric(job: Job, value: float) -> str:
 
 
 def when_and_where(m: Measurement) -> str:
-    """Of a measurement that was known: ", 2026-11-22 on host-1a2b3c4d", as far as it says."""
+    """Suffix for a known measurement: ", 2026-11-22 on host-1a2b3c4d", as far as recorded."""
     host = m.rank_devices[0].partition(":")[0] if m.rank_devices else ""
     day = time.strftime(", %Y-%m-%d", time.gmtime(m.at)) if 0 < m.at < LATEST else ""
     return f"{day}{f' on {host}' if host else ''}"
 
 
 def fit(text: str, width: int, knobs: Iterable[str] = ()) -> str:
-    """`text`, or its beginning up to a word's end and "…": what is cut off is never half a word. The name of a
-    configuration of `knobs` ends with one of these: distopt… of distopt_overlap_grad, not distopt_overlap…"""
+    """`text`, truncated at the end of a word with "…" if it is too long. With `knobs`, a configuration's name is
+    truncated only between knobs: distopt… for distopt_overlap_grad, not distopt_overlap…"""
     if len(text) <= width:
         return text
     if width < 1:
@@ -54,8 +54,8 @@ def fit(text: str, width: int, knobs: Iterable[str] = ()) -> str:
 
 
 def fit_lines(text: str, width: int, height: int) -> list[str]:
-    """`text` in so many lines: wrapped, and where it is longer, up to the end of a clause that fits, else of a word."""
-    text = re.sub(r"(\d) %", "\\1\u00a0%", text)  # a number is not parted from its sign
+    """`text` wrapped into at most `height` lines, truncated at the end of a clause if one fits, else of a word."""
+    text = re.sub(r"(\d) %", "\\1\u00a0%", text)  # no line break between a number and %
     lines = textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False)
     while len(lines) > height > 0 and (shorter := re.sub(r"(; |, |\. )[^;,]*?$", "", text)) != text:
         text = shorter
@@ -72,7 +72,7 @@ def clock(seconds: float) -> str:
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
+    """An aligned table; numeric columns are right-aligned."""
     cells = [[("" if c is None else str(c)) for c in row] for row in rows]
     widths = [max(len(r[i]) for r in [list(header), *cells]) for i in range(len(header))]
     right = [all(_is_number(r[i]) for r in cells) and bool(cells) for i in range(len(header))]

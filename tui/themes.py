@@ -1,5 +1,5 @@
-"""Themes: dark, light, and one that people who confuse red and green can read. AUTOSCOUT_THEME names the first one;
-NO_COLOR takes colours away from each."""
+"""Themes: dark, light, and one for the colour-blind. AUTOSCOUT_THEME names the initial one; NO_COLOR removes the
+colours of each."""
 
 import os
 from functools import partial
@@ -13,7 +13,7 @@ from textual.theme import Theme
 
 from tui.session.remembered import remember, remembered
 
-# Okabe and Ito's colours: told apart with each kind of colour blindness.
+# Okabe and Ito's colours: distinguishable with every kind of colour blindness.
 _SAFE = Theme(
     name="colour-blind-safe",
     primary="#0072B2",
@@ -28,7 +28,7 @@ _SAFE = Theme(
     panel="#262C34",
     dark=True,
 )
-# What the words red, green … of a drawing become under it: state is told by a word and a glyph, too.
+# ANSI colours for drawings under that theme; state is always shown by a word and a glyph as well.
 _DIM = [(60, 60, 60), (213, 94, 0), (86, 180, 233), (230, 159, 0)]
 _DIM += [(0, 114, 178), (204, 121, 167), (0, 158, 115), (220, 220, 220)]
 _BRIGHT = [(120, 120, 120), (240, 130, 50), (130, 205, 245), (245, 190, 70)]
@@ -36,11 +36,11 @@ _BRIGHT += [(60, 150, 210), (225, 160, 195), (60, 190, 150), (255, 255, 255)]
 _SAFE_ANSI = TerminalTheme((16, 20, 24), (230, 230, 230), _DIM, _BRIGHT)
 THEMES = {"dark": "textual-dark", "light": "textual-light", "colour-blind-safe": _SAFE.name}
 _FILE = "theme.json"
-_SOURCES = 256  # of style sheets: one a class of widgets
+_SOURCES = 256  # style sheets: one per widget class
 
 
 def add_themes(app: App[Any]) -> None:
-    """Makes them known, and takes the one that is wanted: AUTOSCOUT_THEME, else the last one that was chosen."""
+    """Registers the themes and sets the initial one: AUTOSCOUT_THEME, else the last one chosen."""
     app.register_theme(_SAFE)
     usual = app.ansi_theme_dark
     app.watch(app, "theme", partial(_colours, app, usual), init=False)
@@ -53,20 +53,20 @@ def _colours(app: App[Any], usual: TerminalTheme, theme: str) -> None:
 
 
 class Sheets:
-    """The style sheet as each theme makes it: to parse it takes longer than a key may wait."""
+    """Caches the parsed style sheet of each theme: parsing takes longer than a key press may."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self._parsed: dict[str, Any] = {}  # rules by source, for each theme
 
     def change(self) -> None:
-        """To that of the theme of now."""
+        """Switches to the style sheet of the current theme."""
         sheet = self._app.stylesheet
         self._fill(sheet, self._app.theme, self._app.get_css_variables())
         sheet.parse()
 
     def prepare(self) -> None:
-        """That of the theme which is next."""
+        """Parses the style sheet of the next theme in advance."""
         name = THEMES[_next(self._app)]
         if name not in self._parsed:
             defaults = self._app.get_theme_variable_defaults()
@@ -89,7 +89,7 @@ def _next(app: App[Any]) -> str:
 
 
 def next_theme(app: App[Any]) -> str:
-    """Goes on to the next one; its name."""
+    """Switches to the next theme and returns its name."""
     name = _next(app)
     app.theme = THEMES[name]
     remember(_FILE, name)

@@ -1,8 +1,8 @@
-"""What goes over the line to the terminal: the cells that changed, and no more than it takes.
+"""Output to the terminal: only changed cells, and no faster than the terminal takes them.
 
-A frame is laid over what the terminal shows already, and only the difference is sent. Where a terminal answers
-questions, each frame ends with one, and the next frame waits for the answer: a bad line lowers the rate, and what is
-sent is always the newest state. Frames that nobody asked for are rationed to `IDLE_BYTES_S`.
+Each frame is compared with what the terminal shows, and only the difference is sent. If the terminal answers queries,
+each frame ends with one, and the next frame waits for the answer: a slow line lowers the frame rate, and each frame
+shows the newest state. Frames not caused by user input are limited to `IDLE_BYTES_S`.
 """
 
 import select
@@ -21,27 +21,27 @@ from tui.ascii import plain_cell
 IDLE_BYTES_S = 700.0  # budget for frames not caused by a key
 CALM_S = 0.3  # idle time after which the next screen may be prepared
 ANSWER_S = 5.0  # timeout for a terminal's answer
-ASK = "\x1b[?2026$p"  # whether frames can be shown at once: what is asked at the start, and can be asked again
-_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # shown at once
+ASK = "\x1b[?2026$p"  # queries support of synchronized output; repeatable
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronized output
 _AT_ONCE = 400  # bytes: shorter frames do not flicker
-_ERASED, _ERASED_LAST = 12, 6  # blanks that are shorter to erase, and at the end of what is written
+_ERASED, _ERASED_LAST = 12, 6  # shortest runs of blanks worth erasing, inside and at the end of a run
 _NEAR = 4  # runs of equal cells up to this length are resent instead of skipped
 
-Look = tuple[str, str, str]  # codes of the foreground, the background and the attributes
+Look = tuple[str, str, str]  # SGR codes of foreground, background and attributes
 _NO_LOOK: Look = ("39", "49", "")
 Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-_NOT_SENT = ("Cf", "Cc")  # text direction and terminal control characters
+_NOT_SENT = ("Cf", "Cc")  # format (text direction) and control characters
 _SEEN_ON_BLANKS = frozenset("4579")
 
 
 class Canvas:
-    """Two layers of cells: what is drawn, and what the terminal shows."""
+    """Two layers of cells: the drawn frame, and what the terminal shows."""
 
     def __init__(self, colours: str | None, ascii_only: bool) -> None:
-        """`colours`: "standard", "256" or "truecolor", as rich.console.Console.color_system; None: none."""
+        """`colours`: "standard", "256" or "truecolor", as in rich.console.Console.color_system; None: no colours."""
         systems = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
         self._colours = systems.get(colours or "")
         self._ascii = ascii_only
@@ -53,26 +53,27 @@ class Canvas:
         self._touched: set[int] = set()
 
     def resize(self, width: int, height: int) -> None:
-        """Nothing that the terminal shows can be relied upon any more."""
+        """Sets a new size and forgets what the terminal shows."""
         self.size = (width, height)
         self._drawn = [([" "] * width, [_NO_LOOK] * width) for _ in range(height)]
         self.forget()
 
     def forget(self) -> None:
-        """The next frame is sent as a whole."""
+        """Sends the next frame in full."""
         height = self.size[1]
         self._shown = [([], []) for _ in range(height)]
         self._touched = set(range(height))
 
     def put(self, update: CompositorUpdate) -> None:
-        """Draws what a frame of Textual holds."""
+        """Draws a Textual frame."""
         for y, x, strip in _pieces(update):
             if 0 <= y < self.size[1]:
                 self._put(y, x, strip)
 
     def difference(self, erases: bool = False) -> str:
-        """What brings the terminal from what it shows to what is drawn; "" where that is the same. `erases`: it erases
-        in the colour that is set, as terminals of today do, so that many blanks take a few bytes."""
+        """The escape sequences that turn what the terminal shows into the drawn frame; "" if they are equal. `erases`:
+        the terminal erases with the current background colour, as modern terminals do, so many blanks take few
+        bytes."""
         runs: list[_Run] = []
         for y in sorted(self._touched):
             drawn, shown = self._drawn[y], self._shown[y]
@@ -102,7 +103,7 @@ class Canvas:
             x += len(cells)
 
     def _cells(self, text: str) -> list[str]:
-        """One string a cell: "" after a wide character, a combining one with what it belongs to."""
+        """One string per cell: "" after a wide character; combining characters are appended to their base character."""
         cells: list[str] = []
         for character in text:
             wide = self._widths.get(character)
@@ -119,7 +120,7 @@ class Canvas:
 
 
 def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
-    """What changed in a row, in runs of one look; a few equal cells within one are cheaper than jumping over them."""
+    """The changes in a row as runs of one look; a few unchanged cells within a run cost less than a cursor movement."""
     (texts, looks), (old_texts, old_looks) = drawn, shown
     known, width = len(old_texts), len(texts)
 
@@ -150,12 +151,12 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
 
 
 def _same_blank(one: Look, other: Look) -> bool:
-    """Whether a blank is the same in both: of its colours only the background is seen."""
+    """Whether a blank looks the same in both: of its colours, only the background is visible."""
     return one[1] == other[1] and not _SEEN_ON_BLANKS.intersection(one[2] + other[2])
 
 
 def _written(runs: Iterable[_Run], erases: bool) -> str:
-    """Runs in this order. After a character that some terminals take to be of another width, the place is said anew."""
+    """Runs in this order. After a character of ambiguous width, the cursor is positioned anew."""
     out: list[str] = []
     pen = _Pen(out)
     for look, y, x, cells in runs:
@@ -183,12 +184,12 @@ def _written(runs: Iterable[_Run], erases: bool) -> str:
 
 
 def _blanks(cells: list[str], start: int) -> int:
-    """How many from there on."""
+    """Number of blanks from `start` on."""
     return next((i for i, cell in enumerate(cells[start:]) if cell != " "), len(cells) - start)
 
 
 def _sure(cell: str) -> bool:
-    """Whether every terminal takes this to be one column wide, as we do."""
+    """Whether every terminal draws this one column wide, as we assume."""
     return cell.isascii() or (len(cell) == 1 and (cell < "\u0300" or "\u2000" <= cell < "\u2e00"))
 
 
@@ -197,11 +198,11 @@ def _right(columns: int) -> str:
 
 
 class _Pen:
-    """Where the terminal's cursor stands, and how it writes."""
+    """The terminal's cursor position and current look."""
 
     def __init__(self, out: list[str]) -> None:
         self.out = out
-        self.x, self.y = -1, -1  # -1: nobody knows
+        self.x, self.y = -1, -1  # -1: unknown
         self.look = _NO_LOOK
 
     def to(self, x: int, y: int) -> None:
@@ -223,34 +224,34 @@ class _Pen:
 
 
 class Pace:
-    """When the next frame may be sent."""
+    """Decides when the next frame may be sent."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.answers = False  # this terminal answers questions
+        self.answers = False  # the terminal answers queries
         self._asked_at = 0.0  # 0: no answer is outstanding
-        self._quiet_until = 0.0  # for frames that nobody asked for
-        self._wanted_at = 0.0  # when a person did something
+        self._quiet_until = 0.0  # for frames not caused by user input
+        self._wanted_at = 0.0  # time of the last user input
 
     def ready(self) -> bool:
-        """Whether the terminal took the last frame."""
+        """Whether the terminal has processed the last frame."""
         if self._asked_at and time.monotonic() - self._asked_at < ANSWER_S:
             return False
         try:
             return bool(select.select([], [self._fd], [], 0)[1])
-        except (OSError, ValueError):  # closed meanwhile: the write will say so
+        except (OSError, ValueError):  # closed meanwhile: the write will raise
             return True
 
     def wanted(self) -> None:
-        """A key, the mouse, another size: what follows is asked for."""
+        """Notes user input (key, mouse, resize): the following frames are caused by it."""
         self._wanted_at = time.monotonic()
 
     def due(self) -> bool:
-        """Whether a frame that nobody asked for may be drawn."""
+        """Whether a frame not caused by user input may be drawn."""
         return time.monotonic() >= self._quiet_until
 
     def calm(self) -> bool:
-        """Whether nobody did anything for a while."""
+        """Whether there was no user input for a while."""
         return time.monotonic() - self._wanted_at >= CALM_S
 
     def sent(self, count: int) -> None:
@@ -265,7 +266,7 @@ class Pace:
 
 
 def framed(changes: str, cursor: tuple[int, int], at_once: bool, ask: bool) -> str:
-    """One frame, ready to be written. `cursor`: column and row where a person types."""
+    """One frame, ready to be written. `cursor`: column and row of the input cursor."""
     text = f"{changes}\x1b[{cursor[1] + 1};{cursor[0] + 1}H"
     if at_once and len(text) > _AT_ONCE:
         text = f"{_BEGIN}{text}{_END}"
@@ -273,7 +274,7 @@ def framed(changes: str, cursor: tuple[int, int], at_once: bool, ask: bool) -> s
 
 
 def _pieces(update: CompositorUpdate) -> Iterator[tuple[int, int, Strip]]:
-    """(row, column, strip) of a frame."""
+    """(row, column, strip) for each strip of a frame."""
     if isinstance(update, LayoutUpdate):
         for y, strips in enumerate(update.strips, update.region.y):
             x = update.region.x
@@ -299,7 +300,7 @@ def _codes(colour: Color | None, colours: ColorSystem | None, foreground: bool) 
 
 
 def _change(before: Look, after: Look) -> str:
-    """The shortest order that makes one look into another."""
+    """The shortest SGR sequence that changes one look into another."""
     had, has = (set(filter(None, look[2].split(";"))) for look in (before, after))
     ends = {_ENDS[code] for code in had - has}
     begins = {code for code in has if code not in had or _ENDS[code] in ends}  # bold and dim end together

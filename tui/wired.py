@@ -1,4 +1,4 @@
-"""Screens whose frames go over the line as tui/wire.py says: cells that changed, at the pace of the terminal."""
+"""Screens whose frames are sent through tui/wire.py: only changed cells, at the terminal's pace."""
 
 import os
 import select
@@ -24,18 +24,18 @@ _LOOK_S = 2.0  # polling interval of the terminal
 
 
 class _Paper(Screen[None]):
-    """What everything else lies on."""
+    """The bottom screen, below all others."""
 
     AUTO_FOCUS = ""  # each screen sets its own focus
 
     def _compositor_refresh(self) -> None:
-        """Puts a frame together, where there is something to show."""
+        """Composes a frame, unless the app is blank."""
         if not getattr(self.app, "blank", False):
             super()._compositor_refresh()
 
 
 def _seen(node: DOMNode) -> Iterator[DOMNode]:
-    """It and what is in it, but for what lies behind other things of its place."""
+    """The node and its descendants, except those that a ContentSwitcher hides."""
     yield node
     for child in node.children:
         if child.display or not isinstance(node, ContentSwitcher):
@@ -45,11 +45,11 @@ def _seen(node: DOMNode) -> Iterator[DOMNode]:
 class Wired(App[Outcome]):
     def __init__(self, ascii_only: bool) -> None:
         super().__init__()
-        self.blank = False  # what is drawn now is not complete yet: no frame is put together
+        self.blank = False  # the screen is incomplete: no frames are composed
         self._canvas = Canvas(self.console.color_system, ascii_only)
-        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # where Textual draws
+        self._pace = Pace(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # Textual draws on stderr
         self.sheets = Sheets(self)
-        self._late = False  # a frame waits until the terminal takes it
+        self._late = False  # a frame waits until the terminal is ready
 
     def on_mount(self) -> None:
         self.animation_level = "none"
@@ -59,7 +59,8 @@ class Wired(App[Outcome]):
             self.set_interval(_LOOK_S, self._end_with_the_terminal)
 
     def _end_with_the_terminal(self) -> None:
-        """As the kernel does: a terminal that is gone says nothing but the end of input, again and again."""
+        """Sends the SIGHUP that the kernel would: Textual only sees endless end-of-file from a terminal that is
+        gone."""
         looked = select.poll()
         looked.register(0, select.POLLIN)
         if any(seen & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, seen in looked.poll(0)):
@@ -70,13 +71,13 @@ class Wired(App[Outcome]):
         return _Paper(id="_default")
 
     def appear(self) -> None:
-        """What was drawn while it was blank, as one frame."""
+        """Shows what was drawn while the screen was blank, as one frame."""
         if self.blank:
             self.blank = False
             self.screen.refresh()
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Another theme, on what is seen."""
+        """Applies another theme to the visible widgets."""
         self.sheets.change()
         self.stylesheet.apply(self)
         for screen in self.screen_stack:
@@ -91,17 +92,17 @@ class Wired(App[Outcome]):
         await super().on_event(event)
 
     def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
-        """The terminal answers what each frame asks at its end: it took that frame."""
+        """The terminal answered the query at the end of a frame, so it has processed that frame."""
         self._pace.answered()
         self._send()
 
     def action_redraw(self) -> None:
-        """Whatever else wrote on this terminal."""
+        """Redraws everything, whatever else wrote on this terminal."""
         self._canvas.forget()
         self.screen.refresh()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Instead of Textual's own, which sends whole widgets: only cells that changed go to the terminal."""
+        """Replaces Textual's method, which sends whole widgets: only changed cells go to the terminal."""
         if self.is_headless or not isinstance(renderable, CompositorUpdate):
             super()._display(screen, renderable)
             return

@@ -1,9 +1,9 @@
-"""What an exception speaks for where no sign of symptoms.py is in the log: a table of evidence, read from the top.
+"""Classifies an exception when no sign of symptoms.py is in the log: a table of rules, tried from the top.
 
-A row looks at what kind of exception it is, what it says, whose code raised it (the file of the traceback's last
-frame), and whether a step had been done by then. The first row that holds tells the class and why. Whatever is raised
-below the framework (driver, loader, file system, network) is no fact about a configuration; a refusal is deliberate,
-speaks of sizes and support, and comes before the first step.
+A row matches the exception's type, its message, the code that raised it (the file of the traceback's last frame), and
+whether a step was done by then. The first match gives the class and the reason. An exception from below the framework
+(driver, loader, file system, network) is not a fact about a configuration; a refusal is deliberate, is about sizes or
+support, and comes before the first step.
 """
 
 import re
@@ -17,7 +17,7 @@ MESSAGE = "Message"  # pseudo exception type of an error line without an excepti
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception. `file`: of the last frame, "" where it is not known; `stepped`: a step had been done."""
+    """An exception. `file`: of the last frame, "" if unknown; `stepped`: a step was done before."""
 
     type: str
     message: str
@@ -26,7 +26,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Patterns that are searched for; "" holds always. `before`: only before the first step."""
+    """Patterns to search for; "" always matches. `before`: only before the first step."""
 
     symptom: Symptom
     types: str = ""
@@ -109,7 +109,7 @@ TABLE = (
     Row(symptom=IMPORTS, types=r"^NameError$", files=r"-packages/|/megatron/"),
     Row(symptom=_ARGUMENTS, types=r"^TypeError$", says=r"\w(?:Config|Args|Arguments)\b.*unexpected keyword argument"),
     Row(
-        symptom=IMPORTS,  # two packages that call each other in another version's way
+        symptom=IMPORTS,  # a package calling another one's API of a different version
         types=r"^TypeError$",
         says=r"^(?!\w*(?:Config|Args)\b).*(?:unexpected keyword argument|required positional argument)",
         files=r"^$|-packages/|/megatron/",
@@ -135,7 +135,7 @@ TABLE = (
         before=True,
     ),
     Row(
-        symptom=_REFUSED,  # of a library's own check (TORCH_CHECK)
+        symptom=_REFUSED,  # a library's own check (TORCH_CHECK)
         types=r"^RuntimeError$",
         says=r"^(?!.*(?:CUDA error|[Dd]river|[Pp]latform|[Ss]ystem|operation not supported))"
         r".*(?i:only supports?|not (?:\w+ )?supported|unsupported|not implemented"
@@ -148,7 +148,7 @@ _COMPILED = [(row, re.compile(row.types), re.compile(row.says, re.DOTALL), re.co
 
 
 def judge(raised: Raised) -> Found | None:
-    """What the first row that holds tells of an exception; None where none does."""
+    """The finding of the first row that matches; None if none does."""
     name = raised.type.rsplit(".", 1)[-1]
     if _ECHO.search(name):
         return None
@@ -161,27 +161,27 @@ def judge(raised: Raised) -> Found | None:
 
 
 def below(file: str) -> bool:
-    """Whether a file belongs to what lies under the framework: driver, loader, file system, network."""
+    """Whether a file lies below the framework: driver, loader, file system, network."""
     return re.search(_BELOW, file) is not None
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
-_HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # of pdsh and mpirun
+_HOST = re.compile(r"^(?!\S*(?:Error|Exception|Exit|Interrupt|Expired):)[a-z][\w.-]*: +(?=[A-Z])")  # pdsh, mpirun
 _COMPLAINT = re.compile(r"(?i:\b(?:error|failed|fatal|critical)\b)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w]*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Expired|Resources|NotFound|Conflict))(?::\s*(.*)|\((.+)\))?$"
 )
-# pydantic says on the next two lines which field, and what is wrong with it.
+# pydantic names the field and the problem on the next two lines.
 _FIELD = re.compile(r"\d+ validation errors? for \S+(?:: \S+)?")
 _VALUE = re.compile(r" \[type=\w+, input_value=(.*), input_type=\w+\]$")
 _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the following|ambiguous|invalid).*)$")
 
 
 def exceptions(text: str, stepped: bool) -> list[Raised]:
-    """Those that a log tells of, in its order, with the file that raised each."""
+    """The exceptions in a log, in order, each with the file that raised it."""
     found: list[Raised] = []
-    told: list[Raised] = []  # without an exception
+    told: list[Raised] = []  # error lines without an exception
     file = ""
     for line in text.splitlines():
         bare = _HOST.sub("", _PREFIX.sub("", line)).strip()
@@ -203,11 +203,11 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
 
 
 def first(text: str, stepped: bool) -> Found | None:
-    """Of the exceptions that a log tells of, the first whose evidence speaks for anything."""
+    """The finding for the first exception in a log that matches a row."""
     return next(filter(None, map(judge, exceptions(text, stepped))), None)
 
 
 def raised(error: RankError, stepped: bool) -> Raised:
-    """What a rank wrote of its own end."""
+    """The exception that a rank recorded."""
     frames = _FRAME.findall(error.traceback)
     return Raised(type=error.type, message=error.message, file=frames[-1] if frames else "", stepped=stepped)

@@ -1,10 +1,10 @@
-"""What it was like to measure: what others did on this machine while an experiment ran.
+"""Measuring conditions: the load of others on this machine while an experiment ran.
 
-CPU, from the kernel's counters: `cpu_share` (of all CPU time that was used), `foreign_cpu_share` (what processes that
-are not ours took of it), `steal_share` (what the hypervisor gave to other machines), `cpu_pressure` (share of the time
-in which something waited for a CPU; our own ranks may wait for each other). GPUs, from the driver's own program, while
-it runs: the least `clock_mhz` and the mean `power_w` of all while they have work, the largest `temperature_c`,
-`throttled` (1 where heat or power slowed one); the same of each rank's device among `per_rank`.
+CPU, from the kernel's counters: `cpu_share` (share of all CPU time in use), `foreign_cpu_share` (share used by
+processes that are not ours), `steal_share` (given to other machines by the hypervisor), `cpu_pressure` (share of time
+in which some process waited for a CPU; our own ranks may wait for each other). GPUs, from nvidia-smi during the run:
+the lowest `clock_mhz` and the mean `power_w` of all busy GPUs, the highest `temperature_c`, `throttled` (1 if heat or
+power slowed one); `per_rank` has the same of each rank's device.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from kb.sharing import hosts
 
 _EVERY_S = 2.0
 _FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
-# Of NVML's reasons those that a configuration does not bring about by itself: hardware slowdown, thermal (software,
-# hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are how such devices work.
+# NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal (software,
+# hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are normal operation.
 _IDLE = 0x01
 SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Seconds of all CPUs since boot: of every kind, busy, given to other machines; of our own processes; in which
-    something waited for a CPU."""
+    """CPU-seconds since boot over all CPUs: total, busy, stolen by other machines, used by our processes; and seconds
+    in which some process waited for a CPU."""
 
     total: float = 0.0
     busy: float = 0.0
@@ -41,7 +41,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One GPU at one time; `reasons`: why its clock is not higher, as bits of NVML."""
+    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask."""
 
     index: int
     name: str
@@ -52,7 +52,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """From its making to `ended`."""
+    """Watches the machine from construction to `ended`."""
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), counters()
@@ -64,7 +64,7 @@ class Watch:
             self._sampler.start()
 
     def ended(self) -> dict[str, float]:
-        """The conditions by name; those that this machine does not tell are absent."""
+        """The conditions by name; those that this machine does not report are absent."""
         self._over.set()
         now, elapsed = counters(), max(time.monotonic() - self._began, 1e-9)
         found: dict[str, float] = {}
@@ -90,7 +90,7 @@ class Watch:
 
 
 def parsed(table: str) -> list[Sample]:
-    """The rows of nvidia-smi's CSV that are whole."""
+    """The complete rows of nvidia-smi's CSV."""
     rows = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -103,7 +103,7 @@ def parsed(table: str) -> list[Sample]:
 def of_gpus(samples: list[Sample]) -> dict[str, float]:
     if not samples:
         return {}
-    # Starts and ends are no part of what is measured.
+    # Start-up and shutdown are not part of the measurement.
     working = [s for s in samples if not s.reasons & _IDLE] or samples
     return {
         "clock_mhz": min(s.clock_mhz for s in working),
@@ -114,8 +114,9 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 
 
 def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
-    """With what each rank's device did. A run that does not say where its ranks were (a server, a person's own command)
-    gets one value a GPU instead. Ranks of other machines are not seen from here: then nothing is added."""
+    """Adds the conditions of each rank's device. A run that does not report its ranks' devices (a server, a user's own
+    command) gets one value per GPU instead. Ranks on other machines are not visible from here: then nothing is
+    added."""
     by_index = {i: [s for s in samples if s.index == i] for i in sorted({s.index for s in samples})}
     devices = measurement.rank_devices or [f"{hosts.host()}:{found[0].name}:{i}" for i, found in by_index.items()]
     here = [device.split(":")[0] == hosts.host() for device in devices]
@@ -128,7 +129,7 @@ def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:
 
 
 def counters() -> Counters:
-    """Zeros where the kernel does not tell."""
+    """Zeros if the kernel does not report them."""
     tick = os.sysconf("SC_CLK_TCK")
     try:
         first = Path("/proc/stat").read_text().splitlines()[0]
@@ -146,7 +147,7 @@ def counters() -> Counters:
 
 
 def period() -> str:
-    """The measuring period that it is now: this boot of this machine, and a stretch of four hours."""
+    """The current measuring period: this boot of this machine, in slots of four hours."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot[:8]}-{int(time.time() // 14_400)}"

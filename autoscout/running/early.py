@@ -1,9 +1,9 @@
-"""Ending a run early: one that cannot win any more, and one of which as much is known as a run can tell.
+"""Ending a run early: if it can no longer win, or if its cost is known as precisely as one run allows.
 
-A run says its cost iteration by iteration. It is ended when it is slower than the best by more than noise allows: the
-noise of its own iterations, and that between two runs of the same configuration. The risk that a configuration is given
-up wrongly is that of a normal deviate beyond `ending.Z`, about 1 in 1000, where that noise is what it was so far. Such
-a run is a measurement on the rung "short": the search learns from it, nothing is recommended on its strength.
+A run reports its cost per iteration. It is ended when it is slower than the best by more than noise explains: noise
+within its iterations, and between two runs of one configuration. If that noise stays as it was so far, the risk of
+wrongly giving up a configuration is the tail of a normal deviate beyond `ending.Z`, about 1 in 1000. Such a run has
+fidelity "short": the search learns from it, but it is never recommended.
 """
 
 import itertools
@@ -22,8 +22,8 @@ _SPREAD = 0.03  # prior relative spread between runs of one configuration, weigh
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What a run has to beat: the `cost` of the best (inf: it is not given up, as in the rounds at the end), and what
-    two runs of one configuration differ by: `spread`, a standard deviation, as a share."""
+    """What a run has to beat: the `cost` of the best (inf: the run is never given up, as in the final rounds);
+    `spread`: relative standard deviation between runs of one configuration."""
 
     cost: float
     spread: float = _SPREAD
@@ -34,18 +34,18 @@ class Aimed(Protocol):
     """A profiler that can end its runs early."""
 
     def aim(self, bar: Bar | None) -> None:
-        """What the next run has to beat; None: it is to be measured in full."""
+        """Sets what the next run has to beat; None: measure it in full."""
         ...
 
 
 def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
-    """ "" or why a run with these costs of its iterations (after warm-up) cannot win."""
+    """ "" or why a run with these costs per iteration (after warm-up) cannot win."""
     return ending.hopeless(costs, bar.cost, bar.spread) if bar else ""
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """ "" or why a run may end: it is settled after as many iterations as wanted (of the usual number fewer will do),
-    or the time for it is over."""
+    """ "" or why a run may end: its mean is settled after `wanted` iterations (fewer if `wanted` is at most
+    `ending.USUAL`), or its time is up."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
@@ -58,7 +58,8 @@ def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: f
 
 
 def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
-    """How well its own iterations say it (`width`); of a run that was ended early the search doubts it as much."""
+    """`width`: relative half-width of the 95 % interval of the mean; `doubt`: its standard error, only for a run that
+    was ended early."""
     if len(costs) < 2:
         return {}
     half = ending.width(costs)
@@ -66,7 +67,8 @@ def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
 
 
 def bar(objective: Objective, told: Iterable[Measurement], gives_up: bool) -> Bar | None:
-    """From what a session has measured so far; None before anything ran. `gives_up`: the next run may be."""
+    """The bar from a session's measurements so far; None before anything ran. `gives_up`: the next run may be given
+    up."""
     by_id: dict[str, list[float]] = {}
     for m in told:
         c = cost(objective, m)
@@ -77,5 +79,5 @@ def bar(objective: Objective, told: Iterable[Measurement], gives_up: bool) -> Ba
     best = min(statistics.median(costs) for costs in by_id.values())
     steps = [
         math.log(b / a) ** 2 / 2 for costs in by_id.values() for a, b in itertools.pairwise(costs)
-    ]  # not the drift
+    ]  # differences of successive runs leave slow drift out
     return Bar(best if gives_up else math.inf, math.sqrt((_SPREAD**2 + sum(steps)) / (1 + len(steps))))

@@ -1,9 +1,9 @@
-"""The correctness guard: a configuration must compute what the reference computes, not only be fast.
+"""The equivalence check: a configuration must compute what the reference computes, not only be fast.
 
-A server answers a fixed set of prompts greedily, alone, before it is loaded: the same tokens as the reference.
+Before it is put under load, a server answers a fixed set of prompts greedily: the same tokens as the reference.
 
 All layouts of a training job start from the same weights and see the same batches (worker/weights.py and
-worker/batches.py), so their first losses and gradient norms may differ by rounding only.
+worker/batches.py), so their first losses and gradient norms may differ only by rounding.
 """
 
 import itertools
@@ -14,40 +14,41 @@ import msgspec
 
 from kb.records import Guard, Measurement
 
-# Relative deviations that are allowed: (first loss, later losses, first gradient norm, later norms), of a model that is
-# 1024 wide and 8 layers deep; they grow with the roots of both. What they rest on is recorded in
-# fixtures/recorded/guard.csv: docs/gpu-check.md has the table, tests/tools/guard_table.py makes it.
+# Tolerated relative deviations: (first loss, later losses, first gradient norm, later norms), for a model of width 1024
+# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; docs/gpu-check.md has
+# the table, tests/tools/guard_table.py makes it.
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
-# Of greedy answers: the least share of their tokens up to the first that differs. Engines of one number format gave
-# equal answers here, whatever their batches, blocks and guesses; an 8-bit KV cache turned the answers of random weights
-# after a tenth to a fifth of their tokens, and an engine that computes something else starts with another token.
+# Smallest accepted share of a greedy answer's tokens before the first that differs. Engines with one number format gave
+# equal answers, whatever their batch limits, block sizes and speculation; with an 8-bit KV cache, answers of random
+# weights diverged after a tenth to a fifth of their tokens; an engine that computes something else differs from the
+# first token on.
 GUARDED = 4  # prompts, targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
-# Of a measurement's environment: with what it trained, where that is not what is searched with. Dropout or a balanced
-# router compute something else each time, by intent.
+# Environment key: the user's training settings, where they differ from the search's. Dropout or a balanced router
+# intentionally compute something else each time.
 SETTINGS = "settings"
 QUALITY = "quality"  # metric reported by a user's own check (tuning/quality.py)
 _COMPARED = 3  # losses compared per run; worker/train.py trains at least this many steps
 
 
 class Check(Protocol):
-    """How two runs are told to have computed the same."""
+    """Decides whether two runs computed the same."""
 
     def flaw(self, measured: Measurement) -> str:
-        """ "" or why a run's own numbers cannot be right, whatever others computed."""
+        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
         ...
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """ "" when the two agree, else how they do not."""
+        """ "" if the two agree, else how they differ."""
         ...
 
 
 class Losses:
-    """Of training: the first losses and gradient norms, within the tolerance of a number format.
+    """For training: the first losses and gradient norms, within the tolerance of a number format.
 
-    The first loss and norm are of the same weights; later ones also of what rounding made of a small step."""
+    The first loss and norm are computed from the same weights; later ones also carry the rounding of a small step."""
 
     def __init__(self, dtype: str, hidden: int = 0, layers: int = 0) -> None:
         grown = math.sqrt(max(1.0, hidden / _WIDTH) * max(1.0, layers / _DEPTH)) if dtype != "fp32" else 1.0
@@ -66,7 +67,7 @@ class Losses:
 
 
 class Answers:
-    """Of serving: greedy answers to a fixed set of prompts."""
+    """For serving: greedy answers to a fixed set of prompts."""
 
     def flaw(self, measured: Measurement) -> str:
         return _flaw("greedy answers", measured.losses)
@@ -76,7 +77,7 @@ class Answers:
 
 
 class IfTold:
-    """Of runs that may or may not say what they computed: by another check, where both did."""
+    """For runs that may or may not report what they computed: applies another check if both did."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -89,7 +90,7 @@ class IfTold:
 
 
 class Floor:
-    """Of runs that a person's own check of quality was asked about: its limit, then another check."""
+    """For runs with a score from the user's own quality check: its limit, then another check."""
 
     def __init__(self, check: Check, guard: Guard) -> None:
         self._check, self._guard = check, guard
@@ -115,12 +116,11 @@ def judge(check: Check, reference: Measurement, measured: Measurement) -> Measur
 
 
 class Reference:
-    """The run that others are held against: the expert default's if it works, else the first that a second one
-    agrees with.
+    """The run that others are compared with: the expert default's if it works, else the first that a second one agrees
+    with.
 
-    Until then a first run that computes something else could make all correct ones look wrong. Runs that disagree
-    with it are therefore kept as challengers. A run speaks for another configuration's only: a repeat agrees with
-    itself, also when both are wrong.
+    Until then a wrong first run could make all correct ones look wrong, so runs that disagree with it are kept as
+    challengers. Only runs of other configurations support a run: a repeat agrees with itself even if it is wrong.
     """
 
     def __init__(self, check: Check, default_id: str) -> None:
@@ -159,7 +159,7 @@ class Reference:
         return judged
 
     def rejudge(self, measurement: Measurement) -> Measurement:
-        """judge() of a run that an earlier session may have found wrong against another reference."""
+        """judge() for a run that an earlier session may have found wrong against another reference."""
         if measurement.status == "wrong":
             measurement = msgspec.structs.replace(measurement, status="ok", evidence="")
         return self.judge(measurement)
@@ -170,14 +170,14 @@ def _differ(one: Measurement, other: Measurement) -> bool:
 
 
 def _flaw(what: str, found: list[float]) -> str:
-    """ "" or why a run's own numbers cannot be right, whatever others computed."""
+    """ "" or why a run's own numbers cannot be right, regardless of other runs."""
     if len(found) < _COMPARED:
         return f"{what} are missing: expected {_COMPARED}, found {_series(found)}"
     return "" if all(math.isfinite(value) for value in found) else f"{what} are not finite: found {_series(found)}"
 
 
 def _compare_answers(reference: Measurement, measured: Measurement) -> str:
-    """Both were asked the same prompts, and answered each with as many tokens."""
+    """Both answered the same prompts with the same number of tokens each."""
     expected, found = reference.losses, measured.losses
     if len(found) != len(expected):
         return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
@@ -200,7 +200,7 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """`tolerances`: of the first of each three steps, and of those after it."""
+    """`tolerances`: for the first of every three steps, and for the other two."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

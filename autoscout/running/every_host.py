@@ -1,9 +1,9 @@
-"""One command of a person's own, started on every host of an experiment: what the first one prints, this prints.
+"""Starts a user's own command on every host of an experiment and prints the first host's output.
 
     python -m autoscout.running.every_host SPEC.json
 
-When another host's command fails first, its log is what comes last here, not what the others say of that. A host that
-is lost is told of in the folder's `lost` ("HOST<tab>why"). With this process everything ends, on all hosts.
+If another host's command fails first, its log is printed last, not the others' secondary errors. A lost host is
+recorded in the folder's `lost` ("HOST<tab>why"). When this process ends, everything on all hosts ends, too.
 """
 
 import base64
@@ -21,7 +21,7 @@ from autoscout.cluster.placement import Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 
-NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # stand for values that are known only on the host
+NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values known only on the host
 LOST = "lost"
 _ASK_S = 60.0
 _OTHERS_S = 2.0  # grace for the other hosts after the first failure
@@ -30,8 +30,8 @@ _TAIL = 2**16
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """`python`: starts the agents; `hosts`: as of a job's cluster; `variables`: of the command, beside those of its
-    host; `visible`: whether CUDA_VISIBLE_DEVICES is told."""
+    """`python`: starts the agents; `hosts`: as in a job's cluster; `variables`: added to the host's own for the
+    command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
 
     hosts: str
     placement: Placement
@@ -42,7 +42,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: dict[str, str]
     visible: bool
-    by_kind: dict[str, dict[str, str]] = {}  # kind of device → what words and variables say on the hosts that have it
+    by_kind: dict[str, dict[str, str]] = {}  # kind of device → replacements in words and variables on its hosts
     grace_s: float = 5.0
 
 
@@ -116,7 +116,7 @@ class _Run:
         }
         return {
             "folder": spec.folder,
-            "shared": False,  # what they print is sent in any case
+            "shared": False,  # their output is sent in any case
             "files": files,
             "environment": variables,
             "meet": address,

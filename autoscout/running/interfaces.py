@@ -1,4 +1,4 @@
-"""What runs experiments: the two interfaces between a session, a target and a launcher."""
+"""The two interfaces that run experiments: between a session and a target (Profiler), and a target and a launcher."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,32 +10,33 @@ from kb.records import Configuration, Measurement
 
 
 class Profiler(Protocol):
-    """What a session needs of a target. One experiment at a time."""
+    """What a session needs from a target. Runs one experiment at a time."""
 
     def environment(self) -> dict[str, str]:
         """Versions and devices, without starting an experiment. Errors: AutoscoutError."""
         ...
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """One experiment; failures are measurements. Errors: AutoscoutError when it cannot be one at all."""
+        """Runs one experiment; failures are measurements. Errors: AutoscoutError if no experiment is possible at
+        all."""
         ...
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished while nobody was left to write it down."""
+        """The measurement of an experiment that finished after its session was killed."""
         ...
 
     def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
         ...
 
     def close(self) -> None:
-        """Ends every process that is still held."""
+        """Ends every process kept alive."""
         ...
 
 
 @runtime_checkable
 class Confirming(Protocol):
-    """A profiler whose last runs are not like those of the search."""
+    """A profiler whose confirmation runs differ from those of the search."""
 
     def confirming(self, final: bool) -> None:
         """Whether the next runs are those of the final confirmation."""
@@ -47,23 +48,22 @@ class Placed(Protocol):
     """A profiler that can choose among more devices than the job asks for."""
 
     def place(self, elsewhere: bool) -> None:
-        """Whether the next run is to be on other devices than usual, where there are free ones."""
+        """Whether to use other devices than usual for the next run, if some are free."""
         ...
 
 
 @runtime_checkable
 class OnHosts(Protocol):
-    """A profiler that runs where it is told, of whatever hosts there are."""
+    """A profiler that runs on given hosts."""
 
     def on(self, placement: Placement) -> None:
-        """The hosts and devices of the next runs."""
+        """Sets the hosts and devices of the next runs."""
         ...
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one experiment and waits for their end. Both calls return soon after `stopping()`.
-
-    `unfit`: once started, whether it cannot serve this machine, so that ranks have to be started afresh."""
+    """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`.
+    `unfit`, known after `start`: it does not work on this machine, so a fresh process per rank is needed."""
 
     @property
     def unfit(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""What an experiment runs on: versions and devices of the target, found without starting an experiment."""
+"""The software and devices under an experiment: found by a probe, without starting an experiment."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ from autoscout.running import processes, results
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
-_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them, long paths too
+_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them
 _HEAD = 512  # bytes
 _NOT_COMPARED = {"launcher"}
 
@@ -28,7 +28,7 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """ "" or the Python that runs a program: itself, or what its first lines name. `path`: as $PATH."""
+    """ "" or the Python that runs a program: the program itself, or its shebang's. `path`: as $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""
@@ -41,7 +41,7 @@ def of_program(program: str, path: str) -> str:
 
 
 def context_of(job: Job, environment: dict[str, str]) -> str:
-    """Measurements are comparable within one context: same workload, versions, devices, worker and layers.
+    """Hash of everything that makes measurements comparable: workload, versions, devices, worker and layers.
 
     A command prefix may change the run in ways that the environment does not show (a container, a CPU binding).
     """
@@ -50,15 +50,16 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
 
 def own_variables(job: Job) -> dict[str, str]:
-    """Of an environment: the variables that a job sets, which may change what is measured; hashed, since a token may be
+    """For an environment: the variables set by the job, which may affect measurements; hashed, since a token may be
     among them."""
     return {"variables": content_hash(job.launch.environment)} if job.launch.environment else {}
 
 
 def probe(command: list[str], interpreter: str) -> dict[str, str]:
-    """What the last line of a command says, as JSON. Errors: AutoscoutError (exit 2) naming the interpreter."""
+    """The JSON object on the last line that a command prints. Errors: AutoscoutError (exit 2) naming the
+    interpreter."""
     with results.writing("temporary files"):
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - what fails below has other causes
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - later failures have other causes
     with output:
         try:
             process = subprocess.Popen(
@@ -92,7 +93,7 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
 
 
 def _why(program: str, error: OSError) -> str:
-    """Of a program that is closed to this user whose it is."""
+    """The error's text; if access to the program is denied, with its owner."""
     said = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
         return said
@@ -102,7 +103,7 @@ def _why(program: str, error: OSError) -> str:
 
 
 def hash_of(files: Iterable[Path]) -> str:
-    """Of the code that measures: what another version of it measured does not compare."""
+    """Hash of the measuring code: measurements by different versions of it are not comparable."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Where the ranks of several hosts meet, and what of our environment they are given."""
+"""The rendezvous of ranks on several hosts, and the environment variables they inherit from us."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from autoscout.running.node_agents import NodeAgent, wait_for
 
 _ASK_S = 60.0
-# Of our environment what ranks on another host get too; everything else there is that host's own.
+# Prefixes of our variables that ranks on other hosts get, too; all others are the host's own.
 ALLOWED = (
     *("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUDA_DEVICE_", "NVTE_", "HF_"),
     *("TRITON_", "PYTHONPATH", "LD_LIBRARY_PATH"),
@@ -14,13 +14,13 @@ ALLOWED = (
 
 
 def allowed() -> dict[str, str]:
-    """Of our environment what goes to other hosts."""
+    """Our variables that go to other hosts."""
     return {name: value for name, value in os.environ.items() if name.startswith(ALLOWED)}
 
 
 def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Callable[[], bool]) -> tuple[str, int]:
-    """An address of the first host that all others reach, and a port there. ("", 0) where there is none: then who does
-    not reach it is lost. `known`: addresses by hosts, kept for the next time."""
+    """An address of the first host that all others can reach, and a free port there. ("", 0) if there is none: a host
+    that cannot reach it is marked lost. `known`: cache of addresses by hosts."""
     first, others = agents[0], agents[1:]
     key = tuple(agent.host for agent in agents)
     if key not in known:

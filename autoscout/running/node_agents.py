@@ -1,7 +1,7 @@
-"""The agents of an experiment's hosts (worker/agent.py), as the controller sees them: started, asked, heard, ended.
+"""The controller's side of the agents on an experiment's hosts (worker/agent.py).
 
-They need nothing on their hosts but the interpreter that the ranks have: our scripts are sent along. They end when we
-do, whatever ends us, because their stdin closes then.
+Agents need only the ranks' interpreter on their host: our scripts are sent along. They end when we do, however we end,
+because their stdin closes.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any
 from autoscout.cluster.reach import Way, on_host, refusal
 from autoscout.running import processes, results
 
-_ROOT = processes.WORKER.parents[2]  # root of the scripts that are sent; they import each other relative to it
+_ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts; they import each other relative to it
 _BEAT_S = 2.0
 _START_S = 120.0
 _LOST_S = 30.0  # silence after which a node counts as lost
@@ -49,7 +49,7 @@ agent.main(home)
 
 
 def packed(folders: Iterable[Path]) -> bytes:
-    """The scripts of these folders, as the agents unpack them."""
+    """The scripts of these folders as an archive for the agents."""
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in dict.fromkeys([processes.WORKER, *folders]):
@@ -60,17 +60,17 @@ def packed(folders: Iterable[Path]) -> bytes:
 
 
 def sent(path: Path) -> str:
-    """Where one of the packed scripts lies on a node."""
+    """The path of a packed script on a node."""
     return f"{{agent}}/{_place(path)}"
 
 
 def _place(path: Path) -> Path:
-    """In the archive; a target of another package has a place of its own."""
+    """Path in the archive; scripts of a target from another package go under "other"."""
     return path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path("other", path.parent.name, path.name)
 
 
 class NodeAgent:
-    """One host's. `lost`: "" or why nothing can be expected of it any more."""
+    """The agent of one host. `lost`: "" or why it is given up."""
 
     def __init__(self, way: Way, host: str, python: list[str], archive: bytes) -> None:
         self.host, self.lost = host, ""
@@ -78,7 +78,7 @@ class NodeAgent:
         self._buffer = b""
         self._heard = time.monotonic()
         with results.writing("temporary files"):
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end()
         self._process = subprocess.Popen(
             processes.leashed(on_host(way, host, [*python, "-u", "-c", _UNPACK])),
             stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ class NodeAgent:
         self._flush()
 
     def heard(self) -> list[dict[str, Any]]:
-        """What it has said since; never waits."""
+        """Its messages since the last call; never blocks."""
         try:
             while said := os.read(self.out, _PIECE):
                 self._buffer += said
@@ -118,7 +118,7 @@ class NodeAgent:
         for line in filter(None, lines):
             try:
                 found.append(json.loads(line))
-            except ValueError:  # what a login shell prints
+            except ValueError:  # output of a login shell
                 continue
         for message in found:
             if "hello" in message:
@@ -131,7 +131,7 @@ class NodeAgent:
         return found
 
     def end(self) -> None:
-        """Ends it, and all that it has started."""
+        """Ends the agent and everything it started."""
         self._closed.set()
         with self._writing:
             if self._process.stdin is not None and not self._process.stdin.closed:
@@ -143,7 +143,7 @@ class NodeAgent:
         self._errors.close()
 
     def _live(self) -> None:
-        """Says that we are there, also while nobody asks it anything."""
+        """Sends heartbeats, even while there are no requests."""
         while not self._closed.wait(_BEAT_S if not self._unsent else _TICK_S):
             with self._writing:
                 if not self._unsent:
@@ -182,8 +182,8 @@ def heard(
     stopping: Callable[[], bool],
     also: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> dict[str, Any]:
-    """What each says under this word, by host; without those that were lost meanwhile, or say nothing in time. `also`
-    hears everything else."""
+    """Each agent's message under `word`, by host, without agents that were lost or did not answer in time. `also` gets
+    all other messages."""
     waiting = [agent for agent in agents if not agent.lost]
     found: dict[str, Any] = {}
     until = time.monotonic() + within_s
@@ -202,7 +202,7 @@ def heard(
 
 
 def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: Callable[[], bool]) -> dict[str, Any]:
-    """As `heard`; who says nothing in time is lost."""
+    """As `heard`, but marks agents that do not answer in time as lost."""
     asked = list(agents)
     found = heard(asked, word, limit_s, stopping)
     for agent in asked:
@@ -212,5 +212,5 @@ def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: C
 
 
 def started(agents: Iterable[NodeAgent], stopping: Callable[[], bool]) -> None:
-    """Waits until each has said what it is, or was lost."""
+    """Waits until each agent has said hello or is lost."""
     wait_for([agent for agent in agents if not agent.hello and not agent.lost], "hello", _START_S, stopping)

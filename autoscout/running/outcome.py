@@ -17,17 +17,17 @@ HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the processes of an experiment ended, as its launcher saw it."""
 
-    codes: dict[int, int] = {}  # exit codes (-n: signal n) of ranks that ended by themselves
+    codes: dict[int, int] = {}  # by rank: exit codes (-n: signal n) of those that ended by themselves
     timed_out: bool = False
     stopped: bool = False  # by interrupt()
-    launcher_code: int | None = None  # exit code of the launcher, when it ended by itself
-    said: str = ""  # the end of what the launcher printed
-    lost: str = ""  # why a host was not there any more, or could not be used
-    hosts: dict[int, str] = {}  # by rank, where there are several
-    oom_kills: int = 0  # the kernels' of other hosts
+    launcher_code: int | None = None  # exit code of the launcher, if it ended by itself
+    said: str = ""  # end of the launcher's output
+    lost: str = ""  # why a host was lost or could not be used
+    hosts: dict[int, str] = {}  # by rank, if there are several hosts
+    oom_kills: int = 0  # by the kernels of other hosts
 
 
-# What a rank reports because another one has died: never the root cause.
+# Errors in a rank because another one died: never the root cause.
 _SECONDARY = (
     "gloo/transport",  # connections closed, reset or refused
     "connectFullMesh failed",
@@ -39,14 +39,14 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
-# A collective that waited in vain: secondary too, and alone it means that the ranks hang.
+# A collective that timed out: secondary, too; if there is nothing else, the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
     *("AssertionError", "ValueError", "RuntimeError", "NotImplementedError", "TypeError"),
     *("IndexError", "KeyError", "NameError", "AttributeError"),
 )
-# Of a device or its libraries: the log may say what is behind it.
+# Errors of a device or its libraries: the log may have the cause.
 _BROKEN_DEVICE = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NCCL error")
 _NOT_A_NUMBER = ("found NaN in", "found Inf in", "loss is NaN")  # Megatron's own checks
 _FROM_INSIDE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -58,10 +58,10 @@ _COLLECTIVE = re.compile(
 
 
 def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: the kernel's, meanwhile.
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: by this kernel during the run.
 
-    The first cause counts: of a rank that failed by itself, then of a machine's fault or missing memory that any log
-    tells of, then of a rank that died; ranks that waited for others in vain come last.
+    Causes in order of precedence: a rank that failed by itself, then a machine fault or lack of memory in any log, then
+    a rank that died; ranks that timed out waiting for others come last.
     """
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -118,7 +118,7 @@ def _of_ranks(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) 
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for memory so far, here or in our control group."""
+    """Number of OOM kills so far, on this machine and in our control group."""
     count = 0
     for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
         with contextlib.suppress(OSError):
@@ -135,9 +135,9 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         found = symptoms.find(results.logs(folder).get(error.rank, ""))
     if found is None and error.type in ("OutOfMemoryError", "MemoryError"):
         found = symptoms.Found(symptoms.OUT_OF_MEMORY, error.message)
-    if found is None and error.phase == "import":  # nothing of the configuration has been read yet
+    if found is None and error.phase == "import":  # the configuration has not been read yet
         found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
-    if found is None and error.phase == "groups" and not error.in_megatron:  # torch's own start of the ranks
+    if found is None and error.phase == "groups" and not error.in_megatron:  # torch's own rendezvous
         found = symptoms.Found(symptoms.STARTING, f"{error.type}: {error.message}")
     if found is not None:
         if found.symptom.status == "oom" and not symptoms.taken_by_others(error.message, error.memory):
@@ -152,7 +152,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return spoken.symptom.status, _sentence(error, folder)
     if error.type not in _REFUSING_TYPES or _contains(error, _BROKEN_DEVICE):
         return "error", _sentence(error, folder)
-    # Many of Megatron's checks, and what it does not check but cannot do, come up in the first step.
+    # Many of Megatron's checks, and unchecked but unsupported combinations, fail in the first step.
     first_step = error.phase == "train" and error.steps == 0 and error.in_megatron
     raised_there = error.type != "RuntimeError" or "/megatron/" in raised.file
     refused = raised_there and not causes.below(raised.file) and (error.phase in _REFUSING_PHASES or first_step)
@@ -162,12 +162,12 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
 def _of_symptom(
     found: symptoms.Found, who: str, text: str, memory: dict[str, float], folder: Path
 ) -> tuple[Status, str]:
-    """`text`: that it was found in."""
+    """`text`: where the symptom was found."""
     symptom, cause = found.symptom, f"{who}: {_trim(found.line)}"
     if others := symptoms.taken_by_others(text, memory):
         symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
     elif symptom is symptoms.BY_OTHERS:
-        return "oom", f"{cause} (logs: {folder})"  # the device was empty: more was asked for than there is
+        return "oom", f"{cause} (logs: {folder})"  # no other process used the device: the request exceeds what there is
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
     if not symptom.sign:
@@ -176,7 +176,7 @@ def _of_symptom(
 
 
 def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
-    """Ranks that waited in a collective until they gave up, and in which."""
+    """Ranks that timed out in a collective → its name."""
     waited = {rank: name for rank, text in logs.items() if rank >= 0 and (name := symptoms.hung(text))}
     for error in errors:
         if error.rank not in waited and _contains(error, _WAITED):
@@ -186,7 +186,7 @@ def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
 
 
 def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
-    """ "" or which collective hung, who waited in it and who did not."""
+    """ "" or which collective hung, which ranks waited in it and which did not."""
     if not waited:
         return ""
     first = waited[min(waited)]
@@ -204,7 +204,7 @@ def _of_signal(who: str, number: int, oom_kills: int, said: str, log: str) -> tu
     name = signal.Signals(number).name
     if number == signal.SIGKILL and oom_kills:
         return "oom", f"{who} was killed by the kernel, which ran out of memory ({name}; log: {log})"
-    if number == signal.SIGBUS:  # memory that was mapped, but could not be had
+    if number == signal.SIGBUS:  # mapped memory that could not be provided
         return "infrastructure", symptoms.sentence(symptoms.SHARED_MEMORY, f"{who} crashed with {name}; log: {log}")
     if number in _FROM_INSIDE:
         return "error", f"{who} crashed with {name}{': ' + _trim(said) if said else ''} (log: {log})"

@@ -1,7 +1,7 @@
 """An experiment over several hosts: an agent on each starts its ranks, and they meet at an address of the first.
 
-Hosts, and ranks on each, are a placement's. Where the experiment's folder is not the same file system on a host, it is
-given what the ranks read and brings back what they leave.
+A placement has the hosts and the ranks on each. A host that does not share the experiment's folder is sent the ranks'
+input files and sends back their output files.
 """
 
 import base64
@@ -32,15 +32,14 @@ _ROOM_GIB = 0.5
 
 
 class OverHosts:
-    """A launcher (interfaces.Launcher). One experiment at a time. Errors of all: AutoscoutError when no hosts are left.
-
-    `warm`: ranks are forked from a process on each host that has imported what they need.
+    """A launcher (interfaces.Launcher), one experiment at a time. All methods raise AutoscoutError when no hosts are
+    left. `warm`: ranks are forked from a process on each host that has done their imports.
     """
 
     unfit = False
 
     def __init__(self, job: Job, worker: Path, choose: Choose, warm: bool, variables: Mapping[str, str]) -> None:
-        """`worker`: the script that is a rank; `variables`: the environment of its imports."""
+        """`worker`: the script that each rank runs; `variables`: the environment of its imports."""
         self._job, self._worker, self._warm = job, worker, warm
         self._roster = Roster(choose)
         self._variables = {name: value for name, value in variables.items() if name != "GLOO_SOCKET_IFNAME"}
@@ -50,15 +49,15 @@ class OverHosts:
         self._ready: set[str] = set()
         self._meeting: dict[tuple[str, ...], str] = {}
         self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
-        self._said: dict[str, dict[str, str]] = {}  # by host: what its interpreter is
+        self._said: dict[str, dict[str, str]] = {}  # by host: its interpreter's versions and devices
 
-    # ---- what there is --------------------------------------------------------------------------------------------
+    # ---- hosts and versions ---------------------------------------------------------------------------------------
 
     def probe(self, script: Path, files: list[Path]) -> dict[str, str]:
-        """What a probe of the interpreter (environment.describe) says on all hosts together. `files`: of the job, which
-        have to be the same on all.
+        """Versions and devices of all hosts together, from a probe of the interpreter (environment.describe). `files`:
+        the job's files, which must be the same on all hosts.
 
-        Errors: AutoscoutError (exit 2) for a host that cannot be used, or differs from the first.
+        Errors: AutoscoutError (exit 2) for a host that cannot be used or differs from the first.
         """
         hosts = self._roster.chosen(self._job.devices).hosts
         agents = self._begun(hosts, lambda: False)
@@ -92,21 +91,21 @@ class OverHosts:
         return _together([(len(host.devices), self._said[host.name]) for host in hosts])
 
     def on(self, placement: Placement) -> None:
-        """Where the next runs are; the first hosts that do not fail by default."""
+        """Sets the placement of the next runs; by default the first hosts that have not failed."""
         self._roster.placement = placement
 
     def only(self, nodes: Sequence[Node]) -> None:
-        """The job's nodes that the next run uses."""
+        """Sets the job's nodes that the next run uses."""
         self._roster.nodes = nodes
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Agents on the hosts that would be used now, and what their ranks import."""
+        """Starts agents, and the ranks' imports, on the hosts that would be used now."""
         agents = self._begun(self._roster.chosen(self._job.devices).hosts, stopping)
         if self._warm:
             self._warmed([agent for agent in agents if not agent.lost], stopping)
 
     def close(self) -> None:
-        """Ends the agents, and what they run."""
+        """Ends the agents and everything they run."""
         for agent in self._agents.values():
             agent.end()
         self._agents.clear()
@@ -193,7 +192,7 @@ class OverHosts:
         began, failed_at, told, timed_out = time.monotonic(), math.inf, math.inf, False
 
         def over() -> bool:
-            """Whether nothing more is waited for; ends the others when one has failed, or it is late."""
+            """Whether to stop waiting; ends the remaining hosts once one has failed or time is up."""
             nonlocal failed_at, told, timed_out
             now = time.monotonic()
             if any(agent.lost for agent in agents) or any(map(_failed, ended.values())):
@@ -231,7 +230,7 @@ class OverHosts:
     # ---- hosts ----------------------------------------------------------------------------------------------------
 
     def _begun(self, hosts: Sequence[Host], stopping: Callable[[], bool]) -> list[NodeAgent]:
-        """Their agents, those that were lost started anew."""
+        """The hosts' agents; lost ones are restarted."""
         for name in (host.name for host in hosts):
             agent = self._agents.get(name)
             if agent is not None:
@@ -260,19 +259,19 @@ class OverHosts:
     def _looked(
         self, agents: list[NodeAgent], folder: Path, commands: dict[str, list[str]], files: Sequence[Path] = ()
     ) -> dict[str, Any]:
-        """What each host says of its disk, of these files and commands, and whether it shares the folder."""
+        """By host: its disk space, file hashes, the commands' output, and whether it shares the folder."""
         asked = {"folder": str(folder.resolve()), "token": self._token, "files": [str(path) for path in files]}
         for agent in agents:
             agent.say({"look": {**asked, "commands": commands, "limit_s": _LOOK_S}})
         return wait_for(agents, "looked", _LOOK_S, lambda: False)
 
     def _lost(self, agents: list[NodeAgent]) -> str:
-        """ "" or what happened to hosts, which is noted."""
+        """ "" or what happened to lost hosts, which the roster notes."""
         return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
 
 
 def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
-    """ "" or why an experiment would not do on a host."""
+    """ "" or why a host is unfit for an experiment."""
     skew = agent.hello["time"] - agent.hello["heard"]
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"
@@ -290,7 +289,7 @@ def _failed(ended: dict[str, Any]) -> bool:
 
 
 def _kept(folder: Path, message: dict[str, Any]) -> None:
-    """Writes a piece of a file that a host brings back."""
+    """Appends a piece of a file sent back by a host."""
     if "file" in message:
         path = folder / Path(message["file"]).name
         with results.writing(path), open(path, "ab") as file:
@@ -298,7 +297,7 @@ def _kept(folder: Path, message: dict[str, Any]) -> None:
 
 
 def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
-    """ "" or a file that is another one there."""
+    """ "" or a file that differs on the other host."""
     return next((name for name, content in first.items() if other[name] != content), "")
 
 
@@ -316,7 +315,7 @@ _MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, str] | None:
-    """(what, on the first, on the other) of versions that are not the same."""
+    """(name, on the first host, on the other) of the first version that differs."""
     for name in dict.fromkeys([*first, *other]):
         if name not in _MAY_DIFFER and first.get(name) != other.get(name):
             return name, first.get(name, ""), other.get(name, "")
@@ -324,7 +323,7 @@ def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, st
 
 
 def _together(said: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
-    """Of all hosts: the versions of the first, all devices, and how many ranks each has."""
+    """Combined environment: the first host's versions, all devices, and the number of ranks per host."""
     found = dict(said[0][1])
     for name in _ADDED:
         if name in found:

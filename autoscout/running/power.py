@@ -1,7 +1,7 @@
-"""A power limit for the GPUs of an experiment, by the driver's own program; taken back afterwards.
+"""A power limit on the GPUs of an experiment, set by nvidia-smi and restored afterwards.
 
-What the limits were is written down before one is changed. Whoever measures next on the machine, which one does at a
-time (cluster/slots.py), finds what a killed holder left and takes it back first.
+The previous limits are written to a file before any is changed. If the process is killed, the next one that measures on
+the machine (one at a time: cluster/slots.py) restores them first.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ _LIMIT_S = 30.0
 
 
 def left_path() -> Path:
-    """For all users of the machine, as the lock of its devices."""
+    """Shared by all users of the machine, like the lock of its devices."""
     return Path(tempfile.gettempdir()) / "autoscout-power.json"
 
 
 @contextlib.contextmanager
 def capped(configuration: Configuration) -> Iterator[None]:
-    """While the experiment runs, on the GPUs that CUDA_VISIBLE_DEVICES names (all without it); the caller holds the
-    machine. Errors: AutoscoutError where the driver refuses."""
+    """Applies the configuration's limit while an experiment runs, on the GPUs in CUDA_VISIBLE_DEVICES (all if unset);
+    the caller holds the machine. Errors: AutoscoutError if the driver refuses."""
     restore()
     share = float(configuration.knobs.get(KNOB, 100)) / 100
     if share == 1.0:
@@ -50,15 +50,15 @@ def capped(configuration: Configuration) -> Iterator[None]:
 
 
 def restore() -> None:
-    """Takes back what a killed holder, or we, have left: ourselves or root, since anybody may write where it lies.
-    Errors: AutoscoutError where the driver refuses."""
+    """Restores the limits recorded by us or by a killed holder. Trusts only files of root or of this user, since the
+    folder is world-writable. Errors: AutoscoutError if the driver refuses."""
     try:
         if left_path().stat().st_uid not in (0, os.geteuid()):
             return
         before = json.loads(left_path().read_bytes())
     except FileNotFoundError:
         return
-    except (OSError, ValueError):  # cut short before anything was changed
+    except (OSError, ValueError):  # truncated before any limit was changed
         before = {}
     for index, watts in before.items():
         _set(index, watts)
@@ -66,7 +66,7 @@ def restore() -> None:
 
 
 def refused() -> str:
-    """ "" or why no limit can be set here: tried with the limits that there are."""
+    """ "" or why no limit can be set here; tried by setting the current ones."""
     try:
         for index, (now, _, _) in _limits().items():
             _set(index, now)
@@ -76,7 +76,7 @@ def refused() -> str:
 
 
 def advice(configuration: Configuration) -> list[str]:
-    """What a person has to do beside running an exported launch."""
+    """What the user has to do besides running an exported launch."""
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []
@@ -86,7 +86,7 @@ def advice(configuration: Configuration) -> list[str]:
 
 
 def _limits() -> dict[str, tuple[float, float, float]]:
-    """Watts by index: now, by default, at least."""
+    """By GPU index: current, default and minimum limit in watts."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     found = {}
     for line in gpus.asked(f"--query-gpu={_FIELDS}").splitlines():

@@ -15,7 +15,7 @@ _GONE_LIMIT_S = 10.0  # after SIGKILL: releasing GPU memory takes a while
 
 
 class Owned(Protocol):
-    """A process that we started, as subprocess.Popen has it; it leads its own session."""
+    """A process that we started, with Popen's interface; it leads its own session."""
 
     @property
     def pid(self) -> int: ...
@@ -29,12 +29,12 @@ class Owned(Protocol):
 
 
 def leashed(command: list[str]) -> list[str]:
-    """The command, tied to the calling thread: the kernel kills it when that ends, whatever the cause."""
+    """The command, tied to the calling thread: the kernel kills it when the thread ends, for whatever reason."""
     return [sys.executable, str(WORKER / "leash.py"), str(os.getpid()), *command]
 
 
 def free_port() -> int:
-    """One that nobody listens on now; somebody else may take it before it is used."""
+    """A port that is free now; another process may take it before it is used."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
@@ -50,10 +50,10 @@ def exited(process: Owned, within_s: float) -> bool:
 
 
 def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> None:
-    """SIGTERM to the process; after `grace_s` SIGKILL to it and its whole family, and waits until all are gone.
+    """SIGTERM to the process, SIGKILL to its whole family after `grace_s`, then waits until all are gone.
 
     Only then is their memory free for the next experiment. The process must lead its own session
-    (start_new_session=True). `seen`: members of its family of which it may be the only trace by now.
+    (start_new_session=True). `seen`: earlier family members that can no longer be found from the process.
     """
     members = (seen or {}) | family(process.pid)
     if process.poll() is None:
@@ -64,7 +64,7 @@ def end(process: Owned, grace_s: float, seen: dict[int, str] | None = None) -> N
         members |= family(process.pid)
         living = [pid for pid, started in members.items() if _lives(pid, started)]
         for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or a sudo prefix's
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
                 os.kill(pid, signal.SIGKILL)
         if process.poll() is not None and not living:
             return
@@ -93,7 +93,7 @@ def family(pid: int) -> dict[int, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process and all its descendants took, those that ended and were waited for included."""
+    """CPU time of a process and all its descendants, including those that ended and were waited for."""
     took: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -112,9 +112,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def shared_memory(members: dict[int, str]) -> set[Path]:
-    """Files in /dev/shm that these processes have mapped or open: what stays when they are killed.
-
-    Told by inode: a semaphore is made under another name than it has.
+    """Files in /dev/shm that these processes have mapped or open, which stay behind when they are killed. Matched by
+    inode, since a semaphore is created under a temporary name and then renamed.
     """
     inodes = set()
     for pid in members:
@@ -140,11 +139,11 @@ class _Stat(NamedTuple):
     parent: int
     session: int
     started: str
-    ended: bool  # holds no memory any more
+    ended: bool  # no longer holds memory
 
 
 def _lives(pid: int, started: str) -> bool:
-    """Whether the process that started then is still there."""
+    """Whether the process with this start time still exists."""
     stat = _stat(pid)
     return stat is not None and stat.started == started and not stat.ended
 
@@ -154,6 +153,6 @@ def _stat(pid: int) -> _Stat | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return None
-    # A zombie with more than one thread has a thread that is still ending and holds all of its memory.
+    # A zombie with several threads has one that is still exiting and holds all of the process's memory.
     ended = fields[0] in "ZX" and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[3]), fields[19], ended)

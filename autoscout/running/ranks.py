@@ -1,4 +1,4 @@
-"""Ranks beside each other: which one the others wait for, by what each device does alone."""
+"""Stragglers: which rank the others wait for, by each device's time for the same arithmetic alone."""
 
 import statistics
 
@@ -10,13 +10,13 @@ SLOWED = 1.3  # ratio to its peers' time above which a device is reported as slo
 
 
 class Slowest(msgspec.Struct, frozen=True):
-    """`times`: its time for the same arithmetic over the median of the other ranks' (of its own kind of device, where
-    there are such)."""
+    """`times`: its time for the same arithmetic, relative to the median of the other ranks (of those with its own kind
+    of device, if there are any)."""
 
     rank: int
     device: str  # "host:kind:index"; "" unknown
     times: float
-    alike: bool  # it was held against its own kind
+    alike: bool  # compared with its own kind of device
 
     @property
     def sentence(self) -> str:
@@ -26,7 +26,7 @@ class Slowest(msgspec.Struct, frozen=True):
 
 
 def slowest(measurement: Measurement) -> Slowest | None:
-    """None where ranks did not say what they do alone, or there is one only."""
+    """The slowest rank; None if ranks did not report `alone_s`, or there is only one."""
     alone = measurement.per_rank.get("alone_s", [])
     if len(alone) < 2 or min(alone) <= 0:
         return None
@@ -47,11 +47,11 @@ def _beside(rank: int, alone: list[float], devices: list[str]) -> Slowest:
 
 
 def slowed(measurement: Measurement) -> str:
-    """ "" or which rank is slower than its own kind by more than noise explains."""
+    """ "" or which rank is slower than its own kind by at least SLOWED."""
     found = slowest(measurement)
     return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
 
 
 def kind(device: str) -> str:
-    """Of "host:kind:index"."""
+    """The kind in "host:kind:index"."""
     return ":".join(device.split(":")[1:-1])

@@ -13,9 +13,9 @@ _LONGEST_S = 0.05
 
 
 class Replay:
-    """Repeats of a configuration are answered in the order in which they were recorded, then from the start.
+    """Repeats of a configuration are answered in recorded order, then from the start again.
 
-    Errors: AutoscoutError when `launch.recorded` is no journal of a session of the same workload.
+    Errors: AutoscoutError if `launch.recorded` is not the journal of a session with the same workload.
     """
 
     def __init__(self, job: Job) -> None:
@@ -37,14 +37,12 @@ class Replay:
             raise AutoscoutError(f"{path}: holds no session; name a journal.jsonl that `autoscout` wrote", 2)
 
     def environment(self) -> dict[str, str]:
-        """The recorded session's, so that its measurements are comparable with the replayed ones."""
+        """The recorded session's environment, so that replayed measurements are comparable with it."""
         return self._environment or {}
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """The recorded measurement, as of now; nothing is written to `folder`.
-
-        How often it was asked before stands in the session's own journal, so that a resumed session is
-        answered as one that was never interrupted.
+        """The recorded measurement with the current time; nothing is written to `folder`. Earlier requests are counted
+        in the session's own journal, so that a resumed session gets the same answers as an uninterrupted one.
         """
         context = interpreter.context_of(self._job, self.environment())
         recorded = self._recorded.get(configuration.id)
@@ -64,14 +62,14 @@ class Replay:
         return msgspec.structs.replace(found, name=name, context=context, at=time.time())
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Nothing runs that could finish by itself."""
+        """No process that could have finished by itself."""
         return None
 
     def interrupt(self) -> None:
-        """Nothing lasts long enough."""
+        """Nothing to interrupt."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _asked_before(path: Path, configuration: Configuration) -> int:

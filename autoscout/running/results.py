@@ -1,4 +1,4 @@
-"""The files of one experiment's folder: what the ranks are told and what they leave behind.
+"""The files of one experiment's folder: the ranks' input and what they leave behind.
 
 experiment.json is written before the ranks start; each leaves rank-R.log and either rank-R.json (the
 measurement) or rank-R.error.json. Together they are enough for the target to rebuild the Measurement.
@@ -18,7 +18,7 @@ _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behi
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What experiment.json says about the experiment, beside what the worker needs."""
+    """The part of experiment.json that describes the experiment, besides the worker's input."""
 
     configuration: Configuration
     name: str
@@ -39,12 +39,12 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # of its device: free_gib before it took any, total_gib, reserved_gib at its peak
+    memory: dict[str, float] = {}  # of its device: free_gib before its first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager
 def writing(place: Path | str) -> Iterator[None]:
-    """Turns the operating system's refusal (disk full, …) into AutoscoutError."""
+    """Turns OSError (disk full, …) into AutoscoutError."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def writing(place: Path | str) -> Iterator[None]:
 
 
 def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
-    """Empties the folder of an earlier attempt and writes experiment.json; returns its path.
+    """Removes the files of an earlier attempt and writes experiment.json; returns its path.
 
     Errors: AutoscoutError when the folder cannot be written.
     """
@@ -68,7 +68,7 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
 
 
 def errors(folder: Path) -> list[RankError]:
-    """What the ranks wrote about their exceptions, first error first."""
+    """The ranks' recorded exceptions, earliest first."""
     found = []
     for path in folder.glob("rank-*.error.json"):
         error = msgspec.json.decode(path.read_bytes(), type=RankError)
@@ -77,7 +77,7 @@ def errors(folder: Path) -> list[RankError]:
 
 
 def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
-    """What each rank printed, -1 the launcher: the last MiB."""
+    """Output by rank, -1 for the launcher: the last MiB of each."""
     found = {}
     for path in folder.glob("*.log"):
         number = path.stem.removeprefix("rank-")
@@ -88,7 +88,7 @@ def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
 
 
 def log_tail(folder: Path, rank: int) -> str:
-    """The last line that a rank printed; "" when it printed none."""
+    """The last line that a rank printed; "" if there is none."""
     try:
         lines = (folder / f"rank-{rank}.log").read_text(errors="replace").strip().splitlines()
     except OSError:

@@ -12,8 +12,8 @@ DRAINED = 2  # failures after which a host is not used any more
 
 
 class Roster:
-    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: of the
-    job's, those that they use where it mixes kinds of device; none said: the first ranks."""
+    """`placement`: where the next experiments run; None: on the first hosts that have not failed. `nodes`: the subset
+    of the job's nodes they use if it mixes kinds of device; empty: the first ranks."""
 
     def __init__(self, choose: Choose) -> None:
         self.placement: Placement | None = None
@@ -31,7 +31,7 @@ class Roster:
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
-        with contextlib.suppress(AutoscoutError):  # one that failed once is taken only where there is no other
+        with contextlib.suppress(AutoscoutError):  # a host that failed once is used only if there is no other
             return self._chosen(ranks, frozenset(self._failures))
         try:
             return self._chosen(ranks, drained)
@@ -48,7 +48,8 @@ class Roster:
         return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
     def note(self, host: str, said: str) -> str:
-        """A failure of a host, as it is told. Who chooses the placement counts and says it too."""
+        """Counts a host's failure and returns its message. With a given placement, whoever chose it does the
+        counting."""
         if self.placement is not None:
             return said
         self._failures.setdefault(host, []).append(said)

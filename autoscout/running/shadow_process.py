@@ -1,5 +1,5 @@
-"""Asks a script of a worker's about configurations that nothing runs: a process under the target's interpreter, a file
-a question and a file an answer, ended with its time limit."""
+"""Queries a worker script about configurations without running them: one process under the target's interpreter with a
+time limit, one file per question and per answer."""
 
 import json
 import os
@@ -20,9 +20,9 @@ def said(
     environment: Mapping[str, str],
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any] | None]:
-    """What a script of the worker's answers to each question; None where its time was over. One process for all of
-    them; it and all that it started end with the limit. Errors: AutoscoutError when it ends without an answer, or
-    nothing can be written."""
+    """The worker script's answer to each question; None for those open at the time limit. One process answers all of
+    them; at the limit its whole process tree is ended. Errors: AutoscoutError if it ends early without an answer, or
+    files cannot be written."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="autoscout-shadow-")
     except OSError as error:
@@ -31,7 +31,7 @@ def said(
         folder = Path(place)
         for number, question in enumerate(asked):
             (folder / f"question-{number}.json").write_text(json.dumps(question))
-        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # it runs in another folder
+        program = os.path.abspath(python[0]) if os.sep in python[0] else python[0]  # its working directory differs
         ended = supervised.run(
             [program, *python[1:], str(script), place],
             environment,

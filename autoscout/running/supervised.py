@@ -1,7 +1,6 @@
-"""One command of a person's own: started, read while it runs, ended with all that it has started.
+"""Runs a user's own command: reads its output while it runs and ends it with everything it started.
 
-What it prints is read from a pipe, so a log of any size costs neither memory nor disk: of it the beginning and the end
-are kept.
+Output is read from a pipe and only its beginning and end are kept, so a log of any size fits in memory and on disk.
 """
 
 import json
@@ -27,7 +26,7 @@ _F_SETPIPE_SZ = 1031
 
 
 class Begin(Protocol):
-    """Starts a command with what watches over it (worker/supervise.py): it prints to `pipe`."""
+    """Starts a command under its supervisor (worker/supervise.py), with output to `pipe`."""
 
     def __call__(
         self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int, /
@@ -35,8 +34,8 @@ class Begin(Protocol):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`code`: of the command (-n: signal n), None where it did not end by itself. `left`: processes that it had left
-    running. `why`: what `enough` said when it ended the command. Seconds from the start."""
+    """`code`: the command's exit code (-n: signal n), None if it did not end by itself. `left`: number of processes it
+    left running. `why`: the reason from `enough`, if that ended the command. Seconds count from the start."""
 
     code: int | None
     seconds: float
@@ -62,9 +61,9 @@ def run(
     grace_s: float = 5.0,
     begin: Begin | None = None,
 ) -> Ended:
-    """Runs it to its end, the limit, `stopping()`, or until `enough()` says why it may end; that is asked after every
-    piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts it, where that is not a program.
-    Errors: AutoscoutError when nothing can be written there."""
+    """Runs a command until it ends, the limit, `stopping()`, or until `enough()` returns a reason; it is called after
+    every piece of output and every 0.05 s. Leaves output.log in `folder`. `begin`: starts the command, by default as a
+    new process. Errors: AutoscoutError if `folder` cannot be written."""
     status = folder / "ended.json"
     with results.writing(folder):
         status.unlink(missing_ok=True)
@@ -97,10 +96,10 @@ def run(
                     on_output(said)
                 elif gone in ready:
                     break
-                elif read in ready:  # it will print nothing any more
+                elif read in ready:  # end of its output
                     watched = [gone]
                 now = time.monotonic() - started
-                if now > looked + _LOOK_S:  # should what watches over them be killed, this is their only trace
+                if now > looked + _LOOK_S:  # if the supervisor is killed, this is the only trace of its children
                     looked = now
                     seen |= processes.family(process.pid)
                 if not (timed_out or stopped or why):
@@ -112,7 +111,7 @@ def run(
         finally:
             os.close(gone)
     finally:
-        if process.poll() is None or not status.is_file():  # else it has seen to it that all have ended
+        if process.poll() is None or not status.is_file():  # otherwise the supervisor has ended them all
             processes.end(process, 0.0, seen)
         os.close(read)
         kept.close()
@@ -163,12 +162,12 @@ def _enlarge(pipe: int) -> None:
 
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # more than this user may have: the usual size does
+    except OSError:  # above this user's limit: the default size will do
         return
 
 
 class _Kept:
-    """The first and the last bytes of what a command prints, as one file."""
+    """The first and last bytes of a command's output, in one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

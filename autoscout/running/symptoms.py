@@ -1,7 +1,7 @@
-"""What the texts of failures tell: memory that ran out, a machine that is broken, or a collective that hung.
+"""Failure classes by log text: out of memory, a broken machine, or a hung collective.
 
-Collected from PyTorch, NCCL, Transformer Engine, Triton and their issue trackers. What is the machine's fault
-(`infrastructure`) says what mends it, and is no fact about any configuration.
+Collected from PyTorch, NCCL, Transformer Engine, Triton and their issue trackers. A fault of the machine
+(`infrastructure`) comes with a remedy and is not a fact about any configuration.
 """
 
 import re
@@ -13,7 +13,7 @@ from kb.records import Status
 
 
 class Symptom(msgspec.Struct, frozen=True):
-    """`about`: in a few words, for people; `mend`: what to do about it."""
+    """`about`: a short description for people; `mend`: the remedy."""
 
     status: Status
     sign: str
@@ -31,7 +31,7 @@ OUT_OF_MEMORY = Symptom(
     r"|not enough memory: you tried|running low on memory|OOMKilled|invoked oom-killer|Out of memory: Kill",
     "out of memory",
 )
-# The machine's, in this order: what is said of a device comes before what follows from it.
+# Faults of the machine; the order resolves ties: device errors precede their consequences.
 MACHINE = (
     Symptom(
         "infrastructure",
@@ -235,16 +235,16 @@ _FULL = re.compile(
 )
 _STARTED = re.compile(r"Free memory on device \(([\d.]+)/([\d.]+) GiB\)")
 _GIB = {"Ki": 2.0**-20, "Mi": 2.0**-10, "Gi": 1.0}
-_SPARE_GIB = 1.5  # CUDA context, NCCL and allocator fragmentation
+_SPARE_GIB = 1.5  # for CUDA context, NCCL and allocator fragmentation
 
 
 class Found(msgspec.Struct, frozen=True):
     symptom: Symptom
-    line: str  # that says it
+    line: str  # the line that matched
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The first symptom in a text, the whole of which is read; the stronger of those that begin at one place."""
+    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _SIGNS, strict=True):
         if symptom in among and (match := sign.search(text)) and (first is None or match.start() < first[0]):
@@ -257,7 +257,7 @@ def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
 
 
 def hung(text: str) -> str:
-    """The collective that a watchdog gave up, such as ALLREDUCE; "" if it says nothing of the kind."""
+    """The collective that a watchdog aborted, such as ALLREDUCE; "" if there is none."""
     match = _HUNG.search(text)
     if match:
         return match[1]
@@ -265,12 +265,11 @@ def hung(text: str) -> str:
 
 
 def taken_by_others(text: str, memory: dict[str, float]) -> float:
-    """GiB of the device that another process held, if there had been enough without it; else 0.
-
-    From PyTorch's own sentence (what is in use and by this process: true in containers too, whose pids are not the
-    host's), or from `memory`: free_gib before the rank's first allocation, total_gib, and reserved_gib at its peak.
+    """GiB of the device held by another process, if there was enough memory without it; else 0. From PyTorch's message
+    (memory in use, and by this process: right in containers, too, where pids differ from the host's), or from `memory`:
+    free_gib before the rank's first allocation, total_gib, and peak reserved_gib.
     """
-    if started := _STARTED.search(text):  # vLLM's share of a device that should have been empty
+    if started := _STARTED.search(text):  # vLLM expects an empty device
         free, total = float(started[1]), float(started[2])
         return total - free if free < 0.9 * total else 0.0
     if said := _FULL.search(text):
@@ -288,15 +287,15 @@ def sentence(symptom: Symptom, cause: str) -> str:
 
 
 def named(evidence: str) -> Symptom | None:
-    """The machine's symptom that an experiment's evidence was made from."""
+    """The infrastructure symptom that an experiment's evidence reports."""
     return next(
         (s for s in (*SYMPTOMS, IMPORTS, STARTING, FILES) if s.status == "infrastructure" and s.about in evidence), None
     )
 
 
 def stop(evidences: Iterable[tuple[str, str]]) -> str:
-    """Why a session should stop: two different configurations met the same fault of the machine. (configuration's id,
-    evidence) of what failed since the last experiment that ran; "" to go on."""
+    """Why a session should stop: two different configurations failed by the same fault of the machine; "" to go on.
+    `evidences`: (configuration id, evidence) of failures since the last experiment that ran."""
     met: dict[str, set[str]] = {}
     for configuration, evidence in evidences:
         symptom = named(evidence)

@@ -15,12 +15,12 @@ MEETING_PORT = 29500  # rendezvous port on the first node
 _TICK_S = 0.05
 _LOOK_S = 1.0
 _GRACE_S = 5.0
-# torchrun's "Root Cause (first observed failure)" block: the ranks that ended afterwards are its doing.
+# torchrun's "Root Cause (first observed failure)" block: it ended the other ranks itself.
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: int) -> list[str]:
-    """What starts an experiment's ranks, each the script `worker`; a person can run it too."""
+    """The command that starts an experiment's ranks, each running `worker`; a user can run it, too."""
     return [
         *python,
         *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0"),
@@ -30,8 +30,8 @@ def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: i
 
 
 def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]) -> list[str]:
-    """What a person starts on several nodes, `ranks`: of each. One line for all where they are alike, with NODE set to
-    0, 1, …; else one for each. HEAD is the first one's address."""
+    """The commands for a user to start on several nodes; `ranks`: per node. One line for all if they are alike, with
+    NODE set to 0, 1, …; else one per node. HEAD is the first node's address."""
     alike = len(set(ranks)) == 1
     places = [('"$NODE"', ranks[0])] if alike else [(str(node), own) for node, own in enumerate(ranks)]
     head = shlex.join([*python, "-m", "torch.distributed.run"])
@@ -44,23 +44,22 @@ def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]
 
 
 class Torchrun:
-    """Runs one experiment at a time in a process tree of its own, and leaves nothing of it running.
-
-    When this process is killed, the kernel kills torchrun and then the ranks; in containers, where that
-    does not reach, the ranks end because their stdin, a pipe that we hold, closes.
+    """Runs one experiment at a time in its own process tree and leaves nothing running. If this process is killed, the
+    kernel kills torchrun and then the ranks; in containers, where that signal does not arrive, the ranks end because
+    their stdin, our pipe, closes.
     """
 
     unfit = False
 
     def __init__(self, job: Job, worker: Path) -> None:
-        """`worker`: the script that is a rank."""
+        """`worker`: the script that each rank runs."""
         self._python, self._worker = interpreter.target_python(job), worker
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Nothing has to be got ready."""
+        """Nothing to prepare."""
 
     def close(self) -> None:
-        """Nothing stays between experiments."""
+        """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
         """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
@@ -68,7 +67,7 @@ class Torchrun:
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+            output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
         with output:
             process = subprocess.Popen(
                 processes.leashed(command),
@@ -103,9 +102,8 @@ class Torchrun:
         stopping: Callable[[], bool],
         seen: dict[int, str],
     ) -> bool:
-        """Waits for the end, the limit or `stopping()`; whether it was the limit.
-
-        Notes its family in `seen`: ranks lead their own sessions, and nothing leads to them once torchrun is dead.
+        """Waits for the end, the limit or `stopping()`; returns whether it was the limit. Records its family in `seen`:
+        ranks lead their own sessions and cannot be found once torchrun is dead.
         """
         start = looked = time.monotonic()
         while process.poll() is None and not stopping():

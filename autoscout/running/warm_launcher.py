@@ -1,4 +1,4 @@
-"""The warm launcher: a process that has imported the target once forks the ranks of every experiment."""
+"""The warm launcher: a process that imported the target once forks the ranks of every experiment."""
 
 import contextlib
 import json
@@ -23,24 +23,23 @@ _ANSWER_MARGIN_S = 30.0  # added to the experiment's own timeout, which the zygo
 
 
 class Warm:
-    """Runs one experiment at a time. The zygote is started lazily, and again when it has died.
-
-    It ends when its stdin closes, so also when this process is killed; its ranks die with it.
+    """Runs one experiment at a time. The zygote is started lazily and restarted if it died. It ends when its stdin
+    closes, so also if this process is killed; its ranks die with it.
     """
 
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
-        """`worker`: the script that is a rank; `variables`: the environment of its imports."""
+        """`worker`: the script that each rank runs; `variables`: the environment of its imports."""
         zygote = str(processes.WORKER / "zygote.py")
         self._command = [*interpreter.target_python(job), zygote, str(worker), json.dumps(variables), device_kind(job)]
         self._process: subprocess.Popen[bytes] | None = None
         with results.writing("temporary files"):
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the launcher exists
         self._ready = False
         self.unfit = False
         self._buffer = b""
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Gets ready for one experiment, so that the zygote's imports are not part of its cost."""
+        """Starts the zygote if needed, so that its imports are not part of an experiment's cost."""
         alive = self._process is not None and self._process.poll() is None
         if stopping() or self.unfit or (alive and self._ready):
             return
@@ -59,7 +58,7 @@ class Warm:
         self.unfit = answer is not None and not answer["ready"]
 
     def close(self) -> None:
-        """Ends the zygote and with it whatever it runs."""
+        """Ends the zygote and everything it runs."""
         if self._process is not None:
             processes.end(self._process, 0.0)
             for pipe in (self._process.stdin, self._process.stdout):
@@ -71,8 +70,8 @@ class Warm:
     def run(
         self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
     ) -> Outcome:
-        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: in the rank
-        that stayed from the last experiment with this key, or in one that will stay."""
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: run it in the
+        rank kept from the last experiment with this key, or in a new one that is kept."""
         assert self._process is not None
         answer = None
         if self._ready:
@@ -94,13 +93,13 @@ class Warm:
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died: the missing answer says so
+        with contextlib.suppress(BrokenPipeError):  # it died: seen by the missing answer
             os.write(process.stdin.fileno(), json.dumps(request).encode() + b"\n")
 
     def _answer(
         self, process: subprocess.Popen[bytes], limit_s: float, stopping: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """The zygote's next line; None when it died or did not answer in time. Any exception ends it."""
+        """The zygote's next line; None if it died or did not answer in time. Any exception ends the zygote."""
         assert process.stdout is not None
         told = False
         deadline = time.monotonic() + limit_s

@@ -1,5 +1,5 @@
-"""A person's own Python script, started warm: by an interpreter that has imported what the script imports, and forks a
-process for every run (worker/warm_script.py). What starts there is their script or torchrun's own code, unchanged."""
+"""Starts a user's own Python script warm: from an interpreter that has done the script's imports and forks a process
+for every run (worker/warm_script.py). It runs their script, or torchrun's own code, unchanged."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from kb.records import AutoscoutError
 
 _SCRIPT = processes.WORKER / "warm_script.py"
 _TICK_S = 0.05
-_IMPORTS_S = 600.0  # on a busy machine, from a shared disk
+_IMPORTS_S = 600.0  # imports on a busy machine, from a shared disk
 
 
 def startable(words: list[str]) -> str:
@@ -34,8 +34,8 @@ def startable(words: list[str]) -> str:
 
 
 class WarmScript:
-    """One interpreter at a time: other variables of the environment are told to libraries when they are imported, so
-    they need another."""
+    """Keeps one interpreter at a time. Libraries read environment variables on import, so another environment needs a
+    new one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,7 +46,7 @@ class WarmScript:
     def get_ready(
         self, python: str, words: list[str], environment: Mapping[str, str], cwd: Path, stopping: Callable[[], bool]
     ) -> None:
-        """Imports, unless that was done. Errors: AutoscoutError when the interpreter does not get so far."""
+        """Does the imports unless done already. Errors: AutoscoutError if the interpreter fails before it is ready."""
         key = (python, words[:1], dict(environment), cwd)
         if self._process is not None and self._process.poll() is None and self._key == key:
             return
@@ -73,7 +73,7 @@ class WarmScript:
     def begin(
         self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int
     ) -> "_Forked":
-        """Starts one run; get_ready() was called (supervised.Begin). Errors: OSError when the interpreter has died."""
+        """Starts one run, after get_ready() (supervised.Begin). Errors: OSError if the interpreter has died."""
         assert self._connection is not None
         asked: dict[str, Any] = {"words": command, "environment": dict(environment), "cwd": str(cwd.resolve())}
         asked |= {"status": str(status), "grace_s": grace_s}
@@ -87,7 +87,7 @@ class WarmScript:
         return _Forked(answer["pid"])
 
     def close(self) -> None:
-        """Ends the interpreter, and with it whatever it runs."""
+        """Ends the interpreter and everything it runs."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -114,14 +114,14 @@ class WarmScript:
 
 
 class _Forked:
-    """What watches over a run: a child of the interpreter, not of ours (processes.Owned)."""
+    """The supervisor of a run (processes.Owned): a child of the warm interpreter, not of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.returncode = pid, None
         self._gone = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """0 once it has ended: how, only its status file says."""
+        """0 once it has ended; its real exit code is only in the status file."""
         return 0 if select.select([self._gone], [], [], 0)[0] else None
 
     def terminate(self) -> None:

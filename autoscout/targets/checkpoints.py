@@ -1,4 +1,4 @@
-"""Whether a running training can go on under another configuration: what its checkpoint keeps of the layout, as data.
+"""Whether a training run can continue under another configuration: how its checkpoint depends on the layout, as data.
 
 The rules of an engine are entries of its preset (command/presets/*.toml), read from its source.
 """
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from kb.records import Strict, Value
 
-Said = Callable[[str], Value | list[str] | None]  # what a launch says of a flag; None nothing
+Said = Callable[[str], Value | list[str] | None]  # flag → its value in a launch; None: not given
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
-    """Where one of `flags` differs between two launches, `says` what becomes of the checkpoint. `beside`: only where
-    this flag is given too."""
+    """If one of `flags` differs between two launches, `says` tells what happens to the checkpoint. `beside`: applies
+    only if this flag is given, too."""
 
     flags: list[str]
     says: str
@@ -21,7 +21,7 @@ class CheckpointRule(Strict, frozen=True, kw_only=True):
 
 
 def carried_over(rules: Sequence[CheckpointRule], now: Said, new: Said) -> str:
-    """A sentence; "" where nothing is known of the engine's checkpoints. The first rule that applies counts."""
+    """The sentence of the first rule that applies; "" if nothing is known of the engine's checkpoints."""
     for rule in rules:
         applies = not rule.beside or new(rule.beside) not in (None, False)
         if applies and any(_value(now(flag)) != _value(new(flag)) for flag in rule.flags):

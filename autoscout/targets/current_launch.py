@@ -1,5 +1,5 @@
-"""The launch that a person runs today (`[launch] current`) as a configuration: the one mapping from configurations to
-flags, read backwards. What the line leaves out is what the engine does if nobody says anything."""
+"""The user's current launch (`[launch] current`) as a configuration: the mapping from configurations to flags,
+inverted. What the line leaves out takes the engine's default."""
 
 import math
 import re
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def said_of(line: str) -> dict[str, list[str]]:
-    """The flags of a command line and the words after each; the last one counts where a flag comes twice.
+    """The flags of a command line and the words after each; of a repeated flag the last one counts.
 
     Errors: AutoscoutError (exit 2) for an open quote."""
     try:
@@ -38,7 +38,7 @@ def said_of(line: str) -> dict[str, list[str]]:
 
 
 def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
-    """Where a line says another number than the job, whose flags are `of_job`: a sentence each."""
+    """A sentence for each number in the line that differs from the job's, whose flags are `of_job`."""
     for flag, value in of_job.items():
         there = " ".join(said.get(flag, ()))
         if _NUMBER.fullmatch(there) and float(there) != float(str(value)):
@@ -48,9 +48,9 @@ def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
 def configuration(
     space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to what the flags say, and which of them it sets otherwise: knob by knob in the
-    space's order, each as that value of it whose flags agree most with the line. `usual`: what the engine does of
-    knobs whose catalog states no default."""
+    """The valid configuration nearest to the flags, and the flags that it sets differently. Knobs are set in the
+    space's order, each to the value whose flags agree best with the line. `usual`: the engine's defaults for knobs
+    without one in the catalog."""
     wanted: dict[str, Value] = dict(all_devices(space))
     told: list[str] = []
     heard_of: set[str] = set()
@@ -63,11 +63,11 @@ def configuration(
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
-        others = [*flags, mapped(Configuration(wanted))]  # without it, for a knob that is held to one value
+        others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & said.keys(), deciding - said.keys()
         apart = [sum(_apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
-        added = [len(unheard & each.keys()) for each in flags]  # a knob further on may be what decides these
+        added = [len(unheard & each.keys()) for each in flags]  # a later knob may decide these
         default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
         beside = [distance(value, default) for value in knob.values]
         at = min(range(len(flags)), key=list(zip(apart, added, beside, strict=True)).__getitem__)
@@ -83,7 +83,7 @@ def configuration(
 
 
 def note(moved: Sequence[str]) -> list[str]:
-    """What a person should know of the configuration that stands for their launch."""
+    """Notes for the user on the configuration that stands for their launch."""
     if not moved:
         return []
     near = f"the nearest valid configuration stands for it, with {listed(moved)}"
@@ -91,8 +91,8 @@ def note(moved: Sequence[str]) -> list[str]:
 
 
 def _apart(there: Sequence[str], value: object) -> float:
-    """0 where a line says the same of a flag as a configuration does (None: nothing), 1 where something else; less for
-    a number that is near."""
+    """Distance of a flag's words in the line from its value in a configuration (None: not set): 0 if equal, 1 if
+    different, less for close numbers."""
     here = None if value is None else _words(value)
     if here == list(there):
         return 0.0

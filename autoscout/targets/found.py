@@ -1,4 +1,4 @@
-"""What every reader yields: rows as they are in the file, each with the place where it stands."""
+"""What every reader yields: rows as in the file, each with its location."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ Cell = Any  # text, number, switch, or None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why the file itself says that it is no measurement."""
+    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement."""
 
     where: str
     cells: dict[str, Cell]
@@ -21,18 +21,18 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """`meaning`: what columns of this format are, as `name` or `name@unit` (autoscout/importing/mapping.py)."""
+    """`meaning`: column → `name` or `name@unit` for columns of this format (autoscout/importing/mapping.py)."""
 
     reader: str
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # predictions: kept, but they count as no measurement
+    simulated: bool = False  # predictions: kept, but not as measurements
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of result is read. `recognizes`: whether a path looks like one; asked in the order of `rank`, since
-    some kinds look like more general ones. `read(path, job, space, part)`: `part` is what stands behind the colon of
+    """Reads one kind of result. `recognizes`: whether a path looks like this kind; tried in the order of `rank`, since
+    some kinds look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon in
     `--reader NAME:PART`. Errors of `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]

@@ -1,4 +1,4 @@
-"""A job of any target: its file, checked by its target too, and its space."""
+"""A job of any target: loading and checking its file, and its space."""
 
 import importlib.metadata
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def catalog_of(job: Job) -> Catalog:
-    """What is shipped for the job's target, what the installed version has of it, and the person's own files.
+    """The target's catalog, reduced to what the installed version has, with the user's own files.
 
     Errors: AutoscoutError (exit 2) naming the file and the key."""
     kind = target_of(job)
@@ -49,13 +49,13 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def declared(job: Job) -> Catalog:
-    """As `catalog_of`, whatever is installed."""
+    """As `catalog_of`, but independent of what is installed."""
     kind = target_of(job)
     return extended(job, kind.catalog(job), kind.refuses_knob)
 
 
 def meanings(job: Job) -> dict[str, str]:
-    """What each knob of a job does, in words; none where they cannot be had any more."""
+    """What each knob of a job does, in words; {} if its catalog can no longer be read."""
     try:
         knobs = [*device_knobs(job)[1], *declared(job).knob]
     except AutoscoutError:
@@ -64,7 +64,7 @@ def meanings(job: Job) -> dict[str, str]:
 
 
 def notes(job: Job) -> list[str]:
-    """How the job's catalog and the installed version differ."""
+    """Differences between the job's catalog and the installed version."""
     return target_of(job).notes(declared(job), job)
 
 
@@ -80,7 +80,7 @@ class JobSpace(Space):
 
     @property
     def recipes(self) -> list[Configuration]:
-        """What experts start from, the first is the reference; none twice. Errors: AutoscoutError (exit 3)."""
+        """What experts start from, without duplicates; the first is the reference. Errors: AutoscoutError (exit 3)."""
         return self._recipes
 
     @cached_property
@@ -90,7 +90,7 @@ class JobSpace(Space):
 
     @staticmethod
     def load(path: str | Path) -> "JobSpace":
-        """Of a job file."""
+        """The space of a job file."""
         return JobSpace.of_job(load_job(path))
 
     @staticmethod
@@ -113,17 +113,17 @@ class JobSpace(Space):
 
 
 def expert_default(space: JobSpace) -> Configuration:
-    """The first of the target's recipes: what others are held against. Errors: AutoscoutError (exit 3)."""
+    """The first of the target's recipes, which others are compared with. Errors: AutoscoutError (exit 3)."""
     return space.reference
 
 
 def check_of(job: Job) -> Check:
-    """How it is told whether a run computed what it should."""
+    """The equivalence check of a job, with its quality floor."""
     return Floor(target_of(job).equivalence(job), job.guard)
 
 
 def profiler_of(job: Job) -> Profiler:
-    """The profiler that `job.launch` asks for. Nothing is started yet. Errors: AutoscoutError."""
+    """The profiler for `job.launch`. Nothing is started yet. Errors: AutoscoutError."""
     if job.launch.launcher == "replay":
         return Replay(job)
     return target_of(job).profiler(job)
@@ -135,8 +135,8 @@ def _simulators_of_packages() -> importlib.metadata.EntryPoints:
 
 
 def simulators_of(job: Job) -> list[Member]:
-    """Simulators of the job's objective that need no measured row, made anew: the target's, and what the functions that
-    packages name under the entry points `autoscout.simulators` make of the job.
+    """New simulators of the job's objective that need no measured rows: the target's, and those made by the functions
+    that packages register under the entry point group `autoscout.simulators`.
 
     Errors: AutoscoutError for a package that cannot be loaded."""
     found = target_of(job).simulators(job)

@@ -1,4 +1,4 @@
-"""Recipes: what a target's own guides advise for a job, before any tuning; here what all targets share."""
+"""Recipes: the advice of a target's own guides for a job, before any tuning. Helpers shared by all targets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,12 +9,12 @@ MARGIN = 0.88  # usable share of memory: leaves room for other buffers and two s
 
 
 def stated_defaults(space: Space) -> Iterator[Configuration]:
-    """The defaults that the catalog states, as near as the space has them."""
+    """The valid configuration nearest to the catalog's defaults."""
     yield first(space, stated(space), iter([{}]))
 
 
 def stated(space: Space) -> dict[str, Value]:
-    """The defaults that the catalog states."""
+    """The catalog's stated defaults."""
     return {k.name: k.default for k in space.knobs if k.default is not None and k.layer != "parallelism"}
 
 
@@ -23,8 +23,8 @@ def total(space: Space, devices: Mapping[str, Value]) -> int:
 
 
 def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Value]]) -> Configuration:
-    """The first advised configuration that this space (with the person's limits) can have at all: its structure firmly,
-    its dense knobs as near as they can be."""
+    """The first advised configuration possible in this space (with the user's limits): sparse knobs exactly, dense
+    knobs as close as possible."""
     for wanted in advised:
         structure = {n: v for n, v in wanted.items() if n in space.knob and space.knob[n].kind == "sparse"}
         found = space.nearest({**stated, **all_devices(space), **wanted}, firm=firm(space, structure))
@@ -41,7 +41,7 @@ def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
 
 
 def firm(space: Space, wanted: Mapping[str, Value]) -> dict[str, Value]:
-    """What the advice insists on, as far as this space (with the person's limits) can have it at all."""
+    """The advised values that this space (with the user's limits) has."""
     return {n: v for n, v in wanted.items() if n in space.knob and v in space.knob[n].values}
 
 

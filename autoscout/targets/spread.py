@@ -1,6 +1,5 @@
-"""A launch over several nodes for what starts it there: a host file, a Kubernetes JobSet, a Ray cluster.
-
-Nodes, devices and ranks are those that were measured, in their order, also where they are uneven.
+"""Export of a launch over several nodes: a host file, a Kubernetes JobSet, a Ray script. Nodes, devices and ranks are
+as measured, in the same order, uneven ones included.
 """
 
 import json
@@ -14,7 +13,7 @@ _OF_NVIDIA = re.compile(r"[abhlv]\d+[a-z]?(?=-|$)")
 
 
 def hostfile(launch: Launch) -> str:
-    """As DeepSpeed and MPI read it: a host and its slots a line, the first one leads."""
+    """A host file for DeepSpeed and MPI: one host with its slots per line, the head first."""
     names = launch.hosts or [f"node{i}" for i in range(1, launch.nodes + 1)]
     yours = "" if launch.hosts else "the names of your hosts"
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
@@ -25,7 +24,7 @@ def hostfile(launch: Launch) -> str:
 
 
 def jobset(launch: Launch) -> str:
-    """One replicated job for every group of nodes that are alike, one pod a node. The image is the person's own."""
+    """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
     name = dns_name(launch.job)
     lines = [
         *heading(launch),
@@ -50,7 +49,7 @@ def jobset(launch: Launch) -> str:
 
 
 def replicated(name: str, pods: int, spec: list[str]) -> list[str]:
-    """A replicated job of a JobSet; `spec`: the lines of each of its pods'."""
+    """A replicated job of a JobSet; `spec`: the lines of its pods' spec."""
     return [
         f"    - name: {name}",
         "      template:",
@@ -66,12 +65,12 @@ def replicated(name: str, pods: int, spec: list[str]) -> list[str]:
 
 
 def dns_name(name: str) -> str:
-    """As Kubernetes allows names."""
+    """The name as a valid Kubernetes name."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")[:50].strip("-")
 
 
 def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
-    """The lines of a pod's `spec` that runs `script` once; `kind`: of its devices, where a job has several."""
+    """The lines of a pod's `spec` that runs `script` once; `kind`: of its devices, if a job has several kinds."""
     limits = f'    resources: {{ limits: {{ "nvidia.com/gpu": {devices} }} }}'
     return [
         "restartPolicy: Never",
@@ -88,7 +87,7 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
 
 
 def ray(launch: Launch) -> str:
-    """A script for `ray job submit` or a driver: one bundle and one task a node, each starts its node's ranks.
+    """A script for `ray job submit` or a driver: one bundle and one task per node, which starts the node's ranks.
 
     Errors: AutoscoutError (exit 2) for a program that starts its own processes."""
     if not launch.ranks:
@@ -139,13 +138,13 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """What Ray calls a node's devices, after the driver's name of them; {} where that is not known."""
+    """Ray's resource for a kind of device, derived from the driver's name; {} if unknown."""
     name = _OF_NVIDIA.match(kind)
     return {f"accelerator_type:{name[0].upper()}": 0.001} if name else {}
 
 
 def torchrun(launch: Launch, ranks: str, more: list[str]) -> str:
-    """`ranks`: of this node, as a shell's word."""
+    """The torchrun command of one node. `ranks`: of this node, as a shell word."""
     head = ["torchrun", "--nproc-per-node", ranks, "--nnodes", str(launch.nodes), *more]
     return " ".join(head) + " " + program_lines(launch)
 

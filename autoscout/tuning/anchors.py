@@ -1,5 +1,5 @@
-"""Anchors: the reference, measured again now and then. They tell what the machine does to everything, whatever the
-search is about: what it costs at the start, at intervals that depend on how far it moved, and in the rounds at the end.
+"""Anchors: periodic re-measurements of the reference. They track how the machine drifts, independently of the search:
+once at the start, at intervals that adapt to how far the reference moved, and in the rounds at the end.
 """
 
 import math
@@ -15,21 +15,21 @@ _STEADY, _MOVED = 0.01, 0.05
 
 class Anchors:
     def __init__(self, job: Job, reference: Configuration, exact: bool = False) -> None:
-        """`exact`: nothing is measured, so that nothing moves."""
+        """`exact`: costs are computed, not measured, so nothing drifts."""
         self.job, self.reference, self.exact = job, reference, exact
         self.costs: list[float] = []
         self.again: list[Measurement] = []  # all but the first
-        self._last = 0  # experiments of search when the last one was measured
+        self._last = 0  # search experiments done when the last anchor was measured
         self._every = _FIRST
         self._given_up = False
 
     def due(self, searched: int) -> bool:
-        """Whether the reference is to be measured again after so many experiments of search."""
+        """Whether an anchor is due after `searched` search experiments."""
         return bool(self.costs) and not self._given_up and not self.exact and searched - self._last >= self._every
 
     def tell(self, measurement: Measurement, searched: int) -> None:
-        """A measurement of the reference in this session. One that fails after it had worked is no anchor any more:
-        the rounds at the end will tell whether it still runs."""
+        """Takes in a measurement of the reference from this session. If it fails after having worked, there are no more
+        anchors: the final rounds tell whether it still runs."""
         if measurement.status == "infrastructure":
             self._last = searched
             return

@@ -1,5 +1,5 @@
-"""Which cluster to buy: the fastest design within a budget, corrected by what the knowledge base measured, with the
-interval that those measurements leave."""
+"""Which cluster to buy: the fastest design within a budget. Its times are corrected by measurements in the knowledge
+base, with the interval that those leave."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from kb.similar import similar
 
 _PRIOR = 4  # weight, in jobs, of the error on published steps (stack_member.ERROR) against measured jobs
 _MOST = 50  # past jobs considered
-_ISLAND, _INSIDE, _BETWEEN = 8, 450, 50  # GPUs of a node and GB/s of one, where a job file does not say
+_ISLAND, _INSIDE, _BETWEEN = 8, 450, 50  # assumed GPUs per node, and GB/s per GPU within and between nodes
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """`factor`: measured / predicted of today's job, 1 without; `deviation`: of the logarithm of a time on another
-    cluster; `rows` of `jobs` it was learned from, `today_rows` of today's job; `left_out`: rows that the design model
-    cannot describe."""
+    """`factor`: measured / predicted of today's job, 1 without one; `deviation`: standard deviation of a log time on
+    another cluster; `jobs`, `rows`: what both were fitted on, `today_rows` of them from today's job; `left_out`: rows
+    that the design model cannot describe."""
 
     factor: float
     deviation: float
@@ -43,7 +43,7 @@ _UNKNOWN = Calibration(1.0, ERROR, 0, 0, 0, 0, "published steps alone")  # for a
 
 
 class Simulator(msgspec.Struct, frozen=True):
-    """That of today's job, where it prices the cluster; `rows` of `jobs` corrected it."""
+    """The simulator of today's job, if it can price the cluster; corrected by `rows` measurements of `jobs` jobs."""
 
     name: str
     jobs: int
@@ -51,8 +51,8 @@ class Simulator(msgspec.Struct, frozen=True):
 
 
 class Workshare(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload on the cluster; seconds of a step or request, corrected, with the 90 % interval. `by`: the simulator
-    that says so."""
+    """One workload on the cluster; seconds of a step or request, corrected, with the 90 % interval. `by`: what
+    predicted it."""
 
     kind: str
     layers: int
@@ -66,8 +66,8 @@ class Workshare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purchase(msgspec.Struct, frozen=True, kw_only=True):
-    """`today`: measured seconds of today's job, `faster`: how many times as fast that is on the new cluster, where it
-    is the first workload of the job that is asked."""
+    """`today`: measured seconds of today's job; `faster`: its speed-up on the new cluster, if today's job is the first
+    workload of `job`."""
 
     job: str
     evidence: str
@@ -135,7 +135,7 @@ def purchase(job: Job, usd: float, watts: float, kb: Path | None, today: Job | N
 
 
 def _timed(simulators: Tomorrow, workload: Job | Share) -> Timed:
-    """Clusters that differ only in what the simulator does not see are asked once."""
+    """Queries the simulator once for clusters that differ only in properties it does not model."""
     asked: dict[tuple[Value, ...], np.ndarray] = {}
 
     def seconds(cluster: Cluster, layouts: dict[str, np.ndarray]) -> np.ndarray:
@@ -162,8 +162,8 @@ def _share(weight: float, fit: Fit, w: dict[str, int], seconds: float, error: fl
 
 
 def calibration(past: Sequence[tuple[Job, list[Measurement]]], today: Job | None, needed: bool) -> Calibration:
-    """What measured rows say of the design model. `needed`: nothing else prices the cluster. Errors: AutoscoutError
-    (exit 2) for a job of today that has no measured row the model can describe."""
+    """Fits the design model's error on measured rows. `needed`: nothing else prices the cluster. Errors: AutoscoutError
+    (exit 2) if today's job has no measured row that the model can describe."""
     known: dict[str, list[float]] = {}
     left_out = 0
     for other, measured in past:
@@ -182,7 +182,7 @@ def calibration(past: Sequence[tuple[Job, list[Measurement]]], today: Job | None
     between = float(np.sqrt((_PRIOR * ERROR**2 + np.sum(middles**2)) / (_PRIOR + len(middles))))
     within = [np.array(errors) - np.median(errors) for errors in known.values() if len(errors) > 1]
     scatter = float(np.concatenate(within).std()) if within else 0.0
-    # Two clusters err, each by itself, where today's corrects tomorrow's.
+    # With a correction from today's cluster the errors of two clusters add up, independently.
     deviation = math.sqrt((2 if own else 1) * between**2 + scatter**2)
     source = (
         f"{len(known)} measured job{'s'[: len(known) != 1]}, and published steps as {_PRIOR} more"
@@ -206,7 +206,7 @@ def _measured(job: Job, today: Job | None, kb: Path | None) -> list[tuple[Job, l
 
 
 def _residuals(job: Job, measured: Sequence[Measurement]) -> list[float]:
-    """log(measured / predicted) of the rows that the design model describes."""
+    """log(measured / predicted) of the rows that the design model can describe."""
     device = job.cluster.nodes[0].device
     if device not in parts().device or len({node.device for node in job.cluster.nodes}) > 1 or not job.model.layers:
         return []
@@ -232,7 +232,7 @@ def _seconds(m: Measurement, job: Job) -> float | None:
 
 
 def _design(job: Job, m: Measurement) -> dict[str, np.ndarray] | None:
-    """A measured configuration as a design: nodes of eight behind a switch, nodes behind switches."""
+    """A measured configuration as a design: eight GPUs per node behind a switch, and switches between nodes."""
     knobs = m.configuration.knobs
     tp, pp, sp, ep = (int(knobs.get(name, 1)) for name in ("tp", "pp", "cp", "ep"))
     npus = job.devices

@@ -1,9 +1,9 @@
-"""What the search and the rounds together say of the finalists: for the choice, which has to be made in any case, and
-for what more rounds can make of it. What is claimed rests on the rounds alone (evidence.py).
+"""The posterior over the finalists, from the search and the rounds together: it makes the choice, which cannot be put
+off, and values further rounds. Claims rest on the rounds alone (evidence.py).
 
     log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
 
-Both know log-costs up to what all have in common. Looking often does not distort a posterior.
+Both know log-costs only up to a common level. A posterior is not distorted by interim looks.
 """
 
 import math
@@ -21,17 +21,17 @@ _LEAST = 1e-4  # smallest standard deviation
 _COMMON = 100.0  # prior variance of the common level
 _BLIND = 0.1  # default standard deviation of one log cost
 
-Beliefs = Mapping[str, tuple[float, float]]  # configuration id → log-cost above the best, and its standard deviation
+Beliefs = Mapping[str, tuple[float, float]]  # configuration id → (log-cost above the best, its standard deviation)
 
 
 def doubted(deviation: float) -> float:
-    """What is to be thought of a deviation that the search believes."""
+    """The search's standard deviation, widened for overconfidence."""
     return max(_DOUBTED * deviation, _LEAST) if math.isfinite(deviation) else EXPECTED / math.sqrt(2)
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """`level`: configuration id → expected log-cost, up to what all have in common; `covariance` of these; `dof` of the
-    noise that it rests on."""
+    """`level`: configuration id → expected log-cost, up to a common level; `covariance` of these; `dof` of the noise
+    estimate."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -51,18 +51,18 @@ class Choice(msgspec.Struct, frozen=True):
         return float(stdtr(self.dof, mean / deviation)) if self.dof else 0.5
 
     def gain(self, leader: str, name: str, known: float = 1.0) -> float:
-        """By how much a choice is expected to be better that may fall on `name` instead of the `leader` once more is
-        known: `known` of 1 everything, 0 nothing."""
+        """Expected gain of being able to choose `name` instead of `leader` once more is known; `known`: 1 is
+        everything, 0 nothing more."""
         mean, deviation = self.gap(leader, name)
         return expected_excess(mean, max(deviation * math.sqrt(known), 1e-9))
 
     def left(self, leader: str, names: Iterable[str]) -> float:
-        """What the choice of `leader` is expected to cost more than the best of `names`, at most (Bonferroni)."""
+        """Upper bound (Bonferroni) on the expected excess log-cost of `leader` over the best of `names`."""
         return sum(self.gain(leader, name) for name in names if name != leader)
 
 
 def choice(fit: Fit, believed: Beliefs) -> Choice:
-    """What the search believes counts for one more measurement at most, however sure it is of it."""
+    """Combines the two; the search's belief weighs at most as much as one measurement, however sure it is."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]

@@ -1,8 +1,8 @@
 """The end of a session: is the winner really better than the reference, and by how much?
 
-The best of many single measurements is partly luck. So the finalists are chosen by what is believed of them, they and
-the reference are measured again in rounds (trial.py), and only these new measurements decide. What they could not
-decide is said to be undecided, with what more rounds would buy.
+The best of many single measurements is partly luck. So the finalists are chosen by the search's posterior, they and the
+reference are measured again in rounds (trial.py), and only these new measurements decide. What they leave open is
+reported as undecided, with what more rounds would gain.
 """
 
 import math
@@ -18,7 +18,7 @@ from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
 
-FINALISTS, _MOST = 3, 6  # number of finalists: usual, and when many may be the best
+FINALISTS, _MOST = 3, 6  # number of finalists by the posterior: usually, and at most
 _FOR = 5  # one extra finalist per this many measured configurations
 # Within this factor of the best single measurement noise may have swapped the order.
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
@@ -30,8 +30,8 @@ _ASKED = 0.01  # gain for which the required number of rounds is reported when n
 def finalists(
     job: Job, ranking: Ranking, default: Configuration, measured: Sequence[Measurement], quiet: bool = False
 ) -> list[Configuration]:
-    """Those that may be the best, by what is believed of them, and the default if it works at all; best first. `quiet`:
-    the reference repeated as on a dedicated system."""
+    """The configurations that may be the best, by the search's posterior, and the default if it works at all; best
+    first. `quiet`: the reference repeated as closely as on a dedicated system."""
     costs = {m.configuration.id: c for m in measured if (c := cost(job.objective, m)) is not None}
     believed = [b for b in ranking.believed if b.configuration.id in costs]
     if not believed:
@@ -52,19 +52,18 @@ def finalists(
 
 
 def _least(costs: dict[str, float], quiet: bool) -> list[str]:
-    """The least single measurements, whatever is believed of them: two rounds are cheaper than to have left out the
-    best."""
+    """The cheapest single measurements, whatever the posterior says: two rounds cost less than missing the best."""
     least = sorted(costs, key=costs.__getitem__)[:FINALISTS]
     return [name for name in least if costs[name] <= (_WITHIN_QUIET if quiet else _WITHIN) * costs[least[0]]]
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
-    """What failed, or was spoiled by the machine, is absent."""
+    """A round's costs; failures, the machine's included, are absent."""
     return [(m.configuration.id, c) for m in measured if (c := cost(job.objective, m)) is not None]
 
 
 def failed(job: Job, rounds: Sequence[Sequence[Measurement]]) -> set[str]:
-    """Configurations that failed in a round by their own fault: no finalists any more."""
+    """Configurations that failed in a round by their own fault, and so are no longer finalists."""
     return {
         m.configuration.id
         for row in rounds
@@ -81,9 +80,10 @@ def verdict(
     default: Configuration,
     around: dict[str, Around] | None = None,
 ) -> Confirmed | None:
-    """What is claimed, and what is recommended. Claimed is what is proven. Recommended is the cheapest that is proven,
-    else the cheapest as it is believed to be, whatever its probability: something has to be chosen; of those that are
-    alike the nearest to the default. None if nothing ran. `around`: what is known of the finalists' neighbours."""
+    """The claim and the recommendation. Only what is proven is claimed. Recommended is the cheapest proven
+    configuration, else the one with the lowest posterior mean, whatever its probability: something has to be chosen.
+    Ties go to the one nearest the default. None if nothing ran. `around`: what is known of the finalists'
+    neighbours."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
     rounds = [row for row in rounds if row]
@@ -145,7 +145,8 @@ def _chosen(
     configurations: dict[str, Configuration],
     default: Configuration,
 ) -> str:
-    """Of `names`; the default where nothing is likelier to be better than it, or no difference matters."""
+    """The choice among `names`; the default if nothing is more likely than not to beat it, or if the difference does
+    not matter."""
     best = min(names, key=chosen.level.__getitem__)
     if default.id in fit.level:
         against = fit.contrast(default.id, best)
@@ -156,18 +157,18 @@ def _chosen(
 
 
 def differing(one: Configuration, other: Configuration) -> int:
-    """Knobs whose values differ."""
+    """Number of knobs whose values differ."""
     return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
 
 
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
-    """Its cost in the middle of all rounds, also where it was not measured in each: ratios are those of the fit."""
+    """Its mean cost over all rounds, even if it was not measured in each: ratios are those of the fit."""
     common = [math.log(c) - fit.level[found] for row in rounds for found, c in row]
     return math.exp(fit.level[name] + sum(common) / len(common))
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
-    """Of the best beside the reference where nothing is proven; `here`: the reference ran."""
+    """The verdict on the best rival of the reference if nothing is proven; `here`: the reference ran."""
     if against is None:
         return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
@@ -176,7 +177,7 @@ def _kind(against: Contrast | None, here: bool) -> str:
 
 
 def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | None:
-    """Rounds in all that would prove the difference that shows (or 1 %, if that is less); None where it is proven."""
+    """Total rounds needed to prove the observed difference (or 1 %, if it is smaller); None if it is decided."""
     if against is None or kind != "undecided" or not math.isfinite(against.error) or not fit.dof:
         return None
     wanted = max(against.log, math.log1p(_ASKED))
@@ -231,7 +232,7 @@ def _sentence(
 
 
 def _left(excess: float) -> str:
-    """`excess`: what the choice is expected to cost more than the best of those that were measured last."""
+    """`excess`: expected extra cost of the choice over the best of the last round."""
     least = "less than 0.1 %" if excess < 0.001 else f"{excess:.1%}"
     return f"; on average more rounds would make the choice better by {least} at most"
 

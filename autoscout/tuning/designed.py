@@ -1,6 +1,5 @@
-"""The end of a session in which nothing can be measured: a model that is asked again says the same again.
-
-So there are no anchors, no repeats and no rounds, and no interval is claimed: what was found is said as it is."""
+"""The end of a session over a deterministic cost model: evaluating again gives the same value. So there are no anchors,
+repeats or rounds, no interval is claimed, and the result is reported as it is."""
 
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ _SAME = 1e-6  # relative cost difference treated as a tie; ties go to the config
 
 
 def exact(job: Job, tape: Tape) -> bool:
-    """Whether measuring again is pointless. A session that did it before this was known goes on as it began."""
+    """Whether measuring again is pointless. A recorded session that did measure again is resumed as it began."""
     return target_of(job).designs and not tape.measured_again
 
 

@@ -1,8 +1,8 @@
-"""Runs that the machine disturbed: each is repeated once, at once, and the less disturbed one counts. Both are kept.
-A run whose host was lost says nothing at all: it is run again, on others if there are any.
+"""Runs disturbed by the machine: each is repeated once, immediately, and the less disturbed one counts. Both are kept.
+A run whose host was lost says nothing: it is run again, on other hosts if there are any.
 
-Disturbed is what others took of the machine beyond what is usual in this session: on a machine that is always shared
-every run would be repeated else, for nothing; there the rounds at the end and their noise are what helps.
+Disturbed means that others used more of the machine than is usual in this session. An absolute bound would repeat every
+run on a machine that is always shared, to no effect; there only the final rounds and their noise estimate help.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from collections import Counter
 from autoscout.running.outcome import HOST_LOST
 from kb.records import Measurement
 
-# Condition → how far beyond the session's median is too far.
+# Condition → largest accepted excess over the session's median.
 _TOO_FAR = {"foreign_cpu_share": 0.15, "steal_share": 0.05, "throttled": 0.5}
 _KNOWN = 3  # runs needed before one can be called an outlier
 _SHARE = 0.25  # largest share of runs spent on repeats
@@ -20,15 +20,15 @@ _ELSEWHERE = 2  # restarts after a lost host
 
 class Disturbances:
     def __init__(self, exact: bool = False) -> None:
-        """`exact`: nothing is measured, so that nothing disturbs it."""
+        """`exact`: costs are computed, not measured, so nothing disturbs them."""
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
         self._held: dict[str, tuple[str, Measurement]] = {}  # by configuration: purpose and first run
-        self._lost: Counter[str] = Counter()  # by configuration: runs whose host was lost, since one was not
+        self._lost: Counter[str] = Counter()  # by configuration: consecutive runs whose host was lost
 
     def again(self, purpose: str, measurement: Measurement) -> bool:
-        """Whether this run is to be repeated before it counts."""
+        """Whether to repeat this run before it counts."""
         if self._exact:
             return False
         if HOST_LOST in measurement.conditions:
@@ -65,7 +65,7 @@ class Disturbances:
         return self._lost[which] <= _ELSEWHERE
 
     def _excess(self, measurement: Measurement) -> float:
-        """The largest excess over what is usual, 1 at the bound."""
+        """The largest excess over the median, as a multiple of its bound."""
         found = [0.0]
         for name, bound in _TOO_FAR.items():
             usual = self._seen[name]

@@ -1,13 +1,13 @@
-"""The one loop, as a state machine: ask it what to run, tell it what came of it, until it wants nothing more.
+"""The tuning loop as an ask/tell state machine: ask it what to run, tell it the result, until it wants nothing more.
 
     ask ──► search: orders of a person, then the strategy; what is known or predicted is told at once
         │           └─ now and then the reference again (anchors.py)
         └─► confirm: the finalists and the default, in rounds
     tell ─► the strategy, once all of a batch is there
 
-It starts no process and waits for nothing, so `tune` (one slot or many), a Python `Study` and a resumed session drive
-the same machine: each answer goes on where its question was asked (a generator waits there). Every step is on the tape;
-with the same answers in the same order it decides the same.
+It starts no process and never blocks, so `tune` (one slot or many), a Python `Study` and a resumed session drive the
+same machine: each result resumes the generator that asked for it. Every step is on the tape; the same results in the
+same order give the same decisions.
 """
 
 import time
@@ -44,7 +44,7 @@ _SEARCH_PURPOSES = ("search", "check")
 
 
 class Engine:
-    """The state of one session's search. Errors of all methods: AutoscoutError, which ends the session."""
+    """The state of one session's search. All methods may raise AutoscoutError, which ends the session."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Engine:
         simulators: Mapping[str, Predictor] = {},
         check: equivalence.Check | None = None,
     ) -> None:
-        """`simulators`: a person's own, beside ours: rows of codes → predicted metric. `check`: how runs are told to
-        have computed the same; as the target says by default."""
+        """`simulators`: the user's own, beside ours: rows of codes → predicted metric. `check`: the equivalence check,
+        by default the target's."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
@@ -69,7 +69,7 @@ class Engine:
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
-        self.experiments = 0  # all that were started
+        self.experiments = 0  # started, of any purpose
         self.searched = 0  # those that count towards the budget
         self.stopping = Stopping(self.hyper, finite=self.kind is not None and self.kind.finite)
         self.engine_ms: list[float] = []
@@ -77,8 +77,8 @@ class Engine:
         self.anchors = Anchors(self.job, started.default, exact)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
-        self.begun_at: float | None = None  # monotonic: preparing does not count
-        self.waited_s = 0.0  # for others to give the devices back: does not count either
+        self.begun_at: float | None = None  # monotonic time of the first experiment: preparation does not count
+        self.waited_s = 0.0  # waiting for devices that others use: does not count either
         self.confirmed: Confirmed | None = None
         self.reason = ""  # why the search ended
         self.paused = False
@@ -101,10 +101,10 @@ class Engine:
         self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite)
         self._strategy: Strategy | None = None
         self._step = 0
-        self._waiting: dict[int, Asking] = {}  # by the number of the experiment that it waits for
+        self._waiting: dict[int, Asking] = {}  # generator by the number of the experiment it waits for
         self._ready = Ready(tape)
         self._running: dict[int, Experiment] = {}
-        self._orders: Iterator[Order] | None = None  # those that are being obeyed
+        self._orders: Iterator[Order] | None = None  # orders not yet carried out
         self._confirming = False
         self._over = False
         self._recipes = list(started.recipes)
@@ -113,12 +113,12 @@ class Engine:
 
     @property
     def over(self) -> bool:
-        """Nothing more is wanted, and nothing runs."""
+        """Nothing more to run, and nothing is running."""
         return self._over and not self._waiting
 
     def ask(self, place: Place = anywhere) -> Experiment | None:
-        """The next experiment to start; None if there is none now: there is no room, it waits for what runs, is paused,
-        or is over."""
+        """The next experiment to start; None if there is none now: no room, waiting for running ones, paused, or
+        over."""
         began = time.perf_counter()
         try:
             while not self._over:
@@ -137,7 +137,7 @@ class Engine:
         return self._started(configuration, "profile")
 
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
-        """What came of an experiment, and where it ran; as it counts, held against the reference."""
+        """Takes in an experiment's result and where it ran. Returns the measurement after the equivalence check."""
         began = time.perf_counter()
         asking = self._waiting.pop(number, None)
         purpose = (experiment := self._running.pop(number)).purpose
@@ -154,7 +154,7 @@ class Engine:
         if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
             self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
-            spoiled = measurement.status == "infrastructure"  # by the machine: that costs no budget
+            spoiled = measurement.status == "infrastructure"  # the machine's fault: not charged to the budget
             self.searched -= spoiled
             self.stopping.stale += not spoiled
             self._note_best(measurement)
@@ -164,19 +164,19 @@ class Engine:
         return measurement
 
     def _more(self) -> bool:
-        """Finds more to run; False if nothing can be found before something ends."""
+        """Queues more to run; False if something has to end first."""
         if self._confirming:
             if not self._waiting:
                 self._over = True
             return self._over
         if self._waiting and not (self.kind and self.kind.several and self.started.default.id in self.evaluator.done):
-            return False  # nothing goes ahead of the reference, which all others are held against
+            return False  # nothing runs before the reference, which all others are compared with
         if self.reason:
             return not self._waiting and not self._ready and self._begin_confirming()
         return self._search_on()
 
     def _search_on(self) -> bool:
-        """One step of the search: the orders of a person, then the strategy."""
+        """One step of the search: the user's orders, then the strategy."""
         if self._strategy is None:
             self._strategy = self._begun()
         waited = len(self._ready)
@@ -203,7 +203,7 @@ class Engine:
         return True
 
     def _start(self, asking: Asking, wanted: Wanted, placement: str) -> Experiment | None:
-        """None where the budget does not allow it any more: what asked for it is given up."""
+        """None if the budget does not allow it any more; the generator that asked is closed."""
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
@@ -241,11 +241,11 @@ class Engine:
         return self._strategy
 
     def _begun(self, space: Space | None = None) -> Strategy:
-        """The strategy, from the space that is allowed and everything that is known by now."""
+        """A new strategy over the allowed space, given everything known so far."""
         assert self.kind is not None
         s, allowed = self.started, space or self.space
         predictors = {**self.evaluator.predictors(allowed), **self.simulators} if self.kind.asks_simulators else {}
-        if s.fidelity == "simulate" and predictors:  # the simulators decide: only their favourites are profiled
+        if s.fidelity == "simulate" and predictors:  # only the simulators' top k are profiled
             self.limit = min(self.limit, 1 + self.hyper.top_k)
         default = s.default if allowed.is_valid(s.default) else None
         done = self.evaluator.today()
@@ -273,17 +273,17 @@ class Engine:
         ordered = target_of(self.job).in_turn(self.job, batch)
         measurements, switched = yield from self.evaluator.evaluate(ordered, step)
         if switched:
-            if self.started.fidelity == "simulate":  # nothing is recommended that was not profiled
+            if self.started.fidelity == "simulate":  # a recommendation must have been profiled
                 self.limit = min(self.limit, self.searched + self.hyper.top_k)
             self._searching.switch_to_profiling()
         measurements = [self.evaluator.as_today(m) for m in measurements]
         by_id = {c.id: m for c, m in zip(ordered, measurements, strict=True)}
-        self._searching.tell([by_id[c.id] for c in batch])  # maybe another one by now: a person narrowed the space
+        self._searching.tell([by_id[c.id] for c in batch])  # a new strategy if the user narrowed the space
         for measurement in measurements:
             self._note_best(measurement)
 
     def _of_recipe(self, recipe: Configuration) -> Asking:
-        """What else experts start from, before the search goes on: the best of them is what it has to beat."""
+        """Measures another expert recipe before the search goes on: the search has to beat the best of them."""
         if not self.steering.allowed.is_valid(recipe):
             return
         measurement = yield from self.evaluator.run_now(recipe)
@@ -293,13 +293,13 @@ class Engine:
 
     @property
     def to_beat(self) -> Configuration:
-        """The best recipe by what was measured of it; the default where none ran."""
+        """The recipe that measured best; the default if none ran."""
         recipes = [self.started.default, *self.started.recipes]
         ran = [(c, r) for r in recipes if (m := self.evaluator.done.get(r.id)) and (c := cost(self.job.objective, m))]
         return min(ran, key=lambda each: each[0])[1] if ran else self.started.default
 
     def _allowed(self) -> bool:
-        """Whether one more experiment of search may start; ends the search if not."""
+        """Whether one more search experiment may start; ends the search if not."""
         if self.reason:
             return False
         if (recorded := self.tape.recorded(SearchEnded)) is not None:
@@ -308,13 +308,13 @@ class Engine:
             self._end_search("budget")
         elif self.stopping.converged:
             self._end_search("converged")
-        elif self._late and self.evaluator.done:  # the reference at least is always measured
+        elif self._late and self.evaluator.done:  # at least the reference is always measured
             self._end_search("wall")
         return not self.reason
 
     @property
     def _late(self) -> bool:
-        """The wall-clock limit is over."""
+        """Whether the wall-clock limit has passed."""
         spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at - self.waited_s
         return spent > self.wall_s and not self.tape.replaying
 
@@ -340,10 +340,10 @@ class Engine:
             )
         )
 
-    # ---- what a person orders -------------------------------------------------------------------------------------
+    # ---- the user's orders ----------------------------------------------------------------------------------------
 
     def _steered(self) -> bool:
-        """Takes in what a person ordered since the last step; False while paused."""
+        """Carries out the user's orders since the last step; False while paused."""
         self._orders = self._orders or self.steering.orders(self._best_configuration())
         for order in self._orders:
             self.paused = order.what == "pause" or (self.paused and order.what != "go")
@@ -352,7 +352,7 @@ class Engine:
                 return True
             waited = len(self._ready)
             self._obey(order)
-            if len(self._ready) > waited:  # the orders after it wait for its end
+            if len(self._ready) > waited:  # later orders wait until it has ended
                 return True
         self._orders = None
         return not self.paused or self.tape.replaying
@@ -365,16 +365,16 @@ class Engine:
                 self._searching.switch_to_profiling()
         elif order.what in ("try", "retry", "validate"):
             self._ready.begin(self._ordered(order))
-        elif order.what in ("pin", "exclude"):  # a search of what is left, which knows all that was learned
+        elif order.what in ("pin", "exclude"):  # a new search of what is left that keeps everything learned
             self._strategy = self._begun(self.steering.narrow(order))
 
     def _ordered(self, order: Order) -> Asking:
-        """One experiment that a person asked for. A strategy that learns learns from it like from any other; before the
-        default was measured it does not, since it begins with that."""
+        """One experiment that the user asked for. A learning strategy learns from it as from any other, except before
+        the default was measured, since that is where it begins."""
         begun, before = self.started.default.id in self.evaluator.done, self.experiments
         if order.what == "validate":
             wanted = self.evaluator.favourite()
-            if wanted is None:  # everything has been measured since
+            if wanted is None:  # everything was measured in the meantime
                 return
             measurement = yield from self.evaluator.validate(wanted, self._step)
         else:
@@ -396,8 +396,8 @@ class Engine:
         return True
 
     def _confirm(self) -> Asking:
-        """Finalists and reference re-measured in rounds; nothing is recommended on the strength of one lucky run.
-        Beside the budget; when the wall-clock limit is over, one round only; of designs none (designed.py)."""
+        """Re-measures finalists and reference in rounds, so that no recommendation rests on one lucky run. Not charged
+        to the budget; a single round once the wall-clock limit has passed; no rounds for designs (designed.py)."""
         if not self.evaluator.done:
             raise AutoscoutError(f"{self.started.session} ended before anything was measured")
         allowed, over = self.steering.allowed, self._no_more_rounds

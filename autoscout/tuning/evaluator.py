@@ -1,12 +1,11 @@
-"""The paper's synthesizer and fidelity controller (§3.3): every configuration that the search asks for is
-answered by what is known, by the simulators, or by an experiment — in that order of cost, and with the reason
-in the journal.
+"""The paper's synthesizer and fidelity controller (§3.3): every configuration that the search asks for is answered from
+known measurements, by the simulators, or by an experiment: cheapest first, with the reason in the journal.
 
-`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that knows no simulators they stand in: while fidelity
-is "predicted", every τ-th iteration one configuration is profiled too; when the MAPE of the last checks exceeds ε, or
-nothing better has been predicted for a while, everything after that is profiled. A strategy that holds the
-simulators itself has asked them about the whole space before it asks for an experiment, so that nothing stands in:
-each experiment is a check, and the switch says that the simulators lost the benefit of the doubt.
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they stand in for
+experiments: while fidelity is "predicted", one configuration is also profiled every τ-th iteration; once the MAPE of
+the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that queries
+the simulators itself has done so over the whole space before it asks for an experiment, so they do not stand in: every
+experiment is a check, and the switch records that the simulators are no longer trusted.
 """
 
 import math
@@ -36,8 +35,8 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment that has to be run. `purpose`: as of kb.journal.ExperimentStarted. `elsewhere`: on other devices
-    than usual, where there are such."""
+    """An experiment to run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: on other devices than usual, if
+    there are any."""
 
     configuration: Configuration
     purpose: str
@@ -45,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """`folder` is relative to the session's; `elsewhere`: as of Wanted."""
+    """`folder` is relative to the session's; `elsewhere`: as in Wanted."""
 
     number: int
     purpose: str
@@ -59,7 +58,7 @@ Running = Generator[Wanted, Measurement, Measurement]
 
 
 def wanted(configuration: Configuration, purpose: str) -> Generator[Wanted, Measurement, None]:
-    """One experiment of which nobody waits for the answer."""
+    """One experiment whose result nobody waits for."""
     yield Wanted(configuration=configuration, purpose=purpose)
 
 
@@ -78,21 +77,21 @@ class Evaluator:
         stand_in: bool = True,
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
     ) -> None:
-        """`judge` holds what the KB remembers against this
-        session's reference; `remembered`: (session, measurement) of this job, hardware and versions from the KB,
-        oldest first; `stand_in`: simulators answer instead of experiments, as in the paper; without, the strategy
-        asks them itself (`predictors`), and `past` is what other jobs measured, for these. Errors: AutoscoutError when
-        only simulators are wanted and there are none."""
+        """`judge` runs the equivalence check on the KB's measurements against this session's reference; `remembered`:
+        (session, measurement) of this job, hardware and versions from the KB, oldest first; `stand_in`: simulators
+        answer instead of experiments, as in the paper; otherwise the strategy queries them itself (`predictors`), and
+        `past` holds other jobs' measurements, on which they are fitted. Errors: AutoscoutError if only simulators are
+        wanted and there are none."""
         self.job, self.space, self.tape, self.hyper, self.context = job, space, tape, hyper, context
         self.default, self.stand_in, self._past = default, stand_in, past
         self._judge = judge
         self._known = {m.configuration.id: (session, m) for session, m in _representative(job, remembered)}
         self._periods = Periods(job, remembered)
-        self._answered: dict[str, str] = {}  # configuration id → the session that measured it
+        self._answered: dict[str, str] = {}  # configuration id → the earlier session that measured it
         self._training = [m for _, m in remembered if space.is_valid(m.configuration)]
         self.done: dict[str, Measurement] = {}  # profiled or answered in this session
         self._simulated: dict[str, Measurement] = {}
-        self._scored: set[str] = set()  # ids of what was held against a prediction
+        self._scored: set[str] = set()  # ids of configurations compared with their prediction
         self.mode = mode
         self._guard = Guard(hyper.epsilon, hyper.window)
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
@@ -108,7 +107,7 @@ class Evaluator:
     def evaluate(
         self, configurations: list[Configuration], step: int
     ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
-        """Measurements in the order asked, and whether fidelity switched to profiling afterwards."""
+        """Measurements in the order of `configurations`, and whether fidelity switched to profiling afterwards."""
         measurements = []
         for configuration in configurations:
             measurements.append((yield from self._one(configuration)))
@@ -126,7 +125,7 @@ class Evaluator:
         if known := self.done.get(configuration.id):
             return known
         if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
-            return (yield from self._run(configuration, "anchor"))  # everything is held against it: not by an old value
+            return (yield from self._run(configuration, "anchor"))  # an old value will not do: all are compared with it
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
             return answered
@@ -136,14 +135,14 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield Wanted(configuration=configuration, purpose=purpose)
-        if measurement.status == "infrastructure":  # says nothing about the configuration: once more
+        if measurement.status == "infrastructure":  # says nothing about the configuration: try once more
             measurement = yield Wanted(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
-        """From the KB: never measured twice for the same job, hardware and versions."""
+        """The KB's answer: nothing is measured twice for the same job, hardware and versions."""
         if recorded := self.tape.recorded(Answered, configuration):
             self._answered[configuration.id] = recorded.measured_by
             return self._judge(recorded.measurement)
@@ -154,32 +153,33 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def measured(self, measurement: Measurement) -> None:
-        """An experiment of this session ended: it tells what the values of earlier ones are worth today."""
+        """Takes in an experiment of this session: it calibrates values of earlier sessions to today."""
         if SETTINGS not in measurement.environment:
             self._periods.tell(measurement)
         self._answered.pop(measurement.configuration.id, None)
 
     def as_today(self, measurement: Measurement) -> Measurement:
-        """What the search is told: a value of an earlier session in today's terms, with the doubt that is left."""
+        """The measurement for the search: a value of an earlier session is rescaled to this one, with its remaining
+        uncertainty."""
         session = self._answered.get(measurement.configuration.id)
         return measurement if session is None else self._periods.as_today(session, measurement)
 
     def today(self) -> list[Measurement]:
-        """All that is known, in today's terms."""
+        """Everything known, in today's terms."""
         return [self.as_today(m) for m in self.done.values()]
 
     def _simulate(self, configuration: Configuration) -> Measurement | None:
         if not self.stand_in or self.fidelity == "measured" or self._ensemble is None or configuration == self.default:
-            return None  # everything is held against the default: it has to be real
+            return None  # everything is compared with the default, so it must be measured
         name = self.space.name(configuration)
         event = self.tape.recorded(Simulated, configuration)
         verdict = self._guard.verdict(configuration.knobs)
         if event is None and not verdict.simulate and self.mode == "adaptive":
-            return None  # the simulators err in this region, though not on the whole
+            return None  # the simulators are wrong in this region, though not overall
         if event is None:
             predicted, members = self._ensemble.predict(configuration)
             if not math.isfinite(predicted):
-                return None  # nothing can be said of it
+                return None  # the ensemble cannot predict it
             event = Simulated(
                 configuration=configuration, name=name, predicted=predicted, members=members, why=verdict.why
             )
@@ -195,23 +195,23 @@ class Evaluator:
         return simulated
 
     def predictors(self, space: Space) -> dict[str, Predictor]:
-        """What the strategy may ask about any rows of codes of `space`, for free.
+        """Predictors that the strategy may query on any rows of codes of `space`, for free.
 
-        They stay as they were fitted on what earlier sessions measured: the strategy's own posterior learns from this
-        session's rows what they leave over, and members that had seen those rows would look better there than they are.
+        They stay as fitted on earlier sessions: the strategy's own posterior learns their residuals from this session's
+        rows, and members that had seen those rows would look better there than they are.
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
-        """After the switch predictions decide nothing any more; how far off they would have been is still said.
-        Journals from before that was so are resumed as they are."""
+        """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals
+        without these checks are resumed as they are."""
         for m in measurements:
             old = self.tape.replaying and not self.tape.next_is(Checked)
             if self._ensemble is not None and m.configuration.id not in self._scored and not old:
                 self._judge_simulators(m, self._ensemble.predict(m.configuration), step)
 
     def _compare(self, measurements: list[Measurement], step: int) -> bool:
-        """Holds each experiment of the batch against what was predicted; whether fidelity switched."""
+        """Compares each experiment of the batch with its prediction. Returns whether fidelity switched."""
         if self._ensemble is None:
             return False
         for measurement in measurements:
@@ -223,7 +223,7 @@ class Evaluator:
         )
 
     def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
-        """`said`: what the ensemble and its members predicted; where that is no number, nothing is held against it."""
+        """`said`: predictions of the ensemble and of its members; a prediction that is not finite is not checked."""
         assert self._ensemble is not None
         predicted, members = said
         self._scored.add(real.configuration.id)
@@ -263,7 +263,7 @@ class Evaluator:
         return measurements, False
 
     def _simulated_long_enough(self, measurements: list[Measurement], step: int) -> bool:
-        """Nothing better predicted for `simulated_patience` iterations: the simulators have said what they know."""
+        """Switches to profiling after `simulated_patience` iterations without a better prediction."""
         costs = [cost(self.job.objective, m) for m in measurements]
         least = min((c for c in costs if c is not None), default=float("inf"))
         self._stale_iterations = 0 if least < self._best_predicted else self._stale_iterations + 1
@@ -273,16 +273,16 @@ class Evaluator:
         return self._switch(step, "the simulators predict nothing better any more")
 
     def profile_from_now_on(self, step: int, why: str) -> bool:
-        """Whether that changed anything."""
+        """Returns whether fidelity changed."""
         return self.fidelity == "predicted" and self._switch(step, why)
 
     def run_now(self, configuration: Configuration, again: bool = False) -> Running:
-        """An experiment that the strategy did not ask for; what is known already is run only `again`."""
+        """An experiment that the strategy did not ask for; a known configuration is run only with `again`."""
         known = None if again else self.done.get(configuration.id) or self._answer(configuration)
         return known or (yield from self._run(configuration, "search"))
 
     def favourite(self) -> Configuration | None:
-        """Of all that was not measured yet, what the simulators predict to be best; None if they predict nothing."""
+        """The best predicted configuration among those not measured yet; None if the simulators predict nothing."""
         if self._ensemble is None:
             return None
         metric, objective = self.job.objective.metric, self.job.objective
@@ -298,7 +298,7 @@ class Evaluator:
         return next((c for c in rows if c.id not in self.done), None)
 
     def validate(self, configuration: Configuration, step: int) -> Running:
-        """Profiles it and holds it against what was predicted."""
+        """Profiles a configuration and compares it with its prediction."""
         assert self._ensemble is not None
         predicted = self._ensemble.predict(configuration)
         real = yield from self.run_now(configuration)
@@ -311,7 +311,7 @@ class Evaluator:
         return True
 
     def _fit(self) -> Simulators | None:
-        """What stands in for experiments is the paper's ensemble; what the search only asks is all that there is."""
+        """The paper's ensemble if it stands in for experiments, all our simulators if the strategy queries them."""
         if self.stand_in:
             return fit(self.job, self.space, self._training, published=True)
         bases = partial(simulators_of, self.job)
@@ -320,8 +320,8 @@ class Evaluator:
 
 
 def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
-    """One measurement a configuration: the median of those that ran (a wrong one among them overrules: it is judged
-    again), else the latest failure that will not go away by trying again."""
+    """One measurement per configuration: the median of those that ran (unless one of them was wrong: that one, to be
+    checked again), else the latest permanent failure."""
     by_id: dict[str, list[tuple[str, Measurement]]] = {}
     for session, m in remembered:
         by_id.setdefault(m.configuration.id, []).append((session, m))
@@ -343,7 +343,7 @@ def _representative(job: Job, remembered: list[tuple[str, Measurement]]) -> list
 
 
 def _final(job: Job, measurement: Measurement) -> bool:
-    """A failure that would come again: not one by accident, nor a limit that is larger today."""
+    """Whether a failure is permanent: neither transient, nor a timeout under a shorter limit than today's."""
     if measurement.status == "timeout":
         return measurement.cost_s >= 0.9 * job.launch.timeout_s
     return measurement.status in ("oom", "invalid")

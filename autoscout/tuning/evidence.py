@@ -1,13 +1,12 @@
-"""What rounds of measurements prove: paired log-ratios, with intervals that hold however often one looks.
+"""Inference from rounds of measurements: paired log-ratios with intervals that stay valid under interim looks.
 
     log cost of configuration x in round r = a_x + p_r + ε        (a randomised block design; Fisher 1935)
 
-A round measures every configuration once, in an order drawn anew, so that what the machine does in the meantime (p_r)
-hits all alike and its change within a round becomes noise. Least squares gives a_reference − a_x, Student's t its
-interval. Looking is planned: after so many rounds a share of the 5 % is spent on each look (alpha spending: Lan and
-DeMets 1983, with Bonferroni's bound over looks), and an equal part of it on each configuration that is held against
-the reference (Bonferroni; Dunnett 1955 has the exact, slightly narrower one). All intervals together hold with 95 %,
-whenever one stops. docs/statistics.md has the rates that were simulated.
+A round measures every configuration once, in a new random order, so that machine drift (p_r) affects all alike and
+drift within a round becomes noise. Least squares gives a_reference − a_x, Student's t its interval. Looks are planned:
+each spends a share of the 5 % (alpha spending: Lan and DeMets 1983, with Bonferroni's bound over looks), divided
+equally among the configurations compared with the reference (Bonferroni; Dunnett 1955 has the exact, slightly narrower
+one). All intervals hold jointly with 95 %, whenever one stops. docs/statistics.md has simulated error rates.
 """
 
 import math
@@ -23,18 +22,18 @@ _STILL = 0.006  # reference scatter below which most of the 5 % error budget is 
 _DOUBT = 0.001  # significance level at which a machine is called noisy
 FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 
-Round = Sequence[tuple[str, float]]  # (configuration id, cost); what was not measured, or failed, is absent
+Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent
 
 
 class Noise(msgspec.Struct, frozen=True):
-    """What repeats of one configuration outside of the rounds say of one log-cost: squares about their mean."""
+    """Variance of one log-cost from repeats of a configuration outside the rounds: sum of squares about the mean."""
 
     squares: float = 0.0
     dof: int = 0
 
     @property
     def quiet(self) -> bool:
-        """Whether what was seen does not speak against a dedicated system; False where nothing was."""
+        """Whether the repeats are consistent with a dedicated system; False without repeats."""
         return self.dof > 0 and self.squares <= QUIET**2 * float(chdtri(self.dof, _DOUBT))
 
     @staticmethod
@@ -48,7 +47,7 @@ _UNKNOWN = Noise()
 
 class Contrast(msgspec.Struct, frozen=True):
     """log(cost of the one) − log(cost of the other): above 0 the other is cheaper. `error`: its standard error, with
-    `dof` degrees of freedom; `share` of the 5 % that this look may spend on it."""
+    `dof` degrees of freedom; `share` of the 5 % that this look spends on it."""
 
     log: float
     error: float
@@ -57,7 +56,7 @@ class Contrast(msgspec.Struct, frozen=True):
 
     @property
     def half(self) -> float:
-        """Half of the interval's width on the log; inf where nothing can be said."""
+        """Half-width of the interval on the log scale; inf without degrees of freedom or share."""
         return self.error * quantile(self.share, self.dof)
 
     @property
@@ -70,14 +69,14 @@ class Contrast(msgspec.Struct, frozen=True):
 
 
 def quantile(share: float, dof: int) -> float:
-    """Two-sided, of Student's t, where `share` of the 5 % may be spent."""
+    """Two-sided quantile of Student's t at `share` of the 5 %."""
     return float(stdtrit(dof, 1 - (1 - LEVEL) * share / 2)) if dof and share else math.inf
 
 
 def plan(limit: int, noise: Noise) -> dict[int, float]:
-    """Look after so many rounds → its share of the 5 %. What the reference scattered before the first round may decide
-    it, since the rounds do not: a quiet machine is to decide at once, on others large gains stop early and the rest of
-    the 5 % waits for the end."""
+    """Number of rounds at a look → its share of the 5 %. It may depend on the reference's scatter before the first
+    round, since that is independent of the rounds: a quiet machine should decide at the first look; elsewhere large
+    gains stop early and most of the 5 % is kept for the end."""
     if limit < 3:
         return {2: 1.0}
     quiet = 0.8 if noise.dof and noise.squares / noise.dof <= _STILL**2 else 0.4 if not noise.dof else 0.1
@@ -87,9 +86,9 @@ def plan(limit: int, noise: Noise) -> dict[int, float]:
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """`level`: configuration id → log-cost, up to what the rounds have in common; `covariance`: of these, for a noise
-    of 1; `noise`: standard deviation of one log-cost, with `dof` degrees of freedom; `share` of the 5 % for each that
-    is held against the reference."""
+    """`level`: configuration id → log-cost, up to a common level; `covariance`: of these, for a noise of 1; `noise`:
+    standard deviation of one log-cost, with `dof` degrees of freedom; `share` of the 5 % for each comparison with the
+    reference."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -111,8 +110,8 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
-    """Least squares over all rounds; `share`: as of a Fit; `noise`: what is known besides. What the rounds themselves
-    scatter is never taken to be less than it is."""
+    """Least squares over all rounds; `share`: as in Fit; `noise`: known from outside the rounds, and pooled. Pooling
+    never lowers the variance below that of the rounds themselves."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))
     rows = [(names.index(name), r, math.log(c)) for r, row in enumerate(rounds) for name, c in row]
     n, k = len(rows), len(names)
@@ -146,7 +145,7 @@ def expected_excess(mean: float, deviation: float) -> float:
 
 
 def ratio(slower: Sequence[float], faster: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean over pairs of slower / faster, and its 95 % interval if nobody looked before."""
+    """Geometric mean over pairs of slower / faster, and its 95 % interval for a single look."""
     logs = np.log(slower) - np.log(faster)
     mean = float(logs.mean())
     if len(logs) < 2:
@@ -156,5 +155,5 @@ def ratio(slower: Sequence[float], faster: Sequence[float]) -> tuple[float, floa
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean of two values or more (Student's t)."""
+    """Half-width of the 95 % interval of the mean of at least two values (Student's t)."""
     return quantile(1.0, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -1,4 +1,5 @@
-"""Whether anything of a job's space fits its devices' memory, and what it would take, before anything is run."""
+"""Before any run: whether any configuration of a job's space fits into device memory and, if not, what would be
+needed."""
 
 import math
 
@@ -11,8 +12,8 @@ from autoscout.targets.jobs import JobSpace
 
 
 def fits_nowhere(space: JobSpace) -> str:
-    """ "" where a recipe or anything that is found fits by the memory model, or nothing is known; else by how much it
-    does not, and what would make it fit, in a sentence."""
+    """ "" if a recipe or any configuration found fits by the memory model, or there is no model; else a sentence: how
+    much is missing, and what would make it fit."""
     if not space.job.model.layers:
         return ""
     model = memory_of(space.job, space, [])

@@ -1,4 +1,4 @@
-"""What is said before the first experiment starts: that it will not fit into its time limit."""
+"""A warning before the first experiment: it will not finish within its time limit."""
 
 from functools import partial
 
@@ -13,8 +13,8 @@ _SECONDS = ("step_time_s", "step_time_min_s")
 
 
 def too_slow(job: Job, space: Space, default: Configuration) -> str:
-    """ "" or that the reference is predicted to need more than `launch.timeout_s` for its warm-up and the least
-    that is measured; its start comes on top."""
+    """ "", or a sentence if the reference is predicted to need over half of `launch.timeout_s` for warm-up and the
+    fewest measured iterations; start-up comes on top."""
     if job.objective.metric not in _SECONDS or job.launch.launcher == "replay":
         return ""
     try:

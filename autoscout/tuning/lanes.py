@@ -1,6 +1,5 @@
-"""Experiments of one session side by side: each on its own devices, in its own thread, by its own profiler.
-
-What they are and what comes of them is decided in the session's thread alone (engine.py), which waits here.
+"""A session's experiments side by side: each on its own devices, in its own thread, with its own profiler. Only the
+session's thread, which waits here, talks to engine.py.
 """
 
 import os
@@ -23,37 +22,37 @@ Run = Callable[[Profiler], Measurement]
 
 
 def hosts_of(job: Job) -> list[Host]:
-    """Where a session's experiments may run, which then share hosts. Errors: AutoscoutError (exit 2), as of
+    """Hosts for a session's experiments, several of which may share one. Errors: AutoscoutError (exit 2), as
     choosing.reached."""
-    if not job.cluster.hosts:  # so often the devices of one experiment, whose launcher chooses them itself
+    if not job.cluster.hosts:  # placeholders: the launcher picks the devices itself
         count = job.devices * max(1, job.cluster.together)
         return [Host(os.uname().nodename, tuple(Device(str(index)) for index in range(count)))]
     return reached(job.cluster)
 
 
 def alone_on(hosts: list[Host]) -> list[Host]:
-    """The same, one experiment on a host at a time."""
+    """The same hosts, one experiment per host at a time."""
     return [Host(h.name, tuple(Device(d.index, d.kind, group="host") for d in h.devices), h.address) for h in hosts]
 
 
 class Lanes:
-    """Errors of all methods: AutoscoutError, also those of a profiler."""
+    """All methods may raise AutoscoutError, a profiler's included."""
 
     def __init__(self, job: Job, first: Profiler, on_note: Callable[[str], None]) -> None:
         self.job, self.on_note = job, on_note
         self._hosts = hosts_of(job)
         self.scheduler = Scheduler(self._hosts)
         self._kinds = {device.kind for host in self.scheduler.hosts for device in host.devices}
-        self._request = self._parts(Configuration({}))  # of the whole job
+        self._request = self._parts(Configuration({}))  # devices of the whole job
         if lacking := self.scheduler.lacking(self._request):
             raise AutoscoutError(f"cluster.nodes: {lacking}", 2)
-        self._profilers = [first]  # the session's closes it
+        self._profilers = [first]  # `first` is closed by the session
         self._idle: list[Profiler] = [first]
         self._ended: queue.SimpleQueue[tuple[int, Measurement | BaseException]] = queue.SimpleQueue()
         self._running: dict[int, Profiler] = {}
         self._failures: Counter[str] = Counter()
         self.most = self._most()
-        self.crowd: list[Placement] = []  # as many experiments as fit on one host, where nobody says how many may
+        self.crowd: list[Placement] = []  # places on the fullest host, if cluster.together does not say how many to use
         if job.cluster.hosts and not job.cluster.together:
             self.crowd = self._crowd()
         if self.crowd:
@@ -61,7 +60,7 @@ class Lanes:
 
     @property
     def decision(self) -> str:
-        """How many experiments go side by side, and why, for who watches."""
+        """How many experiments run side by side, and why, as shown to the user."""
         hosts = len(self.scheduler.hosts)
         if not self.job.cluster.hosts or self.job.cluster.together:
             why = f"cluster.together = {self.job.cluster.together}"
@@ -73,12 +72,12 @@ class Lanes:
 
     @property
     def shape(self) -> str:
-        """What decides whether experiments on a host disturb each other, beside the job: "2 of 8 a100"."""
+        """Besides the job, what decides whether experiments on a host disturb each other: "2 of 8 a100"."""
         host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 
     def share(self, allowed: bool) -> None:
-        """Whether experiments may share a host from now on; nothing runs now."""
+        """Sets whether experiments may share a host from now on. Call only while nothing runs."""
         self.scheduler = Scheduler(self._hosts if allowed else alone_on(self._hosts))
         for name, failures in self._failures.items():
             if failures >= DRAINED:
@@ -86,7 +85,7 @@ class Lanes:
         self.most = self._most()
 
     def beside(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
-        """The same experiment on all places of one host at once."""
+        """Runs the same experiment in all places of one host at once."""
         self.share(True)
         for number, placement in enumerate(self.crowd):
             self.scheduler.restore("next", self._request, placement, self.job.launch.timeout_s, 0.0)
@@ -95,12 +94,12 @@ class Lanes:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the experiments."""
+        """Numbers of the running experiments."""
         return sorted(self._running)
 
     @property
     def room(self) -> bool:
-        """Whether one more experiment may start, were it the smallest."""
+        """Whether one more experiment, the smallest possible, could start."""
         if len(self._running) >= self.most:
             return False
         found = any(self._started("look", parts) for parts in self._least)
@@ -108,8 +107,8 @@ class Lanes:
         return found
 
     def reserve(self, configuration: Configuration, before: Sequence[Configuration] = ()) -> Placement | None:
-        """The devices that a configuration uses, given to `run` or `give_back`; None where they are not free, or those
-        that wait longer (`before`) need devices of the same kind."""
+        """Reserves the devices of a configuration, for `run` or `give_back`; None if they are not free, or if one that
+        has waited longer (`before`) needs devices of the same kind."""
         self.give_back()
         parts = self._parts(configuration)
         kinds = {part.kind for part in parts}
@@ -119,7 +118,7 @@ class Lanes:
 
     @property
     def reserved(self) -> Placement | None:
-        """What `reserve` gave last, and nobody took or gave back."""
+        """The current reservation, neither used nor given back yet."""
         held = self.scheduler.running.get("next")
         return self._as_asked(held.placement) if held else None
 
@@ -127,7 +126,8 @@ class Lanes:
         self.scheduler.end("next")
 
     def run(self, number: int, placement: Placement, prepare: Callable[[Profiler], None], run: Run) -> None:
-        """Starts what was reserved for; `prepare` is done before this returns, `run` after."""
+        """Starts an experiment on its reservation; `prepare` finishes before this returns, `run` goes on in a
+        thread."""
         request = self.scheduler.running["next"].request
         self.give_back()
         self.scheduler.restore(str(number), request, placement, self.job.launch.timeout_s, 0.0)
@@ -146,7 +146,7 @@ class Lanes:
         threading.Thread(target=work, name=f"experiment {number}", daemon=True).start()
 
     def wait(self) -> tuple[int, Measurement]:
-        """The next that ends."""
+        """Blocks until the next experiment ends."""
         number, found = self._ended.get()
         self._idle.insert(0, self._running.pop(number))
         ran = self.scheduler.running.get(str(number))
@@ -162,7 +162,7 @@ class Lanes:
             profiler.interrupt()
 
     def close(self) -> None:
-        """Ends what still runs, and every process that is held."""
+        """Ends running experiments and every process kept alive."""
         while self._running:
             self.interrupt()
             try:
@@ -173,7 +173,7 @@ class Lanes:
             profiler.close()
 
     def _most(self) -> int:
-        """How many fit at once."""
+        """How many experiments fit at once."""
         count = 0
         while self.job.cluster.together == 0 or count < self.job.cluster.together:
             if not any(self._started(f"try {count}", parts) for parts in self._least):
@@ -184,19 +184,18 @@ class Lanes:
         return count
 
     def _parts(self, configuration: Configuration) -> Request:
-        """What it runs on: the nodes of the kinds that it uses; all of the job's where nobody knows which host has
-        which kind."""
+        """The nodes it runs on: those of the device kinds it uses; all of the job's if the hosts' kinds are unknown."""
         known = len(self._kinds) > 1
         nodes = used_nodes(self.job, configuration if known else Configuration({}))
         return tuple(Part(node.device if node.device in self._kinds else "", node.count) for node in nodes)
 
     @property
     def _least(self) -> list[Request]:
-        """The smallest that an experiment may ask for: a node of any kind, the whole job where it has one kind."""
+        """The smallest requests of an experiment: one node of any kind, or the whole job if there is only one kind."""
         return [(part,) for part in dict.fromkeys(self._request)] if len(self._kinds) > 1 else [self._request]
 
     def _started(self, name: str, parts: Request) -> bool:
-        """Whether there is room for it now, which it has then."""
+        """Allocates devices for it if there is room now; returns whether there was."""
         if self.scheduler.lacking(parts):
             return False
         self.scheduler.submit(name, parts, self.job.launch.timeout_s)
@@ -205,8 +204,8 @@ class Lanes:
         return started
 
     def _crowd(self) -> list[Placement]:
-        """Placements of experiments that fit on one host beside each other; [] where no two do, or an experiment needs
-        several hosts."""
+        """Placements of experiments that fit side by side on one host; [] if no two do, or an experiment needs several
+        hosts."""
         found: dict[str, list[Placement]] = {}
         names = [f"try {i}" for i in range(self.most)]
         for name in names:
@@ -220,12 +219,12 @@ class Lanes:
         return fullest if len(fullest) > 1 else []
 
     def _blame(self, placement: Placement, evidence: str) -> None:
-        """A host that was lost twice gets nothing more, as long as there are others."""
+        """Drains a host that was lost DRAINED times. Errors: AutoscoutError if the others do not suffice."""
         names = [host.name for host in placement.hosts]
         for name in names if len(names) == 1 else [name for name in names if name in evidence]:
             self._failures[name] += 1
             if self._failures[name] == DRAINED:
-                for other in self.scheduler.lose(name):  # what still runs there ends by itself
+                for other in self.scheduler.lose(name):  # running experiments there end by themselves
                     self.scheduler.withdraw(other)
                 said = f"{name} was lost {DRAINED} times and is not used any more"
                 if self.scheduler.lacking(self._request):
@@ -233,7 +232,7 @@ class Lanes:
                 self.on_note(said)
 
     def _as_asked(self, placement: Placement) -> Placement:
-        """With the kinds of the job's nodes, where each has a host."""
+        """The placement with device kinds filled in from the job's nodes, if each has a host."""
         if all(device.kind for host in placement.hosts for device in host.devices):
             return placement
         nodes = self.job.cluster.nodes

@@ -1,6 +1,5 @@
-"""Runs a session: what the engine wants is measured on this machine, one experiment at a time, into the journal.
-
-What lies around it (folders, locks, warm start, resuming) is session.py's.
+"""Runs a session: measures what the engine asks for, one experiment at a time, and journals it. Folders, locks, warm
+start and resuming are in session.py.
 """
 
 import contextlib
@@ -24,17 +23,17 @@ from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Measurement
 
-_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, the journal is safe without it
+_INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, and the journal already has the data
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-PAUSE_S = 0.2  # between two looks at the orders while paused
+PAUSE_S = 0.2  # polling interval for orders while paused
 
 
 class Interrupted(Exception):
-    """The person asked to stop; everything that finished is kept."""
+    """The user asked to stop; everything that finished is kept."""
 
 
 class Stop:
-    """How often the person asked to stop: once ends after the running experiment, twice ends it too."""
+    """How often the user asked to stop: once stops after the running experiment, twice ends it, too."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -69,11 +68,12 @@ class Loop:
         self.engine, self.profiler, self.job = engine, profiler, engine.job
         self.folder, self.tape = engine.folder, engine.tape
         self.kb, self.on_note, self.stop = kb, on_note, stop
-        self.spoiled: list[tuple[str, str]] = []  # (configuration's id, evidence) of the machine's faults since a run
-        self.waited = False  # for the devices, with the experiment that comes
+        # (configuration id, evidence) of infrastructure failures since the last good run
+        self.spoiled: list[tuple[str, str]] = []
+        self.waited = False  # the coming experiment had to wait for devices
         self._told: list[Measurement] = []
         self._quality = Quality(self.job, engine.started.default, self.folder)
-        self._one_check = threading.Lock()  # of a person's own at a time
+        self._one_check = threading.Lock()  # one run of the user's check command at a time
         stop.now = profiler.interrupt
 
     def run(self) -> Result:
@@ -119,7 +119,7 @@ class Loop:
                 time.sleep(PAUSE_S)
 
     def _measure(self, experiment: Experiment) -> Measurement:
-        """What the tape recorded of it, else what this machine says."""
+        """The recorded measurement if the tape has one, else a new one."""
         if (ended := self.tape.peek(ExperimentEnded, experiment.configuration)) is not None:
             self._told.append(self.engine.tell(experiment.number, ended.measurement))
             return self._told[-1]
@@ -137,7 +137,7 @@ class Loop:
         return told
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError when the machine is broken: the budget is not spent on finding that out again."""
+        """Errors: AutoscoutError when the machine is broken, so that no budget is spent on rediscovering it."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
             if said := symptoms.stop(self.spoiled):
@@ -146,7 +146,7 @@ class Loop:
             self.spoiled.clear()
 
     def _run_or_adopt(self, experiment: Experiment, folder: Path) -> Measurement:
-        """A run that finished while nobody was left to write it down is taken as it lies in its folder."""
+        """Runs an experiment, or adopts a run that finished in its folder after its session was killed."""
         adopted = self.profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:
             return adopted
@@ -158,10 +158,10 @@ class Loop:
         return measurement
 
     def prepare(self, profiler: Profiler, experiment: Experiment, placement: Placement | None = None) -> None:
-        """What a profiler has to know of the experiment that it runs next."""
+        """Tells a profiler about its next experiment."""
         if isinstance(profiler, early.Aimed):
             profiler.aim(self._bar(experiment))
-        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # of the one before
+        if isinstance(profiler, Confirming) and experiment.purpose != "repeat":  # a repeat runs like its first run
             profiler.confirming(experiment.purpose == "confirm")
         if isinstance(profiler, Placed):
             profiler.place(experiment.elsewhere)
@@ -169,7 +169,7 @@ class Loop:
             profiler.on(placement)
 
     def _of_quality(self, measurement: Measurement) -> Measurement:
-        """The person's own check may need the devices too."""
+        """Runs the user's check command, which may need the devices, too."""
         if not self._quality.wanted(measurement):
             return measurement
         with self._machine() as ours:
@@ -181,7 +181,7 @@ class Loop:
         return found
 
     def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
-        """Runs it, and says what the machine did meanwhile. A recording says so itself."""
+        """Runs it and adds the machine's conditions meanwhile. A recording has its own."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.Watch(), gpus.health()
@@ -195,14 +195,14 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
-        """What an experiment has to beat; in the rounds at the end, and of the reference, none is given up."""
+        """The bar for ending an experiment early; the reference and the final rounds are never ended early."""
         gives_up = experiment.purpose == "search" and experiment.configuration != self.engine.started.default
         known = {m.id: m for m in [*self.engine.evaluator.done.values(), *self._told]}
         return early.bar(self.job.objective, known.values(), gives_up)
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:
-        """The machine, once others give it back. Errors: Interrupted."""
+        """Holds the machine, waiting for others to release it. Errors: Interrupted."""
         asked = time.monotonic()
         with self._machine() as ours:
             if not ours:
@@ -220,8 +220,8 @@ class Loop:
 
     @contextlib.contextmanager
     def _devices(self) -> Iterator[bool]:
-        """The GPUs that this process was given, or so many as the job needs; the machine for CPU ranks, and where power
-        is set, which is everybody's."""
+        """Holds the GPUs given to this process, or as many as the job needs; the whole machine for CPU ranks, and when
+        the space sets power limits, which affect everybody."""
         environment, job = self.engine.started.environment, self.job
         given = job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
         indices: list[int] = []
@@ -257,8 +257,8 @@ class Loop:
 def end(
     engine: Engine, kb: Path, reason: str, on_note: Callable[[str], None], error: AutoscoutError | None = None
 ) -> tuple[float, float]:
-    """Writes that the session is over, and brings it into the knowledge base. Milliseconds that the engine took: the
-    mean of an experiment, and the longest pause."""
+    """Journals the end of the session and ingests it into the knowledge base. Returns the engine's milliseconds: mean
+    per experiment, and the longest pause."""
     mean, peak = sum(engine.engine_ms) / max(1, engine.experiments), max(engine.engine_ms, default=0.0)
     if not engine.tape.replaying:
         engine.tape.emit(

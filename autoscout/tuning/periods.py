@@ -1,11 +1,11 @@
-"""What a value of another measuring period is worth today.
+"""Converts a value of another measuring period to today's terms.
 
-Every period (here: an earlier session) has an effect of its own on the log of all costs. It is learned from the
-configurations that were measured both then and in this session, the reference always being one of them:
+Every period (here: an earlier session) shifts the log of all costs by its own offset. It is learned from configurations
+measured both then and in this session, which always include the reference:
 
     offset ~ N(0, 0.3²),   log today − log then = offset + noise of both
 
-A value from then is taken with the offset, and with the doubt that is left of it; it helps the search, and is never
+An old value is shifted by the offset and carries the offset's remaining uncertainty. It guides the search but is never
 the only measurement of the reference or of a finalist.
 """
 
@@ -24,23 +24,23 @@ _NOISE = 0.05  # default standard deviation of the difference of two measurement
 
 class Periods:
     def __init__(self, job: Job, remembered: Iterable[tuple[str, Measurement]]) -> None:
-        """`remembered`: (session, measurement) of earlier ones."""
+        """`remembered`: (session, measurement) of earlier sessions."""
         self.job = job
         self._then: dict[str, dict[str, list[float]]] = {}  # session → configuration → log-costs
         self._now: dict[str, list[float]] = {}
-        self._offsets: dict[str, tuple[float, float]] = {}  # by session, since the last `tell`: each step asks for all
+        self._offsets: dict[str, tuple[float, float]] = {}  # cache by session, cleared by `tell`: each step needs all
         for session, m in remembered:
             if (c := cost(job.objective, m)) is not None:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
 
     def tell(self, measurement: Measurement) -> None:
-        """What was measured in this session."""
+        """Takes in a measurement of this session."""
         if (c := cost(self.job.objective, measurement)) is not None:
             self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
             self._offsets.clear()
 
     def offset(self, session: str) -> tuple[float, float]:
-        """(log of today's costs over those of then, its standard deviation)."""
+        """(log of today's costs over those of `session`, its standard deviation)."""
         if session not in self._offsets:
             self._offsets[session] = self._learned(session)
         return self._offsets[session]
@@ -61,7 +61,7 @@ class Periods:
         return sum(differences) / noise**2 / precision, math.sqrt(1 / precision)
 
     def as_today(self, session: str, measurement: Measurement) -> Measurement:
-        """A copy in today's terms, for the search alone, with its `doubt` (a standard deviation of the log) among the
+        """A copy in today's terms, only for the search, with its `doubt` (standard deviation of the log) among the
         conditions."""
         metric, objective = self.job.objective.metric, self.job.objective
         if metric not in measurement.metrics or cost(objective, measurement) is None:

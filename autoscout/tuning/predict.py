@@ -1,5 +1,4 @@
-"""What is predicted for one configuration of a job: by every member and by the ensemble, what it is made of, and the
-memory it takes."""
+"""Predictions for one configuration of a job: by every member and by the ensemble, the breakdown, and the memory."""
 
 import math
 from collections.abc import Mapping
@@ -27,8 +26,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, where it
-    uses one kind alone."""
+    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, if only one kind is used."""
 
     gib: float
     low: float
@@ -39,11 +37,10 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or what the members claim
-    where there are none. `parts`: of the analytic member named, in the metric's unit. `measured`: the median of this
-    configuration's own measurements, where there are some. `unpriced`: knobs that are set to something else than usual
-    and of which the analytic simulators do not know what they do. `network`: whether the speed between nodes
-    decides, in a sentence."""
+    """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
+    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit. `measured`: the
+    median of this configuration's own measurements, if any. `unpriced`: knobs set to a non-default value whose effect
+    the analytic simulators do not model. `network`: a sentence on whether the speed between nodes decides."""
 
     job: str
     name: str
@@ -57,7 +54,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     context: str
     environment: dict[str, str]
-    other_rows: int  # measured in other contexts: other versions or devices, not used
+    other_rows: int  # measured with other versions or devices, not used
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
     members: list[Said]
@@ -66,12 +63,13 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None
     unpriced: list[str] = []
     network: str = ""
-    shadow: Shadow | ServingShadow | None = None  # where the configuration was traced before
+    shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
-    """`given`: knobs; the others follow the reference. `kb`: None or a file that does not exist is an empty one.
-    Errors: AutoscoutError; exit code 2 for an invalid configuration, 1 where no member has anything to say."""
+    """`given`: knobs; the others follow the reference. `kb`: None or a missing file is an empty one. Errors:
+    AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
+    memory."""
     job = space.job
     configuration = completed(space, given, expert_default(space))
     rows, others = _newest_context(job, kb)
@@ -135,7 +133,7 @@ def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
 
 
 def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """Rows of the context that was measured last, and how many there are of others."""
+    """Rows of the context measured last, and the number of rows of others."""
     if kb is None or not kb.exists():
         return [], 0
     rows = [m for _, m in store.measurements(kb, job=job.id, short=True, answers=True)]
@@ -149,7 +147,7 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
 
 
 def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
-    """By the first analytic member that says what its value is made of, before any correction."""
+    """The breakdown by the first analytic member that has one, before any correction."""
     for member in bases:
         if not member.applies(columns):
             parts = {name: float(np.broadcast_to(v, 1)[0]) for name, v in member.predict(columns).parts.items()}

@@ -1,7 +1,7 @@
-"""The floor under what may cost quality: a person's own check command, with a number and a limit.
+"""The quality floor: the user's own check command, with its score and a limit.
 
-An 8-bit KV cache or quantized weights answer otherwise and train otherwise by design, so comparing with the reference
-says little; what it costs is for the person to measure. The check is run once for each combination of such values.
+An 8-bit KV cache or quantized weights change answers and training by design, so the equivalence check says little; the
+user's command measures the loss. It runs once for each combination of such values.
 """
 
 import json
@@ -23,31 +23,31 @@ from kb.records import Configuration, Job, Measurement, content_hash
 
 
 class Quality:
-    """Of one session, whose `folder` keeps what the checks said."""
+    """The quality check of one session, whose `folder` keeps the results."""
 
     def __init__(self, job: Job, reference: Configuration, folder: Path) -> None:
         self._job, self._reference, self._folder = job, reference, folder / "guard"
 
     def wanted(self, measurement: Measurement) -> bool:
-        """Whether a run has to pass the check before it counts; a recording says what was found then."""
+        """Whether a run has to pass the check before it counts; a recording has its result already."""
         asks = self._job.guard.command and self._job.launch.launcher != "replay" and QUALITY not in measurement.metrics
         return bool(asks) and measurement.status == "ok" and bool(self._lossy(measurement))
 
     def judged(self, measurement: Measurement, stopping: Callable[[], bool]) -> Measurement:
-        """With its `quality`, which equivalence.Floor judges; "error" where the check says no number. Errors:
-        AutoscoutError (exit 2) for a placeholder that nothing fills, (exit 1) where the folder cannot be written."""
+        """The measurement with its `quality`, which equivalence.Floor judges; status "error" if the check prints no
+        number. Errors: AutoscoutError (exit 2) for an unknown placeholder, (exit 1) if the folder cannot be written."""
         number, problem = self._known(measurement, stopping)
         if number is None:
             return msgspec.structs.replace(measurement, status="error", evidence=f"guard.command {problem}")
         return msgspec.structs.replace(measurement, metrics={**measurement.metrics, QUALITY: number})
 
     def _lossy(self, measurement: Measurement) -> dict[str, Any]:
-        """Of the knobs that may cost quality those that are not as in the reference."""
+        """The knobs that may cost quality and differ from the reference."""
         knobs, theirs = measurement.configuration.knobs, self._reference.knobs
         return {n: knobs[n] for n in self._job.guard.knobs if n in knobs and knobs[n] != theirs.get(n)}
 
     def _known(self, measurement: Measurement, stopping: Callable[[], bool]) -> tuple[float | None, str]:
-        """(the number, why there is none); a check that was interrupted is run again."""
+        """(the number, why there is none), cached; an interrupted check is run again."""
         folder = self._folder / content_hash(self._lossy(measurement))
         kept = folder / "said.json"
         if kept.is_file():

@@ -1,7 +1,8 @@
-"""What is to be started next, the longest waiting first.
+"""The queue of experiments to start, longest waiting first.
 
-Where a job mixes kinds of device, one whose devices others have lets pass what needs other kinds; the tape has a
-`Passed` whenever more was asked for that reason, so that a session that goes on asks at the same moments.
+If a job mixes kinds of device, an experiment whose devices are busy lets those that need other kinds pass. The tape
+gets a `Passed` whenever the engine was asked for more for that reason, so that a resumed session asks at the same
+points.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -11,10 +12,10 @@ from autoscout.tuning.tape import Tape
 from kb.journal import ExperimentStarted, Passed
 from kb.records import Configuration, Measurement
 
-Asking = Generator[Wanted, Measurement, None]  # yields what it wants to be run, is sent what came of it
-# (configuration, those that wait longer) → its placement as it is spelled, None where there is no room for it now.
+Asking = Generator[Wanted, Measurement, None]  # yields the experiments it wants, is sent their results
+# (configuration, those that have waited longer) → its placement as text, None if there is no room for it now.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
-_MOST = 2  # most experiments that wait for devices
+_MOST = 2  # most experiments waiting for devices
 
 
 def anywhere(configuration: Configuration, before: Sequence[Configuration]) -> str:
@@ -30,14 +31,14 @@ class Ready:
         return len(self._queue)
 
     def begin(self, asking: Asking) -> None:
-        """What it wants first waits behind all others."""
+        """Starts a generator; its first experiment goes to the back of the queue."""
         try:
             self._queue.append((asking, next(asking)))
         except StopIteration:
             return
 
     def go_on(self, asking: Asking, measurement: Measurement) -> None:
-        """What it wants next goes before all others."""
+        """Resumes a generator; its next experiment goes to the front of the queue."""
         try:
             self.first(asking, asking.send(measurement))
         except StopIteration:
@@ -47,7 +48,7 @@ class Ready:
         self._queue.insert(0, (asking, wanted))
 
     def take(self, place: Place) -> tuple[Asking, Wanted, str] | None:
-        """The first that there is room for, with its placement."""
+        """The first experiment that there is room for, with its placement."""
         if self._tape.replaying:
             return self._recorded()
         before: list[Configuration] = []
@@ -59,7 +60,7 @@ class Ready:
         return None
 
     def may_pass(self) -> bool:
-        """Whether something more is asked for while these wait."""
+        """Whether to ask for more while these wait."""
         if self._tape.replaying and not self._tape.next_is(Passed):
             return False
         if len(self._queue) < _MOST:
@@ -68,7 +69,8 @@ class Ready:
         return False
 
     def _recorded(self) -> tuple[Asking, Wanted, str] | None:
-        """What the journal says was started next; the oldest where it says that none was, since the search is over."""
+        """The experiment that the journal started next; the oldest if it has no further start, since the search is
+        over."""
         started = (i for i, (_, w) in enumerate(self._queue) if self._tape.peek(ExperimentStarted, w.configuration))
         i = next(started, None)
         if not self._queue or (i is None and (self._tape.next_is(Passed) or self._tape.ended() is not None)):

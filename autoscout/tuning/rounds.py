@@ -1,4 +1,4 @@
-"""The rounds at the end of a session, run: whom trial.py wants measured, then confirm.py's verdict."""
+"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict."""
 
 from collections.abc import Callable, Generator
 
@@ -24,9 +24,9 @@ def confirmed(
     on_note: Callable[[str], None],
     over: Callable[[], bool],
 ) -> Generator[Wanted, Measurement, Confirmed]:
-    """`allowed`: what of the space may win; `done`: what was measured of it; `over`: no further round may begin.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin.
 
-    Errors: AutoscoutError (exit 3) when nothing worked, or could be measured again."""
+    Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
     rows = [(m.configuration, cost(job.objective, m)) for m in done + anchors.again]
@@ -69,7 +69,7 @@ def _rounds(
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
-            elsewhere = len(measured) % 2 == 0  # a round is all on the same devices, the first not on the search's
+            elsewhere = len(measured) % 2 == 0  # one round uses the same devices; the first avoids the search's
             wanted = Wanted(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)
             round_.append((yield wanted))
         measured.append(round_)

@@ -3,8 +3,8 @@
 session folder = <kb folder>/sessions/<session id>/
     journal.jsonl        the events, the only source of truth
     owner.lock           held (flock) by the process that runs the session
-    carried.json         what earlier jobs handed to it (autoscout/tuning/warm_start.py)
-    experiments/0001/    what each experiment was given and left: config, results and log of every rank
+    carried.json what earlier jobs handed to it (autoscout/tuning/warm_start.py) experiments/0001/ what each experiment
+    was given and left: config, results and log of every rank
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "autoscout"
     seed: int = 0
     fidelity: FidelityMode = "adaptive"
-    warm_start: str = "auto"  # auto | off | a session, then maybe ":" and parts (autoscout/tuning/warm_start.py)
+    warm_start: str = "auto"  # auto | off | a session, optionally ":" and parts (autoscout/tuning/warm_start.py)
     hyper: Hyper = Hyper()
 
 
@@ -104,8 +104,7 @@ def begun(
     simulators: Mapping[str, Predictor] | None = None,
     check: Check | None = None,
 ) -> Iterator[Engine]:
-    """A new session's folder, journal and engine; everything is given back at the end. `simulators`, `check`: as
-    Engine has them."""
+    """A new session's folder, journal and engine, released on exit. `simulators`, `check`: as in Engine."""
     if options.strategy != ALONE:
         usable(options.strategy)
     choice = warm.Choice.parse(options.warm_start)
@@ -150,7 +149,7 @@ def resume(
     on_note: Callable[[str], None],
     stop: Stop,
 ) -> Result:
-    """Goes on where the journal ends. Errors: AutoscoutError when there is no such session, or it runs already."""
+    """Continues where the journal ends. Errors: AutoscoutError when there is no such session, or it is running."""
     repair(kb, on_note)
     job = session_started(kb, session).job
     with contextlib.closing(profiler_of(job)) as profiler:
@@ -172,12 +171,12 @@ def resumed(
     simulators: Mapping[str, Predictor] | None = None,
     check: Check | None = None,
 ) -> Iterator[Engine]:
-    """As `begun`, of a session that was begun before. Errors: AutoscoutError when it measured on other versions or
-    hardware, or runs in another process."""
+    """As `begun`, for an existing session. Errors: AutoscoutError when it measured with other versions or hardware, or
+    runs in another process."""
     folder = session_folder(kb, session)
     started = session_started(kb, session)
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
-        past = journals.events(journal.path)  # only now nobody else appends
+        past = journals.events(journal.path)  # read under the lock: nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
             changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
             raise AutoscoutError(
@@ -208,7 +207,7 @@ def _loop(job: Job) -> type[Loop]:
 
 
 def _carried(folder: Path) -> list[Past]:
-    """What a session was given when it started: it decides by that also when it goes on later."""
+    """What was carried over when the session started; a resumed session uses the same."""
     path = folder / _CARRIED
     return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
 
@@ -226,7 +225,7 @@ def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
 def note_worth(
     kb: Path, job: Job, folder: Path, on_event: Callable[[Event], None], on_note: Callable[[str], None]
 ) -> None:
-    """Says, and stores, what the warm start was worth; once."""
+    """Reports and stores what the warm start was worth, once."""
     path = folder / "journal.jsonl"
     events = journals.events(path)
     if any(isinstance(e, WarmStartWorth) for e in events):
@@ -251,7 +250,7 @@ def session_started(kb: Path, session: str) -> SessionStarted:
 
 
 def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:
-    """One experiment in a session of its own, held against the reference that the KB knows, if it knows one.
+    """One experiment in a session of its own, checked against the reference if the KB has one.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
     """
@@ -280,7 +279,7 @@ def session_folder(kb: Path, session: str) -> Path:
 
 
 def repair(kb: Path, on_note: Callable[[str], None]) -> None:
-    """Brings into the KB what earlier sessions left in their journals only."""
+    """Ingests what earlier sessions left only in their journals."""
     repaired, problems = store.ingest_all(kb)
     if repaired:
         on_note(f"{repaired} measurements of earlier sessions that had not reached the knowledge base are in it now")
@@ -289,14 +288,14 @@ def repair(kb: Path, on_note: Callable[[str], None]) -> None:
 
 
 def new_id(job: Job, kind: str = "") -> str:
-    """job-[kind-]date-time-random: sorts by time, and two at once differ."""
+    """job-[kind-]date-time-random: sorts by time, and simultaneous ids differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
 
 
 def _active_seconds(past: list[AnyEvent]) -> float:
-    """Wall time that earlier runs of a session spent on experiments and between them: without what came before the
-    first, the waiting for others' experiments, and the pauses between the runs."""
+    """Wall time that earlier runs of a session spent on and between experiments: without preparation, waiting for
+    devices, and the pauses between runs."""
     active, begun, waiting = 0.0, False, False
     for before, after in itertools.pairwise(past):
         begun = begun or isinstance(before, ExperimentStarted)
@@ -307,7 +306,7 @@ def _active_seconds(past: list[AnyEvent]) -> float:
 
 
 def _owned(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """One process runs a session; `autoscout sessions` calls it running while this is held."""
+    """The lock of the one process that runs a session; `autoscout sessions` shows it as running while it is held."""
     path = folder / "owner.lock"
     if lock.is_held(path):
         raise AutoscoutError(f"session {folder.name} is running in another process already")

@@ -1,8 +1,8 @@
-"""Whether experiments of a session may share a host: the reference beside itself, against the reference alone.
+"""Whether experiments of a session may share a host: copies of the reference side by side, against one alone.
 
-Devices of one host share its links, its processors and its power. Where more than one experiment fits on a host, the
-reference is run on all places of one host at once, after it ran alone; that takes as long as one experiment. What
-comes of it holds for the session, and for later ones of the same job on the same machines.
+Devices of a host share its links, its processors and its power. If more than one experiment fits on a host, the
+reference is first run alone, then in all places of one host at once, which takes as long as one experiment. The
+decision holds for the session, and for later ones of the same job on the same machines.
 """
 
 import statistics
@@ -11,11 +11,11 @@ from autoscout.job.objective import cost
 from kb.journal import Neighbours
 from kb.records import Job, Measurement
 
-SLOWER = 1.02  # largest cost ratio, of the slowest run beside others to the run alone
+SLOWER = 1.02  # largest accepted cost ratio of the slowest side-by-side run to the run alone
 
 
 def judged(job: Job, shape: str, alone: Measurement, beside: list[Measurement]) -> Neighbours:
-    """Runs that failed beside each other disturb."""
+    """Compares the runs; a failure side by side counts as disturbance."""
     before, costs = cost(job.objective, alone) or 0.0, [cost(job.objective, m) for m in beside]
     known = [c for c in costs if c is not None]
     allowed = len(known) == len(beside) and max(known) <= SLOWER * before
@@ -23,7 +23,7 @@ def judged(job: Job, shape: str, alone: Measurement, beside: list[Measurement]) 
 
 
 def sentence(found: Neighbours) -> str:
-    """For who watches."""
+    """The decision as shown to the user."""
     if not found.beside:
         told = "beside each other they did not run"
     else:

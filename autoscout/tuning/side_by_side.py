@@ -1,7 +1,7 @@
-"""Runs a session whose experiments go side by side, on devices of their own (lanes.py).
+"""Runs a session whose experiments run side by side, each on its own devices (lanes.py).
 
-The journal has the ends in the order in which they were told, so that a session that goes on is told in the same order
-and decides the same; what had started without an end is run again.
+The journal has the ends in the order in which they were told, so that a resumed session is told in the same order and
+makes the same decisions; experiments that started but did not end are run again.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from kb.shared_hosts import found_before
 
 
 def wanted(job: Job) -> bool:
-    """Whether a job's experiments may go side by side."""
+    """Whether a job's experiments may run side by side."""
     return job.launch.launcher != "replay" and bool(job.cluster.hosts or job.cluster.together > 1)
 
 
 class SideBySide(Loop):
     def _go(self) -> None:
-        self._open: dict[int, Experiment] = {}  # started, and not told
+        self._open: dict[int, Experiment] = {}  # started, not told yet
         self._places: dict[int, Placement] = {}
-        self._holding = contextlib.ExitStack()  # of this machine, while anything runs
+        self._holding = contextlib.ExitStack()  # the machine's lock, while anything runs
         self._holds = False
         self._lanes = Lanes(self.job, self.profiler, self.on_note)
         self.stop.now = self._lanes.interrupt
@@ -57,7 +57,7 @@ class SideBySide(Loop):
                 time.sleep(PAUSE_S)
 
     def _repeat(self) -> None:
-        """What the journal says came next: an end, else what was asked."""
+        """Replays the journal's next step: an end, else a start."""
         if (said := self.tape.recorded(Neighbours)) is not None:
             self._decided(said)
         elif (ended := self.tape.ended()) is None:
@@ -72,8 +72,8 @@ class SideBySide(Loop):
             self._told.append(self.engine.tell(ended.number, ended.measurement, ended.placement))
 
     def _start_one(self) -> bool:
-        """False where there is no room, or nothing to start now."""
-        if self._lanes.running and slots.wanted_by_others():  # they get the machine when what runs has ended
+        """False if there is no room, or nothing to start now."""
+        if self._lanes.running and slots.wanted_by_others():  # they get the machine once our running experiments end
             return False
         if not self._lanes.room:
             return False
@@ -88,7 +88,7 @@ class SideBySide(Loop):
         if not self._holds:
             self._holding.enter_context(self._ours())
             self._holds = True
-        chosen = placement if self.job.cluster.hosts else None  # else the launcher's own choice
+        chosen = placement if self.job.cluster.hosts else None  # otherwise the launcher chooses
         self._lanes.run(
             experiment.number,
             placement,
@@ -98,7 +98,8 @@ class SideBySide(Loop):
         return True
 
     def _decide(self, alone: Measurement) -> None:
-        """Whether experiments share a host: as is known of this job and these machines, else as the reference shows."""
+        """Decides whether experiments share a host: by an earlier session's result, else by measuring with the
+        reference."""
         started, shape = self.engine.started, self._lanes.shape
         found = found_before(self.kb, started.context, shape)
         if found is None:
@@ -123,7 +124,7 @@ class SideBySide(Loop):
         self.on_note(sharing_hosts.sentence(found))
 
     def _next(self) -> tuple[Experiment | None, Placement | None]:
-        """The next to be started that there is room for, what a run that was killed has left first."""
+        """The next experiment to start and its placement; what a killed run left unfinished comes first."""
         left = [e for number, e in self._open.items() if number not in self._places]
         for experiment in left:
             if (placement := self._lanes.reserve(experiment.configuration)) is not None:
@@ -138,7 +139,7 @@ class SideBySide(Loop):
         return self.engine.ask(place), self._lanes.reserved
 
     def _measured(self, profiler: Profiler, experiment: Experiment) -> Measurement:
-        """In a thread of its own."""
+        """Runs in the experiment's own thread."""
         folder = self.folder / experiment.folder
         adopted = profiler.adopt(folder)
         if adopted is not None and adopted.configuration.id == experiment.configuration.id:

@@ -1,5 +1,5 @@
-"""Orders that a person gives to a running session, as they take effect: events of the journal like any other, so that
-replaying and resuming see them where that was."""
+"""Orders that a user gives to a running session. They are journaled when they take effect, like any other event, so
+that replaying and resuming apply them at the same point."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,16 +27,16 @@ class Steering:
         on_note: Callable[[str], None],
         favourite: Callable[[], Configuration | None],
     ) -> None:
-        """`favourite`: what the simulators predict to be best of what was not measured."""
+        """`favourite`: the best predicted configuration not measured yet."""
         self.folder, self.favourite = folder, favourite
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
-        self.allowed = space  # what `pin` and `exclude` left of it
+        self.allowed = space  # narrowed by `pin` and `exclude`
         self.taken = 0
         self._stale = len(given(folder)) if tape.replaying else 0  # orders older than the resume
 
     def orders(self, best: Configuration) -> Iterator[Order]:
-        """Those that came since the last call and can be obeyed; on a resumed session first those that were, without
-        the pauses: who resumes wants it to go on."""
+        """New valid orders; in a resumed session, first the recorded ones, except pauses: resuming implies
+        continuing."""
         while recorded := self.tape.recorded(Steered):
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):
@@ -52,18 +52,18 @@ class Steering:
                 yield order
 
     def wanted(self, order: Order, best: Configuration) -> Configuration:
-        """Errors: AutoscoutError with the reasons when it is not valid."""
+        """Errors: AutoscoutError with the reasons when the configuration is not valid."""
         given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
         return completed(self.space, given, best)
 
     def narrow(self, order: Order) -> Space:
-        """What pinning or excluding leaves."""
+        """The space that pinning or excluding leaves."""
         self.job = self._limited(order)
         self.allowed = JobSpace.of_job(self.job)
         return self.allowed
 
     def _new(self) -> list[tuple[Order, bool]]:
-        """Orders, and whether they were given before the session was resumed."""
+        """New orders, and whether they were given before the session was resumed."""
         all_of_them = given(self.folder)
         found = [(order, at < self._stale) for at, order in enumerate(all_of_them)][self.taken :]
         self.taken = max(self.taken, len(all_of_them))
@@ -84,7 +84,7 @@ class Steering:
         return ""
 
     def _limited(self, order: Order) -> Job:
-        """The job with narrower limits. Errors: AutoscoutError for what is no knob or no value of it."""
+        """The job with narrower limits. Errors: AutoscoutError for an unknown knob or value."""
         given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
         limit, fix = dict(self.job.space.limit), dict(self.job.space.fix)
         for name, value in given.items():

@@ -1,8 +1,7 @@
-"""Resuming is running again: decisions are made anew, and whatever the journal already holds is not repeated.
+"""Resuming is running again: decisions are made anew, but experiments already in the journal are not repeated.
 
-The engine is deterministic, so a resumed session decides what the journal says it decided. The tape checks
-that, event by event, hands recorded results back instead of experiments, and starts to write where the
-journal ends.
+The engine is deterministic, so a resumed session decides what the journal says it decided. The tape checks that, event
+by event, returns recorded results instead of running experiments, and starts writing where the journal ends.
 """
 
 import time
@@ -29,7 +28,7 @@ from kb.journal import (
 from kb.records import AutoscoutError, Configuration
 
 E = TypeVar("E", bound=Event)
-_AGAIN = ("anchor", "repeat", "confirm")  # purposes of experiments that re-measure a configuration
+_AGAIN = ("anchor", "repeat", "confirm")  # purposes of re-measurements
 
 
 class Tape:
@@ -50,15 +49,15 @@ class Tape:
         return bool(self._past)
 
     def now(self) -> float:
-        """Unix time as of when the session began or went on, and from there by a clock that nobody sets."""
+        """Unix time when the session began or was resumed, advanced by the monotonic clock."""
         return self._began_at + time.monotonic() - self._began
 
     def next_is(self, kind: type[Event]) -> bool:
         return bool(self._past) and isinstance(self._past[0], kind)
 
     def emit(self, event: E, *, write: bool = False, sync: bool = False) -> E:
-        """Records an event, or recognizes it as the one recorded next. Decisions may wait in memory for the next
-        event that must be written (`write`) or be on disk (`sync`) before this returns: they can be made again."""
+        """Records an event, or recognizes it as the one recorded next. Decisions may stay in memory until the next
+        event that must be written (`write`) or be on disk (`sync`) before this returns: they can be recomputed."""
         if self._past:
             recorded = self._past.popleft()
             if _decision(recorded) != _decision(event):
@@ -86,7 +85,7 @@ class Tape:
         return found if isinstance(found, ExperimentEnded) else None
 
     def recorded(self, kind: type[E], configuration: Configuration | None = None) -> E | None:
-        """The next recorded event if it is of this kind (and about this configuration): taken from the tape."""
+        """Takes the next recorded event from the tape if it is of this kind (and about this configuration)."""
         if not self.next_is(kind):
             return None
         if configuration is not None and _about(self._past[0]) != configuration.id:
@@ -103,7 +102,7 @@ def _about(event: Event) -> str | None:
 
 
 def _decision(event: Event) -> tuple[object, ...]:
-    """What must be equal when a session is run again: the choices, not the clock."""
+    """What must be equal on replay: the choices, not the clock."""
     if isinstance(event, Decided):
         return "decided", event.arm, tuple(c.id for c in event.configurations)
     return type(event).__name__, _about(event)

@@ -1,6 +1,5 @@
-"""What the simulators of a measured job say of a cluster that is not there yet: those of training or of serving,
-corrected by the knowledge base, with the error that is left where neither this cluster nor perhaps this model was
-measured."""
+"""Predictions for a cluster that does not exist yet, by the training or serving simulator of a measured job: corrected
+by the knowledge base, with an error for a cluster, and perhaps a model, that was never measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,24 +17,24 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from kb.records import Cluster as Machines
 from kb.records import Configuration, Job, Links, Measurement, Node, Objective, Share, Traffic
 
-_TRAINING, _SERVING = "step_time_s", "e2el_p50_ms"  # the metric that a design's seconds stand for
-_MOST = 4  # measured jobs: further ones say the same or mislead
+_TRAINING, _SERVING = "step_time_s", "e2el_p50_ms"  # the metric that a design's seconds predict
+_MOST = 4  # measured jobs: more add nothing or mislead
 
 
 def elsewhere(corrected: Member, fresh: Member, columns: Columns) -> Prediction:
-    """Of clusters that the rows which corrected a simulator were not measured on: never surer than the simulator says
-    without any row, however many rows there are of one cluster (tests/tools/tomorrow_coverage.py)."""
+    """Predicts for clusters outside the rows that corrected the simulator. The error is at least that of the
+    uncorrected simulator, however many rows one cluster has (tests/tools/tomorrow_coverage.py)."""
     said = corrected.predict(columns)
     return msgspec.structs.replace(said, error=np.maximum(said.error, fresh.predict(columns).error))
 
 
 class Tomorrow:
-    """`name`: of the simulator; `jobs`, `rows`: what it was corrected by."""
+    """`name` of the simulator; `jobs`, `rows`: numbers of jobs and rows it was corrected with."""
 
     def __init__(self, today: Job, measured: Sequence[tuple[Job, Sequence[Measurement]]]) -> None:
-        """`measured`: rows of today's job and of others, the nearest first."""
+        """`measured`: rows of today's job and of others, nearest first."""
         self._metric = _SERVING if today.task == "serve" else _TRAINING
-        as_measured = next((job for job, _ in measured if job.id == today.id), today)  # its software is known
+        as_measured = next((job for job, _ in measured if job.id == today.id), today)  # has its software versions
         self._today = msgspec.structs.replace(as_measured, objective=Objective(minimize=self._metric))
         alike = [(job, *medians(rows, self._metric)) for job, rows in measured if job.target == today.target]
         known = [(job, configurations, values) for job, configurations, values in alike if values][:_MOST]
@@ -46,7 +45,7 @@ class Tomorrow:
         self.name = members[0].name if members else ""
 
     def _fitted(self, member: Member, known: Sequence[tuple[Job, list[Configuration], list[float]]]) -> Ensemble | None:
-        """The simulator alone, corrected; its error is that on rows, of three jobs on that on whole jobs, held out."""
+        """The corrected simulator. Its error is estimated on held-out rows; from three jobs on, on held-out jobs."""
         columns = stacked([{**encode.of_job(job), **self._knobs(rows)} for job, rows, _ in known])
         if member.applies(columns):
             return None
@@ -56,8 +55,8 @@ class Tomorrow:
         return ensemble if ensemble.weights else None
 
     def _knobs(self, configurations: Sequence[Configuration]) -> dict[str, np.ndarray]:
-        """As the simulator of training calls them, also where the target does not: what FSDP and ZeRO shard, and
-        whole layers that are recomputed."""
+        """Knobs under the training simulator's names where the target uses others: FSDP and ZeRO stages, and full
+        recomputation."""
         columns = encode.of_configurations(self._space, configurations)
         if self._metric == _TRAINING:
             knobs = [c.knobs for c in configurations]
@@ -74,8 +73,8 @@ class Tomorrow:
         return self._corrected is not None and not simulators_of(self._today)[0].applies(columns)
 
     def says(self, workload: Job | Share, cluster: Cluster, layouts: Mapping[str, np.ndarray]) -> Prediction:
-        """(n,) seconds of a step or request, inf where it cannot say. Inside an island links are as the device has
-        them; between islands as the design says."""
+        """(n,) seconds of a step or request, inf where it cannot predict. Links inside an island are the device's,
+        between islands the design's."""
         columns, fresh = self._columns(workload, cluster, layouts), simulators_of(self._today)[0]
         found = elsewhere(self._corrected or fresh, fresh, columns)
         seconds = found.value / (1e3 if self._metric == _SERVING else 1.0)
@@ -83,7 +82,7 @@ class Tomorrow:
 
     def _columns(self, workload: Job | Share, cluster: Cluster, layouts: Mapping[str, np.ndarray]) -> dict[str, Any]:
         island, npus = int(cluster["npus_1"]), int(cluster["npus"])
-        between = float(cluster["bandwidth_2"]) * island  # GB/s that a node's devices share
+        between = float(cluster["bandwidth_2"]) * island  # GB/s shared by a node's devices
         machines = Machines(
             nodes=[Node(device=str(cluster["device"]), count=island)] * (npus // island),
             network=Links(between_nodes_gbps=8 * between),

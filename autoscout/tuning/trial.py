@@ -1,13 +1,13 @@
-"""The rounds at the end of a session, as decisions over costs: whom the next round measures, and what is proven.
+"""The final rounds of a session as decisions over costs: what the next round measures, and what is proven.
 
     round 1, 2 ──► look ──► proven, or more rounds would gain too little, or the limit: over
        ▲                └─► who may still win, and the reference ──┐
        └───────────────────────────────────────────────────────────┘
 
-It ends when measuring up to the limit is expected to make the choice better by less than what is called equal, and to
-prove no more than that; on a quiet machine after two rounds. Who cannot win is left out after each round; on a noisy
-machine with many finalists after the first one, too (sequential halving; Karnin, Koren and Somekh 2013). What is proven
-and what is chosen are two things: a choice has to be made in any case (choice.py).
+It ends when going on to the limit is expected to improve the choice, and to prove, less than WORTH; on a quiet machine
+after two rounds. Configurations that cannot win are dropped after each round; on a noisy machine with many finalists
+also after the first (sequential halving; Karnin, Koren and Somekh 2013). Proof and choice are separate: a choice has to
+be made in any case (choice.py).
 """
 
 import math
@@ -21,16 +21,16 @@ from autoscout.tuning import evidence
 from autoscout.tuning.choice import EXPECTED, Choice, choice
 from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
 
-WORTH = 0.0025  # relative cost by which more rounds must improve or prove the choice
+WORTH = 0.0025  # relative gain below which more rounds are not worth it
 _LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
-_MANY = 3  # more finalists than this: the first round already drops some, on a noisy machine
+_MANY = 3  # with more finalists a noisy machine drops some after the first round already
 MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
 _STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """`finalists`, without the reference, and the `reference`, by id; `limit` rounds; `anchors`: what the reference
-    cost during the search; `believed` by the search, as of choice.Beliefs."""
+    """Ids of the `finalists`, without the reference, and of the `reference`; at most `limit` rounds; `anchors`: the
+    reference's costs during the search; `believed`: the search's posterior, as choice.Beliefs."""
 
     finalists: list[str]
     reference: str
@@ -40,7 +40,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def before(self) -> Noise:
-        """What the reference scattered during the search."""
+        """The reference's scatter during the search."""
         return Noise.of(self.anchors)
 
     @cached_property
@@ -48,8 +48,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return evidence.plan(self.limit, self.before)
 
     def share(self, rounds: int) -> float:
-        """Of the 5 %, after so many rounds, for each finalist. A session that must end between two looks has the share
-        of the one that it will not have."""
+        """Share of the 5 % for each finalist at the look after this number of rounds. A session that must end between
+        two looks gets the share of the look it will miss."""
         at = next((weight for look, weight in self.plan.items() if look >= rounds), 0.0) if rounds > 1 else 0.0
         return at / max(1, len(self.finalists))
 
@@ -59,20 +59,20 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what the next round measures ------------------------------------------------------------------------------
 
     def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
-        """Drawn anew every round: in turns, one would always be measured right after itself."""
+        """A new random order each round: in a fixed order each would always follow the same neighbour."""
         drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
         return [active[int(i)] for i in drawn]
 
     def active(self, rounds: Sequence[Round]) -> list[str]:
-        """What the next round measures; [] when it is over."""
+        """What the next round measures; [] when the trial is over."""
         everything = [*self.finalists, self.reference]
         n = len(rounds)
         if n >= self.limit:
             return []
-        for done in range(1, n + 1):  # who was out after one stays out
+        for done in range(1, n + 1):  # once dropped, dropped for good
             if everything and (done > 1 or self._screens):
                 everything = self._after(rounds[:done], everything)
-        if n < 2:  # the reference twice: all are held against it (Dunnett 1955)
+        if n < 2:  # the reference twice: all are compared with it (Dunnett 1955)
             return [*everything, self.reference]
         return everything
 
@@ -81,7 +81,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return len(self.finalists) > _MANY and self.before.dof > 1 and not self.before.quiet
 
     def _after(self, rounds: Sequence[Round], active: list[str]) -> list[str]:
-        """Who goes on after a round; [] nobody, which a planned look alone may decide."""
+        """Who stays after a round; [] ends the trial, which only a planned look may decide."""
         last = dict(rounds[-1])
         ran = [name for name in active if name in last]
         fit, look = self.fit(rounds), len(rounds) in self.plan
@@ -104,7 +104,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return choice(fit, self.believed)
 
     def _proof(self, fit: Fit, chosen: Choice, name: str) -> float:
-        """The gain that is expected to be proven for `name` against the reference at the limit."""
+        """Expected gain over the reference that `name` will have proven at the limit."""
         contrast = self.against(fit, name)
         mean, error = chosen.gap(self.reference, name)
         done = fit.rounds / self.limit
@@ -119,7 +119,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what is proven --------------------------------------------------------------------------------------------
 
     def proven(self, rounds: Sequence[Round]) -> list[str]:
-        """Those whose whole interval is on the cheap side of the reference, the cheapest first."""
+        """Those whose whole interval is on the cheap side of the reference, cheapest first."""
         return self._proven(rounds, self.fit(rounds))
 
     def _proven(self, rounds: Sequence[Round], fit: Fit) -> list[str]:
@@ -130,12 +130,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted(found, key=fit.level.__getitem__)
 
     def against(self, fit: Fit, name: str) -> Contrast:
-        """The reference beside `name`: above 0 `name` is cheaper."""
+        """The reference minus `name`: above 0 `name` is cheaper."""
         return fit.contrast(self.reference, name)
 
     def moved(self, rounds: Sequence[Round], fit: Fit) -> bool:
-        """Whether the reference costs something else than during the search: what slows a machine for a while may
-        hit the reference in both of two rounds."""
+        """Whether the reference's cost moved since the search: a temporary slowdown may hit the reference in both of
+        two rounds."""
         now = [math.log(c) for row in rounds for name, c in row if name == self.reference]
         if not self.anchors or not now:
             return False

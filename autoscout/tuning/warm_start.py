@@ -1,6 +1,6 @@
-"""Warm start: what earlier jobs hand to a new one (autoscout/tuning/worth.py: what that was worth afterwards).
+"""Warm start: what earlier jobs hand to a new one (autoscout/tuning/worth.py says afterwards what it was worth).
 
-What is carried over (each can be left out, see `Choice`):
+Carried over (each part can be left out, see `Choice`):
 
     configurations   the best of every similar job, the nearest valid ones here (projected and checked again)
     rows             what was measured there, for the search's belief and for simulators
@@ -8,8 +8,8 @@ What is carried over (each can be left out, see `Choice`):
     orderings        tree orderings that won tournaments there
     failures         what ran out of memory or was refused there, unless there is more memory here
 
-Nothing of it is an answer: only measurements of the same job, hardware and versions are (tuning/evaluator.py), and
-those of other versions are discounted to a hint, too.
+None of it answers for an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py);
+those of other versions are only hints, too.
 """
 
 from pathlib import Path
@@ -33,13 +33,14 @@ from kb.sizes import parameters
 Part = Literal["configurations", "rows", "points", "orderings", "failures"]
 PARTS: tuple[Part, ...] = ("configurations", "rows", "points", "orderings", "failures")
 
-_JOBS = 3  # similar jobs at most: further ones say the same or mislead
-_ROWS = 128  # per job: the search's belief costs the cube of this
+_JOBS = 3  # similar jobs at most: more add nothing or mislead
+_ROWS = 128  # per job: fitting the surrogate costs the cube of this
 _FAVOURITES = 5  # per job
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """`--warm-start`: `auto`, `off` or a session, then optionally `:` and the wanted parts, as auto:rows,failures."""
+    """`--warm-start`: `auto`, `off` or a session, then optionally `:` and the wanted parts, as in
+    auto:rows,failures."""
 
     source: str = "auto"
     parts: tuple[Part, ...] = PARTS
@@ -60,7 +61,7 @@ class Choice(msgspec.Struct, frozen=True):
 class Favourite(msgspec.Struct, frozen=True):
     configuration: Configuration  # valid here
     name: str
-    job: str  # where its like was good
+    job: str  # where it, or its original, was good
     theirs: str  # its name there
 
 
@@ -81,9 +82,9 @@ def gather(
     context: str = "",
     up_to: int | None = None,
 ) -> Warm:
-    """Everything that the knowledge base has for `job`; `context` and `environment`: of this machine, if known.
+    """Everything the knowledge base can carry over to `job`; `context` and `environment`: of this machine, if known.
 
-    Errors: AutoscoutError (exit 2) when `choice` names a session that nobody knows.
+    Errors: AutoscoutError (exit 2) when `choice` names an unknown session.
     """
     choice = choice or Choice()
     if choice.source == "off":
@@ -105,7 +106,7 @@ def gather(
     if choice.source == "auto":
         rejected = [a for a in nearest if decided.get(a.job.id) is False]
         nearest = [a for a in nearest if decided.get(a.job.id, a.distance < kb_similar.FAR)]
-        nearest = sorted(nearest, key=lambda a: not decided.get(a.job.id, False))[:_JOBS]  # a person's choice first
+        nearest = sorted(nearest, key=lambda a: not decided.get(a.job.id, False))[:_JOBS]  # the user's choice first
     past: list[Past] = []
     favourites: dict[str, Favourite] = {}
     sources: list[WarmSource] = []
@@ -173,8 +174,8 @@ def gather(
 def training_columns(
     kb: Path, job: Job, metric: str, environment: dict[str, str] | None = None, jobs: int = _JOBS
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Measured rows of this job and of those like it, for simulators (autoscout/simulate/member.py): every knob and
-    every attribute of job and hardware as a column of n values, and the metric, (n,). Inactive knobs: NaN or ""."""
+    """Measured rows of this job and of similar ones, for simulators (autoscout/simulate/member.py): a column of n
+    values for every knob and every attribute of job and hardware, and the metric, (n,). Inactive knobs: NaN or ""."""
     nearest = kb_similar.similar(kb, job, device_memory_gib, environment, count=jobs)
     table: list[dict[str, object]] = []
     values: list[float] = []
@@ -191,7 +192,7 @@ def training_columns(
 
 
 def projected(space: Space, there: Configuration) -> Configuration | None:
-    """The nearest valid configuration here; knobs that do not exist here are left out. None: nothing of it exists."""
+    """The nearest valid configuration in `space`; knobs that do not exist in it are left out. None if none is left."""
     wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
     if not wanted:
         return None
@@ -207,7 +208,7 @@ def _metrics(job: Job) -> list[str]:
 
 
 def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Those that ran, met the constraints and have our metric, the best first."""
+    """Those that ran, met the constraints and have our metric, best first."""
     measured = [
         (
             Configuration(o.knobs),
@@ -225,7 +226,7 @@ def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
 
 
 def _failures(job: Job, alike: kb_similar.Alike, found: list[Outcome]) -> tuple[list[Configuration], list[Outcome]]:
-    """Configurations that would fail here too, and those that ran out of memory where there was less of it."""
+    """Configurations that would fail here, too, and those that ran out of memory but may fit here."""
     memory_here, memory_there = _memory(job), _memory(alike.job)
     lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
     out_of_memory = [o for o in found if o.status == "oom"]
@@ -257,8 +258,8 @@ def _memory(job: Job) -> float:
 
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:
-    """Its knobs that exist here; a strategy reads values as the nearest of the domain. Without `points`: only what is
-    valid here as it is."""
+    """The configuration's knobs that exist in `space`; a strategy snaps values to the nearest in the domain. Without
+    `points`: only configurations valid as they are."""
     if space.is_valid(there):
         return there
     knobs = {name: value for name, value in there.knobs.items() if name in space.knob}
@@ -266,7 +267,7 @@ def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Confi
 
 
 def _spread(ran: list[tuple[Configuration, float]]) -> list[tuple[Configuration, float]]:
-    """All, or the best half as many as are wanted and the others evenly by rank."""
+    """At most _ROWS: the best for one half, the others evenly by rank."""
     if len(ran) <= _ROWS:
         return ran
     best, rest = ran[: _ROWS // 2], ran[_ROWS // 2 :]

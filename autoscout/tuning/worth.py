@@ -1,4 +1,4 @@
-"""What a warm start was worth, told when the session is over."""
+"""The value of a warm start, determined at the end of the session."""
 
 from autoscout.job.objective import cost
 from kb.journal import Answered, AnyEvent, ExperimentEnded, WarmStarted, WarmStartWorth
@@ -6,7 +6,7 @@ from kb.records import Job
 
 
 def worth(job: Job, events: list[AnyEvent]) -> WarmStartWorth | None:
-    """What the carried-over configurations turned out to be in this session; None if there were none.
+    """How the carried-over configurations ranked in this session; None if there were none.
 
     It cannot say what a cold start would have cost: that takes another session with --warm-start off.
     """

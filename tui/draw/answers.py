@@ -1,4 +1,4 @@
-"""An answer of the knowledge base as a picture, and one row of it in full."""
+"""A query result as a plot, and one of its rows in full."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from tui.text import number
 
 
 def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_only: bool) -> Text:
-    """Two columns of numbers and no names: points of the first against the second; else a bar a row for the first
-    column of numbers, named by the first other column."""
+    """A scatter plot for two numeric columns without labels; else one bar per row for the first numeric column,
+    labelled by the first other column."""
     if not rows:
         return Text("no answer to draw; ctrl+j runs the question", style="dim")
     numeric = [name for name in rows[0] if _numbers(rows, name)]
@@ -27,7 +27,7 @@ def of_answer(rows: Sequence[dict[str, Any]], width: int, height: int, ascii_onl
 
 
 def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, ascii_only: bool) -> Text:
-    """From zero, so that lengths compare."""
+    """Bars start at zero, so that lengths are comparable."""
     top = max((abs(r[value]) for r in rows if r[value] is not None), default=0.0) or 1.0
     labels = [" ".join(str(r[name]).split()) if name else str(i) for i, r in enumerate(rows, start=1)]
     wide = min(max(map(len, labels)), max(8, width // 2))
@@ -46,7 +46,7 @@ def _bars(rows: Sequence[dict[str, Any]], value: str, name: str, width: int, asc
 
 
 def record(row: dict[str, Any]) -> Text:
-    """A column a line."""
+    """One column per line."""
     wide = max((len(name) for name in row), default=0)
     text = Text()
     for name, value in row.items():

@@ -1,4 +1,4 @@
-"""The arms beside each other: what each was given, what it brought, on one axis."""
+"""The arms side by side: effort spent and gain, on one axis."""
 
 from rich.text import Text
 
@@ -7,12 +7,12 @@ from tui.session.state import State
 from tui.text import fit
 
 _PER = 1000.0  # device-seconds
-_VALUE = 7  # columns of a value without its interval
+_VALUE = 7  # width of a value without its interval
 
 
 def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """A line an arm: experiments, wins (how often it found a new best), gain per 1,000 device-seconds in % of the best
-    before, with its interval of 90 %, on one axis. Below, where there is room, what the bandit goes by."""
+    """One line per arm: experiments, wins (new bests found), gain per 1,000 device-seconds in % of the previous best,
+    with its 90 % interval, on one axis. Below, if there is room, the bandit's pulls and index."""
     text = Text(no_wrap=True, overflow="ellipsis")
     names = [n for n in {**state.efforts, **state.arms} if n != "DEFAULT"]
     if not names:
@@ -47,7 +47,7 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
-    """An interval and its middle on an axis from 0 to `top`."""
+    """An interval and its mean on an axis from 0 to `top`."""
     if rate is None or not top:
         return " " * width
     low, at, high = (round(min(1.0, v / top) * (width - 1)) for v in (rate.low, rate.value, rate.high))
@@ -56,7 +56,7 @@ def span(rate: Rate | None, top: float, width: int, ascii_only: bool) -> str:
 
 
 def _shown(rate: Rate | None, width: int) -> str:
-    """With its interval where there is room; the axis has it anyway."""
+    """The rate, with its interval if there is room; the axis shows it anyway."""
     narrow = width <= _VALUE
     if rate is None:
         return "–" if narrow else "nothing spent"

@@ -33,7 +33,7 @@ def job_line(job: JobFile, width: int) -> Text:
 
 
 def known(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Text:
-    """A line a host and its devices. A sentence instead of rows is shown as it is."""
+    """One line per host and its devices; a string is shown as it is."""
     if isinstance(rows, str):
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,5 @@
-"""Why this experiment, and when to stop: what the search believes, what its proposers were worth, what is left."""
+"""Why this experiment, and when to stop: the search's beliefs, the value of its proposers, and the expected gain
+left."""
 
 import math
 import statistics
@@ -13,14 +14,14 @@ from tui.session.state import State
 
 _LIKELY = 0.5  # probability of running below which a value is shown as failing
 _FARTHEST = 3.0  # end of the axis, as a multiple of the best
-_FAR = 10.0  # multiple of the best beyond which the search does not distinguish values
+_FAR = 10.0  # multiple of the best beyond which the search does not distinguish costs
 _RUNGS = ("measured", "short", "one-device", "shadow", "predicted")
 _NOT = "not recorded"
 
 
 def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Each value of each knob: what the best configuration with it is believed to cost, on one axis for all; the knobs
-    that matter most first. In times of the best measured cost."""
+    """For each value of each knob the believed cost of the best configuration with it, on one axis, most important
+    knobs first. In multiples of the best measured cost."""
     told = state.reasons.believed
     if told is None:
         return Text(_why_not(state), style="dim")
@@ -53,7 +54,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _interval(v: ValueBelief, low: float, high: float, axis: int, ascii_only: bool) -> str:
-    """The interval as a line with its mean as a mark, on a logarithmic axis; what lies beyond is cut at the edge."""
+    """The interval as a line with its mean marked, on a logarithmic axis; clipped at the edges."""
 
     def at(x: float) -> int:
         share = (math.log(max(x, low)) - math.log(low)) / (math.log(high) - math.log(low))
@@ -75,7 +76,7 @@ def _why_not(state: State) -> str:
 
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Whether searching on is worth it, as the search itself computed it."""
+    """The expected value of searching on, as computed by the search."""
     told = state.reasons.outlooks
     if not told:
         return Text(_why_not(state), style="dim")
@@ -98,8 +99,8 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """What each proposer promised of what was run, and what came of it."""
-    from autoscout.tuning.evidence import half_width  # with scipy, which no first frame waits for
+    """Promised against achieved gain of each proposer's experiments."""
+    from autoscout.tuning.evidence import half_width  # imports scipy: not for the first frame
 
     made = state.reasons.promises
     if not made:
@@ -124,12 +125,12 @@ def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _promised(theirs: list[Promise]) -> float:
-    """Of those whose outcome is known."""
+    """The mean promise of those whose outcome is known."""
     return statistics.fmean(p.promised for p in theirs if p.delivered is not None)
 
 
 def ladder(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """The ladder of fidelities: how many answers stand on each rung, what they cost, how far off the lowest is."""
+    """The ladder of fidelities: number of answers on each rung, their cost, and the error of the lowest."""
     if state.job is None:
         return Text("")
     counts = dict.fromkeys(_RUNGS, 0)
@@ -158,7 +159,7 @@ def ladder(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _error(state: State) -> str:
-    """Of the predictions that were held against a measurement."""
+    """The mean error of predictions that were checked by a measurement."""
     off = [abs(c.predicted - c.measured) / c.measured for c in state.checks if c.measured]
     return f"; {len(off)} off by {statistics.fmean(off):.0%}" if off else ""
 

@@ -1,4 +1,4 @@
-"""What the simulators are worth: predicted against measured, by simulator and by region of the space."""
+"""The simulators' accuracy: predicted against measured, by simulator and by region of the space."""
 
 from rich.text import Text
 
@@ -11,7 +11,7 @@ from tui.text import fit, number
 
 
 def checks(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """Predicted against measured, every check of the guard."""
+    """Predicted against measured, for every check of the trust guard."""
     points = []
     for check in state.checks:
         if check.measured is not None:
@@ -41,7 +41,7 @@ def check_list(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def members(state: State, width: int, ascii_only: bool) -> Text:
-    """Each simulator: its error over the checks in which it had a say, its weight by R², and that over time."""
+    """Each simulator: its error over the checks it took part in, its weight by R², and the weight over time."""
     weights: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for check in state.checks:
@@ -90,7 +90,7 @@ def regions(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _regions(state: State) -> list[Region]:
-    """The guard's own arithmetic over the checks of the journal; those that it is told apart by."""
+    """The regions that the guard finds in the journal's checks, if their error is above that elsewhere."""
     if not state.checks:
         return []
     knobs = {run.name: run.configuration.knobs for run in state.runs}

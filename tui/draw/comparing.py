@@ -1,4 +1,4 @@
-"""Side by side: configurations, sessions, jobs; where a gain comes from; the front of several objectives."""
+"""Side by side: configurations, sessions, jobs; the origin of a gain; the Pareto front of several objectives."""
 
 import math
 import statistics
@@ -16,8 +16,8 @@ _MOST = 6
 
 
 def side_by_side(state: State, marked: list[str], width: int) -> Text:
-    """Marked configurations, or the best ones, beside the default: differing knobs, and measured metrics with the 95 %
-    interval of their mean where they were measured more than once."""
+    """Marked configurations, or the best ones, next to the default: differing knobs, and metrics with the 95 % interval
+    of their mean if measured more than once."""
     groups = measured(state)
     if state.job is None or not groups:
         return Text(f"nothing {state.seen} yet", style="dim")
@@ -58,15 +58,15 @@ def interval(values: list[float]) -> str:
     mean = statistics.mean(values)
     if len(values) == 1 or not mean:
         return number(mean)
-    from autoscout.tuning.evidence import half_width  # with scipy, which no first frame waits for
+    from autoscout.tuning.evidence import half_width  # imports scipy: not for the first frame
 
     half = half_width(values) / abs(mean)
     return f"{number(mean)} ±{half:.0%}" if half < 10 else f"{number(mean)} ±?"
 
 
 def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
-    """Things with the same attributes beside each other, as columns; attributes that do not differ are left out, the
-    first one is the heading."""
+    """Rows with equal attributes side by side as columns; the first attribute is the heading, attributes that do not
+    differ are left out."""
     if not rows:
         return Text("nothing to compare beside this knowledge base", style="dim")
     fits = max(1, (width - 18) // 21)
@@ -83,12 +83,12 @@ def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
 
 
 def _end(value: str) -> str:
-    """What tells long names apart is at their end."""
+    """The end of a long name, which tells it from others."""
     return value if len(value) <= 20 else f"…{value[-19:]}"
 
 
 def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """What one knob alone changed: the median over pairs of measured configurations that differ in it alone."""
+    """The effect of single knobs: the median over pairs of measured configurations that differ in that knob only."""
     groups = measured(state)
     median = median_costs(state, groups)
     items = [(groups[key][0].configuration.knobs, c) for key, c in median.items()][:400]
@@ -111,7 +111,8 @@ def effects(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "measured") -> Text:
-    """From the default to the best, one knob (or a set that must change at once) a line. `found`: `autoscout why`."""
+    """From the default to the best, one knob (or a set that must change together) per line. `found`: from `autoscout
+    why`."""
     steps = found["steps"]
     if not steps:
         return Text("nothing ran correctly yet", style="dim")
@@ -136,7 +137,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
 
 
 def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool) -> Text:
-    """Each knob's share of the variance that the simulators predict over the whole space."""
+    """Each knob's share of the predicted variance over the whole space."""
     effects = found["effects"]
     if not effects:
         return Text("the simulators cannot say", style="dim")
@@ -147,7 +148,7 @@ def effects_of(found: dict[str, Any], width: int, height: int, ascii_only: bool)
 
 
 def front(state: State, found: Front | None, width: int, height: int, ascii_only: bool) -> Text:
-    """The configurations that nothing beats in both objectives, as a picture and a list; the knee is marked."""
+    """The Pareto front of two objectives as a plot and a list; the knee is marked."""
     if found is None or not found.points:
         return Text("not measured in two metrics yet", style="dim")
     marks = {"front": ("●", "*", "bold"), "knee": ("◆", "#", "bold magenta"), "beaten": ("·", ".", "dim")}

@@ -1,4 +1,4 @@
-"""Kinds of device side by side, the stages of a pipeline, the hosts: as the journal has them."""
+"""Kinds of device side by side, pipeline stages, and hosts, as recorded in the journal."""
 
 from rich.text import Text
 
@@ -21,7 +21,7 @@ _COLUMN = 14
 
 
 def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """A column a kind: the median over its ranks in the newest run."""
+    """One column per kind of device: the median over its ranks in the newest run."""
     run = newest(state)
     groups = by_kind(run.measurement) if run is not None and run.measurement is not None else []
     if run is None or not groups:
@@ -32,7 +32,7 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{'ranks':<10}" + "".join(f"{len(g.ranks):>{_COLUMN}}" for g in groups) + "\n")
     for metric in SHOWN:
         if metric == "step_time_s" and len(groups) > 1:
-            continue  # they wait for each other: it says nothing of a kind
+            continue  # ranks wait for each other, so it says nothing about a kind
         cells = [_cell(metric, g) for g in groups]
         shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
         text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
@@ -50,7 +50,7 @@ def _beside(groups: list[Group]) -> str:
 
 
 def stages(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """A line a stage; the slowest one is what the pipeline waits for."""
+    """One line per stage; the pipeline waits for the slowest."""
     run = newest(state)
     if run is None:
         return Text(_NOT, style="dim")

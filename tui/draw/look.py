@@ -1,4 +1,4 @@
-"""What things look like everywhere: glyph and word for each state, so that colour is never all there is."""
+"""Glyphs and styles of states, used everywhere: colour is never the only cue."""
 
 GLYPHS = {
     "running": ("●", "*", "cyan"),
@@ -24,7 +24,7 @@ def style(status: str) -> str:
 
 
 def fidelity_mark(kind: str, ascii_only: bool) -> str:
-    """The rungs of the ladder, and what was answered from memory: told apart by shape."""
+    """Marks for the rungs of the ladder, and for answers from the knowledge base, distinct by shape."""
     fancy = {"predicted": "○", "shadow": "◌", "one-device": "◔", "short": "◑", "measured": "●", "known": "◆"}
     plain = {"predicted": "o", "shadow": "~", "one-device": "1", "short": "%", "measured": "*", "known": "#"}
     return (plain if ascii_only else fancy)[kind]

@@ -1,4 +1,4 @@
-"""Devices, who holds them, and what waits for what."""
+"""Devices, their holders, and the queue."""
 
 import time
 
@@ -13,8 +13,8 @@ from tui.text import clock, number
 
 
 def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_only: bool) -> Text:
-    """Each device: how busy, its memory, power and temperature, now and over the last minutes; one line a device where
-    there are many."""
+    """Each device's load, memory, power and temperature, now and over the last minutes; one line per device if there
+    are many."""
     if not readings:
         return Text("reading …", style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -45,7 +45,7 @@ def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_o
 
 
 def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool) -> Text:
-    """The devices of the job, and who has them now; None: that is not known, of a recording or another machine."""
+    """The job's devices and their current holder. `around` is None if unknown: for a recording or another machine."""
     if state.job is None:
         return Text("")
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -70,7 +70,7 @@ def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool)
 
 
 def queue(state: State, around: Neighbours | None, orders: list[str], height: int, ascii_only: bool) -> Text:
-    """What waits for what: sessions for the devices, proposed configurations and orders for their turn."""
+    """The queue: sessions waiting for devices, proposed configurations and orders waiting for their turn."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for session in around.sessions if around is not None else []:
         mark = "this session" if session.session == state.session else session.session

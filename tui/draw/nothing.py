@@ -1,4 +1,4 @@
-"""Nothing feasible (yet): how near it came to each constraint, and what failed how."""
+"""Shown while nothing is feasible: how close runs came to each constraint, and how others failed."""
 
 import textwrap
 

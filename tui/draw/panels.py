@@ -14,12 +14,12 @@ from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, metric
 
 FEW = 3  # checks needed for a verdict
-_UNSCORED = 4  # experiments of a batch that are not scored until all have ended
+_UNSCORED = 4  # a running batch may leave this many experiments unscored
 _KINDS = dict.fromkeys(("crashed", "infeasible", "failed", "silent"), "bold red") | {"waiting": "yellow"}
 
 
 def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> Text:
-    """Two lines: which session and how it stands; the best and what it is worth, and its name where that fits."""
+    """Two lines: the session and its standing; the best with its gain, and its name if it fits."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if state.job is None:
         text.append(f" {standing.words}", style="dim")
@@ -42,7 +42,7 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
 
 
 def _at_a_word(line: Text, width: int) -> Text:
-    """The line, or as much as fits of it up to the end of a word."""
+    """The line, cut at the end of a word if it does not fit."""
     if cell_len(line.plain) > width:
         kept = fit(line.plain, width)
         line.right_crop(len(line) - len(kept) + 1)
@@ -51,10 +51,10 @@ def _at_a_word(line: Text, width: int) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the reference and what it rests on."""
+    """The gain over the reference and its evidence."""
     if state.gain is None:
         return f"default not {state.seen}"
-    if state.seen == "designed":  # a model says the same again: no rounds, no interval
+    if state.seen == "designed":  # deterministic model: no rounds, no interval
         return f"{state.gain:.3f}× default, {DESIGNED}"
     if state.confirmed is None:
         return f"{state.gain:.3f}× default (single runs)"
@@ -147,7 +147,7 @@ def standings(state: State, width: int, ascii_only: bool) -> Text:
 
 
 def _ordering(knobs: list[str], arrow: str, width: int) -> str:
-    """As many whole names as there is room for, from the root on, and how many follow."""
+    """As many whole names as fit, from the root on, and the number of those left."""
     for shown in range(len(knobs), 0, -1):
         left = len(knobs) - shown
         line = arrow.join(knobs[:shown]) + (f"{arrow}{left} more" if left else "")
@@ -187,7 +187,7 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def outlook(said: Outlook, width: int) -> str:
-    """What searching on is worth."""
+    """The expected value of searching on."""
     if width < 44:
         return f"1 % better left {said.chance:.0%}, +{said.ahead}: {said.gain:.1%}"
     return f"P(one 1 % better is left) {said.chance:.0%}, {said.ahead} more gain {said.gain:.1%}"
@@ -206,7 +206,7 @@ def _left(state: State, width: int) -> str:
 
 
 def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """MAPE against ε over how many checks, and the fidelity with its reason."""
+    """MAPE against ε with the number of checks, and the fidelity with its reason."""
     text = Text()
     if state.checks:
         last, count = state.checks[-1], len(state.checks)
@@ -234,7 +234,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _verdict(fine: bool, count: int) -> str:
-    """One or two checks decide nothing."""
+    """The verdict; one or two checks decide nothing."""
     if count < FEW:
         return f"so far, {count} check{'s' if count > 1 else ''}"
     return "trusted" if fine else "too much"

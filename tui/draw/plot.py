@@ -14,7 +14,7 @@ _ASCII_BLOCKS = "_.-=+*%#"
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """Points drawn as one character each; `y` None marks the bottom edge (something failed there)."""
+    """Points drawn as one character each; a `y` of None is drawn at the bottom edge (a failure)."""
 
     points: Sequence[tuple[float, float | None]]
     mark: str
@@ -33,7 +33,7 @@ def plot(
 ) -> Text:
     """A staircase through `steps`, `marks` around it and a dashed line at `level`, with a scale on the left.
 
-    The scale covers the staircase and the level and nine tenths of the marks: what lies outside is drawn at the edge.
+    The scale covers the staircase, the level and nine tenths of the marks; the rest is drawn at the edge.
     """
     ys = [y for _, y in steps] + ([level] if level is not None else [])
     spread = sorted(y for m in marks for _, y in m.points if y is not None)
@@ -47,7 +47,7 @@ def plot(
     labels = {0: number(high), height - 1: number(low)}
     if level is not None:
         labels[_row(level, low, high, height)] = number(level)
-    if steps:  # the last word: where the level lies in the same row, its name says its value
+    if steps:  # takes precedence: if the level is in the same row, its name includes its value
         labels[_row(steps[-1][1], low, high, height)] = number(steps[-1][1])
     margin = max(len(label) for label in labels.values())
     columns = max(4, width - margin - 1)
@@ -85,7 +85,7 @@ def plot(
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
-    """The last `width` values as blocks between their least and largest."""
+    """The last `width` values as blocks, scaled from minimum to maximum."""
     shown = [v for v in values if math.isfinite(v)][-width:]
     if not shown:
         return ""
@@ -107,7 +107,7 @@ def scatter(
     ascii_only: bool = False,
     seen: str = "measured",
 ) -> Text:
-    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against what was seen."""
+    """(x, y, mark, style) on equal logarithmic scales with the diagonal: predicted against measured."""
     values = [v for x, y, _, _ in points for v in (x, y) if v > 0]
     if not values:
         return Text("no check yet", style="dim")
@@ -142,13 +142,14 @@ def _row(y: float, low: float, high: float, height: int) -> int:
 
 
 def _dot(y: float, low: float, high: float, height: int) -> int:
-    """The row of braille dots, four to a row of text, in which a value lies: lines, marks and labels go by this one."""
+    """The row of braille dots, four per text row, of a value; used for lines, marks and labels."""
     share = (y - low) / (high - low) if high > low else 0.5
     return min(height * 4 - 1, max(0, round((1 - share) * (height * 4 - 1))))
 
 
 def _write(cells: list[str], styles: list[str], text: str) -> None:
-    """Words in a row of a plot, as far right as they hide nothing; else over a line, but over no mark."""
+    """Writes words into a row of a plot, as far right as possible without hiding anything; else over a line, never over
+    a mark."""
     for over in ("", "bold"):
         for start in range(len(cells) - len(text), -1, -1):
             end = start + len(text)
@@ -198,7 +199,7 @@ def cloud(
     y_name: str,
     ascii_only: bool = False,
 ) -> Text:
-    """(x, y, mark, style) on scales of their own, later points over earlier ones; both axes are named."""
+    """(x, y, mark, style) on independent scales, later points over earlier ones; both axes are named."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     (x0, x1), (y0, y1) = (min(xs), max(xs)), (min(ys), max(ys))
     margin = max(len(number(y0)), len(number(y1)))

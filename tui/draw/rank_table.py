@@ -1,4 +1,4 @@
-"""What the journal recorded of a machine: its ranks beside each other, and what the devices did from run to run."""
+"""What the journal recorded of a machine: ranks side by side, and device conditions from run to run."""
 
 from rich.text import Text
 
@@ -9,7 +9,7 @@ from tui.session.by_device import newest
 from tui.session.state import State
 from tui.text import number
 
-_COLUMNS = {  # of per_rank: heading
+_COLUMNS = {  # name in per_rank → heading
     "step_time_s": "s/iter",
     "alone_s": "alone ms",
     "cpu_s": "CPU s",
@@ -20,8 +20,8 @@ _COLUMNS = {  # of per_rank: heading
     "clock_mhz": "MHz",
     "temperature_c": "°C",
 }
-_WIDE = 10  # of a column
-_CONDITIONS = {  # of a run: what it is called, and its unit
+_WIDE = 10  # width of a column
+_CONDITIONS = {  # condition of a run → (title, unit)
     "cpu_share": ("CPU busy", "%"),
     "foreign_cpu_share": ("by others", "%"),
     "steal_share": ("stolen", "%"),
@@ -45,7 +45,7 @@ def ranks(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text:
-    """A line a rank, the slowest marked and named; where there is no room for all, the slowest and the first ones."""
+    """One line per rank, the slowest marked and named; if there is no room for all, the slowest and the first ones."""
     count = max((len(values) for values in m.per_rank.values()), default=0)
     found = slowest(m)
     names = [name for name in _COLUMNS if len(m.per_rank.get(name, [])) == count]
@@ -74,7 +74,7 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
 
 
 def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """What the machine did from run to run, as the journal has it."""
+    """The machine's conditions from run to run, from the journal."""
     said = [run.measurement for run in state.runs if run.measurement and run.measurement.conditions]
     text = Text(no_wrap=True, overflow="ellipsis")
     where = state.host or "a machine that is not recorded"

@@ -1,4 +1,4 @@
-"""What runs now: how far it is, against how long such experiments took; else what ran last."""
+"""The running experiment and its progress against the duration of similar ones; else the last one."""
 
 import re
 
@@ -14,9 +14,9 @@ from tui.session.eta import expected_s
 from tui.session.state import Run, State
 from tui.text import clock, fit
 
-# Megatron-LM's log line, and what progress bars write.
+# Megatron-LM's log line, and the output of progress bars.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
-# Python's own form: FILE.py:LINE: SomethingWarning: words, then that line; and PyTorch's: [W1120 … FILE.cpp:LINE].
+# Python's format: FILE.py:LINE: SomethingWarning: text, then the source line; and PyTorch's: [W1120 … FILE.cpp:LINE].
 _WARNING = re.compile(r"\.py:\d+: \w*Warning\b|^\s*warnings\.warn\(|^\[(?:rank\d+\]:\s*\[)?W\d{3}")
 
 
@@ -41,7 +41,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
 
 
 def telling(lines: list[str]) -> list[str]:
-    """A log without the warnings of Python and of PyTorch, and the lines of source that follow these."""
+    """A log without warnings of Python and PyTorch, and the source lines that follow them."""
     told, source = [], False
     for line in lines:
         if _WARNING.search(line):
@@ -55,7 +55,7 @@ def telling(lines: list[str]) -> list[str]:
 
 
 def verdict(state: State) -> Text:
-    """What the re-measurements decided; of designs, of which there are none, what was found."""
+    """The verdict of the re-measurements; for designs, which have none, the result."""
     c = state.confirmed
     assert c is not None
     if state.seen == "designed":
@@ -91,7 +91,7 @@ def _found(state: State, c: Confirmed) -> Text:
 
 
 def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bool) -> str:
-    """Elapsed against expected, and the iteration where the log tells it."""
+    """Elapsed against expected time, and the iteration if the log has it."""
     if state.waiting is not None:
         who = state.waiting.holder or "another AutoScout"
         return f"waits for the devices, which {who} has"
@@ -107,7 +107,7 @@ def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bo
 
 
 def iteration(tail: list[str]) -> tuple[int, int] | None:
-    """(k, n) of the last line that tells it."""
+    """(k, n) from the last line with an iteration count."""
     for line in reversed(tail):
         if found := list(_ITERATION.finditer(line)):
             k, n = (int(x) for x in found[-1].groups() if x is not None)

@@ -1,4 +1,4 @@
-"""Experiments: one as a line of the table, one in full."""
+"""An experiment as a table row, and in full."""
 
 from rich.text import Text
 
@@ -11,7 +11,7 @@ from tui.text import number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
-    """One line of the table of experiments."""
+    """One row of the table of experiments."""
     run = state.runs[index]
     value = number(run.value) if run.value is not None else ""
     memory = run.measurement.metrics.get("peak_memory_gib") if run.measurement else None
@@ -29,7 +29,7 @@ def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
 
 
 def called(state: State, configuration: Configuration, name: str) -> str:
-    """Its name; of a design, whose whole name no table holds, what is not as in the default."""
+    """A configuration's name; for a design, whose name is too long for a table, its differences from the default."""
     if state.seen == "measured":
         return name
     known, ours = (state.default.knobs if state.default else {}), configuration.knobs
@@ -38,8 +38,8 @@ def called(state: State, configuration: Configuration, name: str) -> str:
 
 
 def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
-    """One experiment in full: what came of it and why, prediction against measurement, metrics, knobs (those that
-    differ from the default in bold), the command that runs it elsewhere, environment, log."""
+    """One experiment in full: status and reason, prediction against measurement, metrics, knobs (those that differ from
+    the default in bold), the command to run it elsewhere, environment, log."""
     text = Text()
     text.append(f"{glyph(run.status, ascii_only)} {run.status}  ", style=style(run.status))
     text.append(f"{run.name}\n", style="bold")

@@ -1,4 +1,4 @@
-"""What `bench` shows: tables for people, one JSON document for scripts."""
+"""Output of `bench`: tables for people, one JSON document for scripts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from autoscout.bench.run import Run, Settings
 from autoscout.bench.summary import ALL, Row, Spread, Summary, summarize
 from tui.text import table
 
-_MOST_TABLES = 6  # more landscapes than this are shown together
+_MOST_TABLES = 6  # more landscapes than this are summarized together
 
 
 def document(
@@ -134,7 +134,7 @@ def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[li
 
 
 def _ratios(summary: Summary, name: str) -> str:
-    """The first strategy against the others."""
+    """The first strategy compared with the others."""
     first = summary.strategies[0].strategy
     pairs = [p for p in summary.pairs if p.landscape == name and p.a == first]
     if not pairs:

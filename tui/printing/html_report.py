@@ -1,6 +1,5 @@
-"""A session as one HTML file that can be sent: everything in it, no script, nothing that is fetched.
-
-Whatever a journal holds is escaped: names and log lines come from others."""
+"""A session as one self-contained HTML file to share: no scripts, nothing fetched. All journal content is escaped:
+names and log lines come from others."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +19,9 @@ from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
 from tui.text import clock, metric, number
 
-_WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # of the curve; its margins
-_COLUMNS = 110  # of what is drawn as text
-_MOST = 2000  # experiments that are listed
+_WIDE, _HIGH, _LEFT, _BOTTOM = 860, 260, 80, 30  # size and margins of the curve
+_COLUMNS = 110  # width of panels drawn as text
+_MOST = 2000  # most experiments listed
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --paper: #fff; --box: #f6f8fa }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9da7b3; --line: #30363d; --paper: #0d1117;
@@ -41,7 +40,7 @@ svg .default { stroke: var(--soft); stroke-dasharray: 5 5 }
 
 
 def page(state: State) -> str:
-    """The whole document. `state`: of a session that has begun."""
+    """The whole document. `state`: of a session that has started."""
     assert state.job is not None
     parts = [part for part in _parts(state) if part]
     title = _safe(f"{state.job.name}: {state.session}")

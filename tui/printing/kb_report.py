@@ -1,4 +1,4 @@
-"""What the verbs about the knowledge base print: similar, import, kb."""
+"""Output of the knowledge base's verbs: similar, import, kb."""
 
 import time
 from typing import Any
@@ -30,7 +30,7 @@ def authors(found: list[Author], as_json: bool) -> None:
 
 
 def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
-    """`decided`: by job id, what a person said about them."""
+    """`decided`: the user's decisions by job id."""
     if as_json:
         documents = [
             {

@@ -1,4 +1,4 @@
-"""The manual page in troff, made from the verbs and from the table of keys: `man ./autoscout.1`."""
+"""The manual page in troff, generated from the verbs and the table of keys: `man ./autoscout.1`."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _ENVIRONMENT = (
 
 
 def page(root: click.Context) -> str:
-    """Errors: TypeError where the command is not the group of verbs."""
+    """The manual page. Errors: TypeError if the command is not the group of verbs."""
     group = root.command
     if not isinstance(group, Verbs):
         raise TypeError("not the group of verbs")
@@ -67,7 +67,7 @@ def _verb(root: click.Context, command: click.Command) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    r"""One paragraph as troff takes it: \ and - are written out, and no line begins with a dot."""
+    r"""One paragraph escaped for troff: \ and - are escaped, and no line begins with a dot."""
     joined = re.sub(r"\s+", " ", text.replace("\b", " ")).strip()
     written = joined.replace("\\", r"\e").replace("-", r"\-")
     written = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in written)

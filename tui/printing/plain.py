@@ -1,4 +1,4 @@
-"""`tune` without a screen: one line an event that matters, readable in a log file, 80 columns where it can be."""
+"""`tune` without screens: one line per relevant event, readable in a log file, within 80 columns if possible."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _WORDS = {"anchor": "reference", "repeat": "repeated"}
 
 
 class Progress:
-    """Folds events into lines. `write` gets each finished line."""
+    """Turns events into lines. `write` gets each finished line."""
 
     def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
         self.job = job
@@ -48,12 +48,12 @@ class Progress:
         self.confirmed = 0  # measurements of the finalists
         self.state = State()
         self.outlook: Outlook | None = None
-        self.slowed: dict[int, int] = {}  # rank → runs in a row in which it was the one that is slowed
+        self.slowed: dict[int, int] = {}  # rank → consecutive runs in which it was the slowed one
         self.default: float | None = None  # cost
         self.best: float | None = None  # cost
 
     def replay(self, past: list[AnyEvent]) -> None:
-        """Takes in what a resumed session has behind it, without a line."""
+        """Applies the past events of a resumed session without printing them."""
         write, self.write = self.write, lambda line: None
         for event in past:
             self.see(event)
@@ -101,7 +101,7 @@ class Progress:
                 pass
 
     def _check(self, event: Checked) -> None:
-        """Where every experiment is a check, only a change of the verdict is worth a line."""
+        """Prints a check only if the verdict changes, since every experiment may be a check."""
         self.checks += 1
         trusted = event.mape <= event.epsilon
         if trusted == self.trusted:
@@ -129,7 +129,7 @@ class Progress:
             self._measured(event.measurement, _WORDS.get(event.purpose, event.purpose))
 
     def _most(self) -> int:
-        """Measurements until the first two rounds are over, after them until the last one is, if all are needed."""
+        """Measurements until the first two rounds end; after them until the last possible round ends."""
         least = to_confirm(self.state)
         if self.confirmed <= least:
             return least
@@ -137,7 +137,7 @@ class Progress:
         return max(self.confirmed, least + (2 * self.job.launch.repeats - 2) * len(names))
 
     def _to_go(self) -> None:
-        """How far it is, and how long it will still take."""
+        """Prints progress and the estimated time left."""
         left = remaining(self.state)
         if left is None:
             return
@@ -177,7 +177,7 @@ class Progress:
             self.write(f"{'':>36}{problem}")
 
     def _ranks(self, m: Measurement) -> None:
-        """A rank that is slowed in three runs in a row is named, once: in one of them it may be the processes' luck."""
+        """Reports a rank that is slowed in three consecutive runs, once: in a single run it may be chance."""
         found = ranks.slowest(m)
         if found is None:
             return
@@ -190,7 +190,7 @@ class Progress:
         self.write(f"{clock(max(0.0, self.now - self.began))}  {self._standing():<27}  {text}")
 
     def _standing(self) -> str:
-        """Best so far and its gain over the default."""
+        """The best so far and its gain over the default."""
         if self.confirming and self.state.seen == "measured":
             return "re-measuring"
         if self.best is None:

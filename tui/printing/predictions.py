@@ -1,4 +1,4 @@
-"""What `autoscout predict` prints: one configuration's prediction, or the scores of all members on a table."""
+"""Output of `autoscout predict`: one configuration's prediction, or the scores of all members on a table."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from tui.text import metric, number, table
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
-_CHANCES = 40  # characters of a bar for all of them
+_CHANCES = 40  # width of a bar for 100 %
 
 
 def predicted(job: Job, found: Predicted) -> None:
@@ -62,7 +62,8 @@ def predicted(job: Job, found: Predicted) -> None:
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:
-    """One bar of all parts, and a legend, largest first. `whole`: what the full width stands for, if it is more."""
+    """A stacked bar of all parts with a legend, largest first. `whole`: value of the full width, if larger than the
+    sum."""
     ordered = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
     total = sum(v for v, _ in ordered)
     if not total:
@@ -141,7 +142,7 @@ def _members(scores: Scores) -> str:
 
 
 def _calibration(memory: OutOfMemory) -> str:
-    """What was said of running out of memory beside what became of it: bars of one length where both agree."""
+    """Predicted against observed out-of-memory rates: the mark is at the bar's end where they agree."""
     full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
     rows = []
     for bin_ in memory.calibration:
@@ -153,7 +154,7 @@ def _calibration(memory: OutOfMemory) -> str:
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:
-    """MAPE of the members that are worth comparing: the best few on the whole."""
+    """MAPE by group of the few members that are best overall."""
     best = sorted(scores.members, key=lambda name: scores.members[name].mape)[:4]
     largest = sorted(counts, key=lambda name: -counts[name])[:_MOST_GROUPS]
     errors = {name: [_share(scores.members[m].groups[group].get(name)) for m in best] for name in largest}

@@ -1,4 +1,4 @@
-"""What `autoscout predict --usd` prints: the cluster, each workload on it, and what twice of one thing would bring."""
+"""Output of `autoscout predict --usd`: the cluster, each workload on it, and the gain from doubling one resource."""
 
 import math
 
@@ -45,7 +45,7 @@ def bought(found: Purchase) -> None:
 
 
 def _designed(learned: Calibration) -> None:
-    """Where the interval of the design model comes from."""
+    """Prints the origin of the design model's interval."""
     if learned.today_rows:
         click.echo(f"corrected × {learned.factor:.2f}, what today's job took of what the design model says (median)")
     click.echo(f"interval of the design model from {learned.source}: logarithms are off by {learned.deviation:.2f}")

@@ -1,4 +1,4 @@
-"""What the verbs print when they are done: text for people, or the same as one JSON document."""
+"""Final output of the verbs: text for people, or the same as one JSON document."""
 
 import json
 import time
@@ -80,12 +80,12 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     spent, saved = device_hours(kb, result.session)
     known = f", {saved:.3g} saved by what was known already" if saved else ""
     click.echo(f"{spent:.3g} device-hours spent{known}")
-    launch = "" if designed else f"its launch:  autoscout export {result.session}    "  # nothing launches a design
+    launch = "" if designed else f"its launch:  autoscout export {result.session}    "  # a design cannot be launched
     click.echo(f"{launch}all about it:  autoscout watch {result.session}")
 
 
 def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
-    """`rests`: what it rests on, where that is wanted."""
+    """`rests`: its lineage, if requested."""
     if as_json:
         _json(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
         return
@@ -183,7 +183,7 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {slow.sentence}")
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
-    if m.losses and job.task != "serve":  # there they are the answers that the guard compares
+    if m.losses and job.task != "serve":  # there they are answers for the equivalence check
         click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in m.losses)}")
         click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")

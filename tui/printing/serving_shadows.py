@@ -1,4 +1,4 @@
-"""What `autoscout shadow` prints of a serving job: what users feel, the KV cache, the queue."""
+"""Output of `autoscout shadow` for a serving job: latencies, the KV cache, the queue."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What `autoscout shadow` prints: verdict, memory by kind and over time, kernels, collectives."""
+"""Output of `autoscout shadow`: verdict, memory by kind and over time, kernels, collectives."""
 
 from collections import Counter
 
@@ -93,8 +93,8 @@ def _timed_row(timed: Timed) -> tuple[object, ...]:
 
 
 def timeline(rank: Rank) -> str:
-    """Stacked letters, a column a stretch of the step: w weights, g gradients, o optimizer, a activations, b buffers,
-    t temporary."""
+    """Stacked letters, one column per interval of the step: w weights, g gradients, o optimizer, a activations, b
+    buffers, t temporary."""
     if not rank.timeline:
         return ""
     width = min(_WIDTH, len(rank.timeline))

@@ -1,4 +1,4 @@
-"""SQL line by line, with history: `autoscout sql` on a terminal. The full console is a screen of the TUI."""
+"""A line-based SQL prompt with history: `autoscout sql` on a terminal. The full console is a screen of the TUI."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ A query ends with ';' (or an empty line). It reads only. Ctrl-C ends a running q
 
 
 def run(kb: Path, limit: int, form: str) -> None:
-    """Until Ctrl-D."""
+    """Runs until Ctrl-D."""
     _with_history()
     click.echo(f"{kb}: read-only; .help explains, Ctrl-D ends", err=True)
     while (text := _read()) is not None:
@@ -65,7 +65,7 @@ def timing(rows: int, truncated: bool, seconds: float) -> str:
 
 
 def _read() -> str | None:
-    """One query or command; None at the end."""
+    """One query or command; None at end of input."""
     lines: list[str] = []
     while True:
         try:

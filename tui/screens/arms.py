@@ -1,4 +1,4 @@
-"""Arms and trees: the bandit's arms, the tournament of orderings, the tree of what was tried."""
+"""Arms and trees: the bandit's arms, the tournament of orderings, the tree of tried configurations."""
 
 from functools import partial
 
@@ -61,7 +61,7 @@ class ArmsPane(Pane):
 
 
 def _add(parent: TreeNode[Node], node: Node, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
-    """Branches that are closed get theirs when they are opened."""
+    """Collapsed branches get their children when they are expanded."""
     for child in node.children[:_MOST]:
         if child.children:
             branch = parent.add(_label(child, ascii_only), data=child, expand=child.path in opened)

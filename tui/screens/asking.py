@@ -1,4 +1,4 @@
-"""Verbs that a pane runs in processes of their own: what takes long stops no screen, and ends with the pane."""
+"""Verbs that a pane runs as subprocesses: slow ones do not block the screen, and all end with the pane."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from tui.hygiene import plain
 
 
 class Verbs:
-    """Those of one pane."""
+    """The subprocesses of one pane."""
 
     def __init__(self) -> None:
         self._running: set[Process] = set()
@@ -22,7 +22,7 @@ class Verbs:
         return process
 
     async def outcome(self, process: Process) -> tuple[int, str, str]:
-        """Exit code (< 0: ended by a signal), stdout, and what was said."""
+        """Exit code (< 0: ended by a signal), stdout and stderr."""
         out, said = await process.communicate()
         self._running.discard(process)
         told = plain(said.decode(errors="replace")).removeprefix("autoscout: ")

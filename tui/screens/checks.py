@@ -1,4 +1,4 @@
-"""Checks: what was predicted, what was measured, and who is believed where."""
+"""Checks: predicted against measured, and which simulator is trusted where."""
 
 from rich.text import Text
 from textual.app import ComposeResult

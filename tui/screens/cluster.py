@@ -1,4 +1,4 @@
-"""Devices: what the machine does meanwhile, what each kind, stage, rank and host took, who holds what, what waits."""
+"""Devices: the machine's load, times by device kind, stage, rank and host, held slots, and the queue."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -42,7 +42,7 @@ class ClusterPane(Pane):
             self.query_one(f"#{view}", Panel).border_subtitle = "c next" if self.app.size.height < 34 else ""
 
     def cycle(self) -> None:
-        """Where the terminal is low one of them is seen at a time."""
+        """The next view: a low terminal shows one at a time."""
         self.remove_class(f"-{self._view}")
         self._view = _VIEWS[(_VIEWS.index(self._view) + 1) % len(_VIEWS)]
         self.add_class(f"-{self._view}")
@@ -50,7 +50,7 @@ class ClusterPane(Pane):
 
     @property
     def _live_here(self) -> bool:
-        """What this machine does says nothing of a recording, nor of another machine."""
+        """Whether readings of this machine apply: not to a recording, nor to a session of another host."""
         here = self.state.host in ("", hosts.host())
         return bool(self.session.alive) and self.session.past is None and here and not self.session.elsewhere
 

@@ -1,4 +1,4 @@
-"""Compare: configurations, sessions or jobs side by side, where the gain comes from, the front of two objectives."""
+"""Compare: configurations, sessions or jobs side by side, sources of the gain, the Pareto front of two objectives."""
 
 import json
 from typing import Any
@@ -85,7 +85,7 @@ class ComparePane(Pane):
 
     @work(exclusive=True, group="why")
     async def _explain(self) -> None:
-        """In a process of its own: models are fitted."""
+        """In a subprocess, since it fits models."""
         journal = self.session.follower.path
         code, out, problem = await self._verb("why", str(journal), "--json")
         self._why = json.loads(out) if code == 0 else None
@@ -106,7 +106,7 @@ class ComparePane(Pane):
 
 
 def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What tells sessions apart, and what came of them."""
+    """The sessions' settings and results."""
     return [
         {
             "session": r["session"],
@@ -129,7 +129,7 @@ def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def jobs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a job and cluster: its best session, by the objective."""
+    """One entry per job and cluster: its best session by the objective."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for r in rows:
         groups.setdefault((r["job"], r["cluster"], r["metric"]), []).append(r)

@@ -1,4 +1,4 @@
-"""Experiments: a table that filters as one types, and one experiment in full beside it."""
+"""Experiments: a table filtered as you type, and details of one experiment beside it."""
 
 import time
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ from tui.widgets.lazy_table import Cells, Rows
 _COLUMNS = (("#", 7), ("status", 9), ("value", 9), ("GiB", 7), ("s", 7), ("arm", 9), ("configuration", 0))
 
 
-_SLICE_S = 0.015  # longest delay of a key while runs are searched
+_SLICE_S = 0.015  # longest delay of a key press while runs are searched
 _REST_S = 0.01
 _AT_ONCE = 1000  # runs
 
 
 class Described(Message):
-    """One experiment in full, to be shown beside the table or over the whole screen."""
+    """Details of one experiment, to show beside the table or over the whole screen."""
 
     def __init__(self, run: Run, text: Text, whole_screen: bool) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class ExperimentsPane(Pane):
     def ready(self) -> None:
         self._key: tuple[object, ...] = ()
         self._matching: list[int] = []
-        self._lines: list[str] = []  # what the filter looks at, by run
-        self._going_on = False  # more runs are looked at in a moment
+        self._lines: list[str] = []  # text that the filter searches, by run
+        self._going_on = False  # a timer continues the search
         self._looked_at = 0  # runs
-        self._unfinished: list[int] = []  # runs that may still change
+        self._unfinished: list[int] = []  # runs that were running when searched
         self._described: tuple[object, ...] = ()
 
     def repaint(self) -> None:
@@ -73,7 +73,8 @@ class ExperimentsPane(Pane):
         self._look_on(words, keep=not fresh)
 
     def _look_on(self, words: list[str], keep: bool) -> None:
-        """Looks at runs that were not looked at, for a moment; at the rest of many between two keys."""
+        """Searches further runs for at most `_SLICE_S`; a timer continues with the rest, so that keys are handled in
+        between."""
         runs, until = self.state.runs, time.perf_counter() + _SLICE_S
         while self._looked_at < len(runs) and time.perf_counter() < until:
             end = min(len(runs), self._looked_at + _AT_ONCE)
@@ -91,7 +92,7 @@ class ExperimentsPane(Pane):
         self.repaint()
 
     def _match(self, words: list[str], start: int, end: int) -> Iterable[int]:
-        """Runs from `start` to before `end` that have all the words, and none of those after a minus."""
+        """Runs in [`start`, `end`) that contain all the words, and none of those with a leading minus."""
         if not words:
             return range(start, end)
         self._lines += [_line(run) for run in self.state.runs[len(self._lines) : end]]
@@ -125,7 +126,7 @@ class ExperimentsPane(Pane):
         self._describe()
 
     def on_rows_chosen(self) -> None:
-        """Enter: the whole screen for one experiment."""
+        """Enter: one experiment over the whole screen."""
         if run := self.selected:
             self._tell(run, whole_screen=True)
 
@@ -152,10 +153,10 @@ class ExperimentsPane(Pane):
             self._tell(run, whole_screen=False)
 
     def _tell(self, run: Run, whole_screen: bool) -> None:
-        """In a thread: the log may lie on a slow disk, and its command is written by all that launches it."""
+        """In a thread: the log may be on a slow disk, and rendering the launch command imports the launchers."""
         state = self.state
 
-        def write() -> None:  # no partial: Textual writes out the arguments of one, here all experiments
+        def write() -> None:  # no partial: Textual formats its arguments, here all experiments
             tail = self.session.follower.tail(run.folder, lines=200 if whole_screen else 30) if run.folder else []
             self.post_message(Described(run, describe(state, run, tail, self.ascii), whole_screen))
 

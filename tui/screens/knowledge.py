@@ -1,6 +1,6 @@
-"""Knowledge base: its tables and views, a console for questions in SQL, and what it answered.
+"""Knowledge base: its tables and views, an SQL console, and the answer.
 
-A query runs as `autoscout sql` in a process of its own: this one never opens the file, and cancelling is ending it.
+A query runs as an `autoscout sql` subprocess: this process never opens the file, and cancelling terminates it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tui.widgets.sql_box import FIRST, Console
 PAGE = 200
 _AGAIN_S = 2.0  # retry interval while the file is locked
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"}
-# Views are what people ask of; tables come after them.
+# Views, which people usually query, come before tables.
 _SCHEMA = (
     "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns AS c "
     "JOIN information_schema.tables AS t USING (table_schema, table_name) WHERE table_schema = 'main' "
@@ -49,7 +49,8 @@ _RECALLED = 50  # history entries offered
 
 
 class Contents(Tree[Any]):
-    """Questions, similar jobs and the schema. A leaf's data: SQL, or a similar job as `autoscout similar` tells it."""
+    """Questions, similar jobs and the schema. A leaf's data: SQL, or a similar job as `autoscout similar --json` prints
+    it."""
 
     BINDINGS = [
         Binding("a", "decide(True)", "accept", show=False),
@@ -135,7 +136,7 @@ class KnowledgePane(Pane):
             self.query_one(Console).text = self._history[self._place]
 
     def choose_from_history(self) -> None:
-        """What was asked before, the latest first."""
+        """Lets the user choose from earlier queries, latest first."""
         asked = [*reversed(self._history)][:_RECALLED]
         lines = [" ".join(sql.split()) for sql in asked]
 
@@ -147,17 +148,17 @@ class KnowledgePane(Pane):
             self.app.push_screen(Choose("asked before", lines), chosen)
 
     def chart(self) -> None:
-        """The answer that is seen, as a picture."""
+        """Draws the visible rows of the answer."""
         width, height = max(40, self.app.size.width - 10), max(8, self.app.size.height - 8)
         self.app.push_screen(Full("chart", of_answer(self._rows, width, height, self.ascii)))
 
     @property
     def busy(self) -> bool:
-        """A query runs."""
+        """Whether a query is running."""
         return self._process is not None and self._process.returncode is None
 
     def cancel(self) -> bool:
-        """Ends the running query; False if there is none."""
+        """Terminates the running query; False if there is none."""
         if self._process is None or not self.busy:
             return False
         self._process.terminate()
@@ -187,7 +188,7 @@ class KnowledgePane(Pane):
         self.toggle_class("-contents")
         (self.query_one(Contents) if self.has_class("-contents") else self.query_one(Console)).focus()
 
-    # ---- asking ------------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         self.query_one("#asked", Static).update(Text(text))
@@ -272,8 +273,8 @@ class KnowledgePane(Pane):
     async def _run_verb(
         self, *arguments: str, on_wait: Callable[[str], None], question: bool = False
     ) -> tuple[int, str, str]:
-        """Exit code (< 0: cancelled), stdout and what was said of one verb. While somebody else has the knowledge base
-        it says who, and asks again by itself."""
+        """Exit code (< 0: cancelled), stdout and stderr of one verb. While another process holds the knowledge base,
+        reports which one and retries."""
         kb = self.session.kb
         while True:
             process = await self._verbs.start(*arguments, "--kb", str(kb))
@@ -308,7 +309,7 @@ class KnowledgePane(Pane):
             branch.add_leaf("nothing like it was measured yet")
 
     def decide(self, past: dict[str, Any], accepted: bool) -> None:
-        """Kept where the next `tune --warm-start auto` reads it."""
+        """Saved where the next `tune --warm-start auto` reads it."""
         state = self.state
         if state.job is None:
             return
@@ -339,7 +340,7 @@ class KnowledgePane(Pane):
 
     @on(DataTable.RowSelected)
     def _opened_row(self, selected: DataTable.RowSelected) -> None:
-        """One row in full, a column a line: an answer may be wider than any terminal."""
+        """One row in full, one column per line: an answer may be wider than any terminal."""
         if 0 <= selected.cursor_row < len(self._rows):
             self.app.push_screen(Full("one row", record(self._rows[selected.cursor_row])))
 
@@ -356,7 +357,7 @@ class KnowledgePane(Pane):
 
 
 def _similar_label(past: dict[str, Any], ascii_only: bool) -> str:
-    """Near ones hand over by themselves, others not, unless a person decided."""
+    """The mark shows whether the job is used for a warm start: as the user decided, by default if it is near."""
     hands_over = past["decided"] == "accepted" or (not past["decided"] and past["distance"] < FAR)
     mark = ("+" if ascii_only else "✓") if hands_over else ("x" if ascii_only else "✗")
     return f"{mark} {number(past['distance'])} {past['job']} {past['cluster']} {past['decided']}".rstrip()

@@ -1,4 +1,4 @@
-"""Launch: the winning configuration, what it changes, and the command that runs it."""
+"""Launch: the winning configuration, its changes against the default, and the command that runs it."""
 
 import sys
 
@@ -19,9 +19,7 @@ class LaunchPane(Pane):
         yield Panel("best against default", lambda w, h: panels.changes(self.state, w, self.ascii), "launch-changes")
         yield Panel("evidence", lambda w, h: evidence(self.state), "launch-evidence")
         run_it = Panel("run it", lambda w, h: Text(command(self.state)), "launch-command")
-        run_it.takes_long = lambda: (
-            "autoscout.deploy.export" not in sys.modules
-        )  # all that launches: for the first time
+        run_it.takes_long = lambda: "autoscout.deploy.export" not in sys.modules  # the first import of all launchers
         yield run_it
 
 
@@ -30,7 +28,7 @@ def evidence(state: State) -> Text:
         return Text(f"nothing {state.seen} yet", style="dim")
     text = Text(panels.gain(state))
     c = state.confirmed
-    if state.seen == "designed":  # whatever a session of before claimed
+    if state.seen == "designed":  # whatever an older session recorded
         return text
     if c is not None and c.sentence:
         text.append("\n" + c.sentence.replace("; ", "\n"))

@@ -1,4 +1,4 @@
-"""What all screens share: they look at one session, and redraw when told to. Each is made when it is first opened."""
+"""Base of all screens: each shows one session, redraws on request, and is created when first opened."""
 
 import asyncio
 from contextlib import suppress
@@ -45,25 +45,25 @@ class Pane(Vertical):
 
     @property
     def long(self) -> bool:
-        """Whether there are so many experiments that adding them up would keep a key waiting."""
+        """Whether there are so many experiments that summing over them would delay key presses."""
         return len(self.state.runs) > MANY
 
     def on_mount(self) -> None:
-        with suppress(NoMatches):  # the screens were closed while this one was made
+        with suppress(NoMatches):  # the screens were closed while this one was being created
             self.ready()
         for panel in self.query(Panel):
             panel.takes_long = panel.takes_long or (lambda: self.long)
         for box in self.query("Input, TextArea"):
-            box.cursor_blink = False  # type: ignore[attr-defined] - nothing is sent while nothing happens
+            box.cursor_blink = False  # type: ignore[attr-defined] - no output to the terminal while nothing happens
 
     def ready(self) -> None:
-        """Its widgets exist."""
+        """Called once the widgets exist."""
 
     def repaint(self) -> None:
         for panel in self.query(Panel):
             panel.repaint()
 
-    # ---- what some can, and the others do not answer -------------------------------------------------------
+    # ---- optional: for screens to override ---------------------------------------------------------------
 
     @property
     def selected(self) -> Run | None:
@@ -72,31 +72,31 @@ class Pane(Vertical):
 
     @property
     def busy(self) -> bool:
-        """Whether something runs that `cancel` ends."""
+        """Whether something is running that `cancel` can end."""
         return False
 
     def cancel(self) -> bool:
-        """Ends what runs; False if nothing does."""
+        """Ends what is running; False if nothing is."""
         return False
 
     def cycle(self) -> None:
-        """The next view."""
+        """Switches to the next view."""
 
     def unfold(self) -> None:
-        """All of what is shown shortened."""
+        """Shows truncated content in full."""
 
     def turn(self, pages: int) -> None:
-        """Pages of a table."""
+        """Turns pages of a table."""
 
 
 class Panes(ContentSwitcher):
-    """All screens of a session, of which one is seen."""
+    """All screens of a session, one of them visible."""
 
     def __init__(self, session: Watched, first: str) -> None:
         super().__init__(initial=f"{first}-pane")
         self._session, self._first = session, first
         self._made: dict[str, Pane] = {}
-        self._coloured: dict[str, str] = {}  # the theme of each
+        self._coloured: dict[str, str] = {}  # the theme each was last styled with
         self._making = asyncio.Lock()
 
     def on_mount(self) -> None:
@@ -108,12 +108,12 @@ class Panes(ContentSwitcher):
 
     @property
     def shown(self) -> str:
-        """The name of the one that is seen."""
+        """The name of the visible one."""
         return (self.current or "").removesuffix("-pane")
 
     @property
     def pane(self) -> Pane:
-        """The one that is seen."""
+        """The visible one."""
         return self._made[self.shown or self._first]
 
     def made(self, key: str) -> Pane | None:
@@ -122,17 +122,17 @@ class Panes(ContentSwitcher):
     async def open(self, key: str) -> Pane:
         await self._make(key)
         self.current = f"{key}-pane"
-        if self._coloured.get(key) != self.app.theme:  # another theme is put on what is seen, and here
+        if self._coloured.get(key) != self.app.theme:  # a theme change restyles only visible screens
             self._coloured[key] = self.app.theme
             self.app.stylesheet.update(self.pane)
         return self.pane
 
     def _coloured_anew(self) -> None:
-        """The one that is seen was given the theme of now, the others were not."""
+        """Textual restyled only the visible screen; the others are restyled when opened."""
         self._coloured = {self.shown: self.app.theme}
 
     async def prepare(self) -> bool:
-        """Makes one that was not opened yet, so that opening it is quick; False: there is none."""
+        """Creates one that was not opened yet, so that opening it is quick; False if there is none left."""
         key = next((key for key in SCREENS if key not in self._made), None)
         if key is not None:
             await self._make(key)
@@ -145,7 +145,7 @@ class Panes(ContentSwitcher):
                 pane.display = False
                 await self.mount(pane)
                 self._coloured[key] = self.app.theme
-                self._made[key] = pane  # now it can be asked
+                self._made[key] = pane  # only now is it ready for use
 
     def _new(self, key: str) -> Pane:
         module, _, name = _CLASSES[key].partition(":")

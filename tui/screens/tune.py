@@ -1,4 +1,4 @@
-"""Tune: everything that matters at a glance."""
+"""Tune: the most important panels at a glance."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -35,7 +35,7 @@ class TunePane(Pane):
             yield Panel("failures", lambda w, h: panels.failures(self.state, w, h, a), "failures")
 
     def repaint(self) -> None:
-        """While nothing is feasible, why; the curve would be empty."""
+        """While nothing is feasible, shows why in place of the empty curve."""
         state = self.state
         self.set_class(self._nothing_runs, "-nothing")
         title = "best so far"

@@ -1,4 +1,4 @@
-"""Why: what the search believes of each value, what its proposers were worth, whether anything better is left."""
+"""Why: the search's belief about each value, promised against achieved gains, whether anything better is left."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -40,7 +40,7 @@ class WhyPane(Pane):
         return comparing.front(self.state, front(self.state), width, height, self.ascii)
 
     def unfold(self) -> None:
-        """All knobs."""
+        """Shows all knobs."""
         width = max(40, self.app.size.width - 8)
         text = beliefs.belief(self.state, width, _ALL, self.ascii)
         self.app.push_screen(Full("what is believed of each value", text))

@@ -1,6 +1,6 @@
-"""A new job: a few answers, what they would cost while one types, a checked job file, and the session on it.
+"""A new job: a few answers, what they would cost (updated as you type), a checked job file, and its session.
 
-The draft is checked by `autoscout check` and started by `autoscout tune`, each in a process of its own.
+The draft is checked by `autoscout check` and started by `autoscout tune`, each as a subprocess.
 """
 
 import json
@@ -35,7 +35,7 @@ _NUMBERS = ("count", "length", "batch", "profiles")
 
 
 class Paths(Suggester):
-    """Completes files, folders and the names of presets; the right arrow takes it."""
+    """Completes files, folders and preset names; the right arrow accepts."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -58,13 +58,13 @@ class Paths(Suggester):
 
 
 class NewJob(Screen[Path]):
-    """Dismissed with the journal of the session that was started."""
+    """Dismissed with the journal of the started session."""
 
     BINDINGS = [*WIZARD_BINDINGS]
     help = "what the first session needs to know; everything else stands in the job file and can be changed there"
 
     def __init__(self, kb: Path, folder: Path, ascii_only: bool, job_file: str = "") -> None:
-        """`job_file`: one that exists: only checked and started."""
+        """`job_file`: an existing one, which is only checked and started."""
         super().__init__()
         self.kb, self.folder, self.ascii, self.job_file = kb, folder, ascii_only, job_file
         self.verbs, self._starts = Verbs(), Verbs()
@@ -72,7 +72,7 @@ class NewJob(Screen[Path]):
         self.engines: list[Engine] = []
         self._drafts = tempfile.TemporaryDirectory(prefix="autoscout-draft-")
         self._due: Timer | None = None
-        self._checked = ""  # the text that `_found` is about
+        self._checked = ""  # the text that `_found` belongs to
         self._found: list[dict[str, Any]] | None = None
         self._starting = False
         self._submitted = ""  # the draft of the last enter in an answer
@@ -119,7 +119,7 @@ class NewJob(Screen[Path]):
 
     @work(thread=True)
     def _look_here(self) -> None:
-        """GPUs and engines: a driver may take its time."""
+        """Looks for GPUs and engines; in a thread, since drivers can be slow."""
         kind, count = here()
         found = engines(self.folder)
         if not get_current_worker().is_cancelled:
@@ -138,7 +138,7 @@ class NewJob(Screen[Path]):
     @on(Input.Changed)
     @on(Choice.Turned)
     def answer(self) -> None:
-        """Drafts at once, and checks after a pause."""
+        """Drafts at once; checks after a pause in typing."""
         self._say_engine()
         if self._due is not None:
             self._due.stop()
@@ -167,7 +167,7 @@ class NewJob(Screen[Path]):
                        wall=words["wall"], **numbers)  # fmt: skip
 
     def _fill(self, draft: Drafted) -> None:
-        """What is taken where nothing was written."""
+        """Shows defaults as placeholders of empty inputs."""
         traffic = draft.job.get("traffic", {})
         serves = draft.job.get("task") == "serve"
         self.query_one("#length", Input).placeholder = str(traffic.get("input_len" if serves else "seq_len", ""))
@@ -182,7 +182,7 @@ class NewJob(Screen[Path]):
             what = "serves" if engine.serves else "trains"
             self.query_one("#engine-found", Static).update(Text(f"{what}; {engine.missing or engine.found}"))
 
-    # ---- what is expected --------------------------------------------------------------------------------
+    # ---- check of the draft ------------------------------------------------------------------------------
 
     def _check_draft(self, draft: Drafted) -> None:
         file = Path(self._drafts.name) / f"{draft.name}.toml"
@@ -216,7 +216,7 @@ class NewJob(Screen[Path]):
 
     @on(Input.Submitted)
     def _onwards(self) -> None:
-        """Once to "start"; again, maybe before the focus is there, starts."""
+        """Enter moves to "start"; a second one, possibly before the focus arrives, starts."""
         if self.draft is None:
             self._say("first a model or a command that is known")
         elif self._submitted == self.draft.text:
@@ -227,7 +227,7 @@ class NewJob(Screen[Path]):
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """As soon as the check of exactly this draft has nothing against it."""
+        """Starts as soon as the check of exactly this draft has passed."""
         text = "" if self.job_file else self.draft.text if self.draft else None
         if text is None:
             self._say("first a model or a command that is known")
@@ -259,11 +259,11 @@ class NewJob(Screen[Path]):
 
     @property
     def _given(self) -> str:
-        """The job file that there is, as a verb takes it from wherever it runs."""
+        """The existing job file, as a verb takes it from any working directory."""
         return str(self.folder / self.job_file) if self.job_file.endswith(".toml") else self.job_file
 
     def _written(self) -> Path:
-        """Where one is, else beside the knowledge base."""
+        """Writes the job file to the working directory, or beside the knowledge base where that is not writable."""
         assert self.draft is not None
         try:
             return write(self.draft, self.folder)

@@ -1,4 +1,4 @@
-"""What the journal recorded of devices: by kind, by pipeline stage, by host. Plain data; nothing of this machine."""
+"""Recorded measurements by device kind, pipeline stage and host. Plain data, from the journal only."""
 
 import statistics
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ SHOWN = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "power_w", "clock
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that have something in common. `values`: the median over them of each metric that they told."""
+    """A group of ranks. `values`: the median over them of each metric they reported."""
 
     name: str
     ranks: list[int]
@@ -22,18 +22,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(state: State) -> Run | None:
-    """The newest run that says something of its ranks."""
+    """The newest run with per-rank metrics."""
     return next((run for run in reversed(state.runs) if run.measurement and run.measurement.per_rank), None)
 
 
 def by_kind(m: Measurement) -> list[Group]:
-    """[] where it is not recorded which device a rank had."""
+    """[] if the ranks' devices were not recorded."""
     where = _where(m)
     return [_group(m, k, [r for r, d in enumerate(where) if kind(d) == k]) for k in dict.fromkeys(map(kind, where))]
 
 
 def by_stage(run: Run) -> list[Group]:
-    """Of a pipeline, ranks in Megatron's order: those of a stage follow each other. [] without one."""
+    """Groups by pipeline stage; in Megatron's order, a stage's ranks are consecutive. [] without a pipeline."""
     m, stages = run.measurement, run.configuration.knobs.get("pp", 1)
     if m is None or isinstance(stages, bool) or not isinstance(stages, int) or stages < 2:
         return []
@@ -45,8 +45,8 @@ def by_stage(run: Run) -> list[Group]:
 
 
 class HostSeen(msgspec.Struct, kw_only=True):
-    """`runs` in which it had ranks, and how many of these its machine spoiled; `devices` that were used; the median of
-    what its ranks took alone, over all runs (None: not told)."""
+    """`runs` in which it had ranks, and how many of these ended in an infrastructure failure; `devices` used; the
+    median of its ranks' `alone_s` over all runs (None: not reported)."""
 
     name: str
     devices: list[str]

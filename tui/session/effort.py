@@ -1,4 +1,4 @@
-"""What each arm was given and what it brought: experiments, wins, and gain per device-second with its interval."""
+"""Cost and yield of each arm: experiments, wins, and gain per device-second with its interval."""
 
 import math
 
@@ -8,8 +8,8 @@ _SIGMAS = 1.645  # 90 %
 
 
 class Effort(msgspec.Struct, kw_only=True):
-    """Sums over an arm's experiments: `gain` is how much less (of the best cost before it) an experiment's is, 0 if it
-    is no less; `device_s` what it took."""
+    """Sums over an arm's experiments: `gain` is an experiment's cost reduction as a share of the best cost before it,
+    at least 0; `device_s` its device-seconds."""
 
     experiments: int = 0
     wins: int = 0
@@ -30,7 +30,7 @@ class Effort(msgspec.Struct, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Gain per device-second, and its interval of 90 %."""
+    """Gain per device-second with its 90 % interval."""
 
     value: float
     low: float
@@ -38,11 +38,11 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def rates(efforts: dict[str, Effort]) -> dict[str, Rate]:
-    """Of arms that spent anything, on one scale.
+    """Rates of the arms that spent anything, on one scale.
 
-    A ratio of sums with the interval of the ratio estimator (Cochran, Sampling Techniques, 6.3). An arm without a
-    win, or with a single experiment, may win in 1 − 0.1^(1/n) of its experiments, by as much as a win of any arm does
-    on average.
+    A ratio of sums with the interval of the ratio estimator (Cochran, Sampling Techniques, 6.3). For an arm without a
+    win, or with a single experiment, the upper limit assumes wins in 1 − 0.1^(1/n) of its experiments, each by the
+    average over all arms' wins.
     """
     wins = sum(e.wins for e in efforts.values())
     usual = sum(e.gain for e in efforts.values()) / wins if wins else 0.0

@@ -1,4 +1,4 @@
-"""How long it will still take, from how long it took so far. Seconds."""
+"""Estimated time remaining, from the durations so far. Seconds."""
 
 import itertools
 import math
@@ -10,13 +10,14 @@ from autoscout.job.duration import seconds
 from tui.session.state import Run, State
 
 _RECENT = 20  # the most recent experiments predict the next ones best
-_FINALISTS, _WITHIN = 3, 1.15  # of the best single run: what will be re-measured, the default beside it
-_ROUNDS = 2  # rounds on a quiet machine, or when nothing is close to the reference
+_FINALISTS, _WITHIN = 3, 1.15  # expected finalists (beside the default), and their distance from the best single run
+_ROUNDS = 2  # rounds needed on a quiet machine, or when nothing is close to the reference
 _SIGMAS = 1.96
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Until the end of the session; `low` and `high` a 95 % interval from the spread of the experiments so far."""
+    """Time to the end of the session; `low` and `high` are a 95 % interval from the spread of the experiments so
+    far."""
 
     search_s: float
     confirm_s: float
@@ -29,14 +30,14 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def expected_s(state: State, run: Run) -> float | None:
-    """How long this experiment is likely to take: like the last ones of its configuration, else like the last ones."""
+    """Expected duration of this experiment: the median of recent ones of its configuration, else of recent ones."""
     same = [r.ended - r.began for r in state.runs[-200:] if r.ended and r.configuration == run.configuration]
     durations = same or _durations(state)
     return statistics.median(durations) if durations else None
 
 
 def remaining(state: State) -> Left | None:
-    """None before the first experiment ended and after the session did."""
+    """None before the first experiment has ended and after the session has."""
     durations = _durations(state)
     if state.job is None or state.phase == "ended" or not durations:
         return None
@@ -51,7 +52,7 @@ def remaining(state: State) -> Left | None:
     done = len(state.confirms) if confirming else 0
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done
-    if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of one that may follow
+    if confirming and repeats <= 0:  # undecided so far: to the end of this round, or of the next
         repeats = finalists - -repeats % max(1, finalists)
     confirm = max(0.0, repeats * cycle - (begun if confirming else 0.0))
     n = searches + repeats
@@ -61,13 +62,13 @@ def remaining(state: State) -> Left | None:
 
 
 def to_confirm(state: State) -> int:
-    """Measurements that the finalists take if two rounds are enough, the reference twice in each."""
+    """Measurements for the finalists if two rounds are enough, with the reference twice per round."""
     finalists = _to_confirm(state)
     return _ROUNDS * (finalists + (finalists > 0))
 
 
 def _to_search(state: State) -> int:
-    """Experiments until the budget is spent, or the search gives up because nothing better was found."""
+    """Experiments until the budget is spent or the search's patience runs out."""
     assert state.job is not None
     left = state.job.budget.profiles - state.searched
     if state.patience and state.milestone is not None:
@@ -81,19 +82,20 @@ def _durations(state: State) -> list[float]:
 
 
 def _gap(state: State) -> float:
-    """What the engine itself takes between two experiments."""
+    """The engine's own time between two experiments."""
     runs = [r for r in state.runs[-_RECENT:] if r.began and r.ended]
     gaps = [after.began - before.ended for before, after in itertools.pairwise(runs)]
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
 def _to_confirm(state: State) -> int:
-    """Configurations that would be re-measured if the search ended now; of those that are, as many as were seen."""
+    """Number of configurations that would be re-measured if the search ended now; once the first round is over, those
+    that are."""
     again = state.confirms
     seen = len(set(again))
-    if state.seen == "designed":  # nothing is measured, so nothing again
+    if state.seen == "designed":  # no measurements, hence no re-measurement
         return seen
-    if len(again) > seen + 1:  # the first round is over, in which the reference alone ran twice
+    if len(again) > seen + 1:  # the first round, in which only the reference ran twice, is over
         return seen
     best = state.best.value if state.best else None
     minimized = state.job is None or bool(state.job.objective.minimize)

@@ -1,4 +1,4 @@
-"""Follows the journal of a session: what is new in it, and whether somebody still writes to it."""
+"""Follows a session's journal: its new events, and whether its writer is still alive."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _AT_ONCE = 2000  # events per slice, so that the screen stays responsive
 
 
 class Follower:
-    """Reads one journal forward. `folder` is the session's; a bare journal file is a recording."""
+    """Reads one journal incrementally. `folder` is the session's; a journal file by itself is a recording."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -21,7 +21,7 @@ class Follower:
         self.offset = 0
 
     def more(self) -> list[AnyEvent]:
-        """Events since the last call, `_AT_ONCE` at most. Errors: AutoscoutError for a line that is no event."""
+        """Events since the last call, at most `_AT_ONCE`. Errors: AutoscoutError for a line that is not an event."""
         found: list[AnyEvent] = []
         if not self.path.exists() or self.path.stat().st_size == self.offset:
             return found
@@ -32,12 +32,12 @@ class Follower:
                 if len(found) == _AT_ONCE:
                     break
         except AutoscoutError:
-            if not found:  # what stands before a damaged line counts; the next call says what is wrong
+            if not found:  # events before a damaged line count; the next call raises
                 raise
         return found
 
     def share(self) -> float:
-        """How much of the journal was read, in [0, 1]."""
+        """Share of the journal that was read, in [0, 1]."""
         try:
             size = self.path.stat().st_size
         except OSError:
@@ -51,16 +51,16 @@ class Follower:
         return found
 
     def alive(self) -> bool | None:
-        """Whether the process of the session runs; None for a recording, which never had one."""
+        """Whether the session's process is running; None for a recording, which never had one."""
         owner = self.folder / "owner.lock"
         return lock.is_held(owner) if owner.exists() else None
 
     def over(self) -> bool:
-        """Whether nothing will follow what is there."""
+        """Whether the journal is final."""
         return not self.alive()
 
     def tail(self, folder: str, lines: int = 30) -> list[str]:
-        """The end of the newest log of an experiment."""
+        """The last lines of an experiment's newest log."""
         logs = [p for p in (self.folder / folder).glob("*.log") if p.stat().st_size]
         if not folder or not logs:
             return []
@@ -71,18 +71,18 @@ class Follower:
         return [line for line in text.splitlines() if line.strip()][-lines:]
 
     def give(self, order: Order) -> None:
-        """To the engine. Errors: AutoscoutError."""
+        """Gives an order to the engine. Errors: AutoscoutError."""
         give(self.folder, order)
 
     def last_words(self) -> str:
-        """What the engine in the background said last; "" for one that ran in a terminal."""
+        """The last log line of a detached engine; "" for one that ran in a terminal."""
         log = self.folder / "engine.log"
         lines = plain(log.read_text(errors="replace")).strip().splitlines() if log.exists() else []
         return lines[-1].removeprefix("autoscout: ") if lines else ""
 
 
 def job_of(kb: Path, what: str) -> Job:
-    """Of a session by its name, or of a recorded journal. Errors: AutoscoutError."""
+    """The job of a session by its name, or of a recorded journal. Errors: AutoscoutError."""
     path = journal_of(kb, what)
     first = next((event for event, _ in journals.read(path, plain=True)), None)
     if not isinstance(first, journals.SessionStarted):
@@ -91,8 +91,7 @@ def job_of(kb: Path, what: str) -> Job:
 
 
 def journal_of(kb: Path, what: str) -> Path:
-    """A session by its name, a recorded journal by its path, or a recording that comes with AutoScout by its name.
-
+    """The journal of `what`: a session's name, a journal's path, or the name of a recording shipped with AutoScout.
     Errors: AutoscoutError."""
     if what.endswith(".jsonl"):
         return Path(what)

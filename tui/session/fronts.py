@@ -1,4 +1,4 @@
-"""The front of a session: what was measured of each configuration in two metrics, and which nothing beats."""
+"""A session's Pareto front: each configuration's medians of two metrics, and which are not dominated."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from autoscout.job.objective import others
 from kb.records import Objective
 from tui.session.state import State
 
-_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # where the job wants only one
+_BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # if the job has one objective
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +24,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 class Front(msgspec.Struct, frozen=True, kw_only=True):
     x_name: str
     y_name: str
-    wanted: bool  # the job asks for both
-    points: list[Point]  # along the front, the beaten ones last
+    wanted: bool  # the job has several objectives
+    points: list[Point]  # along the front; dominated ones last
 
 
 def front(state: State) -> Front | None:
-    """None before two configurations ran within the constraints."""
+    """None until two configurations ran within the constraints."""
     if state.job is None:
         return None
     objective = state.job.objective
@@ -68,7 +68,7 @@ def front(state: State) -> Front | None:
 
 
 def _unbeaten(costs: list[tuple[float, float]]) -> list[int]:
-    """Those that no other is at most as high as in both, along the front; equal ones do not beat each other."""
+    """Indices of the points that are not dominated, along the front; equal points do not dominate each other."""
     best: list[int] = []
     for i in sorted(range(len(costs)), key=costs.__getitem__):
         if not best or costs[i] == costs[best[-1]] or costs[i][1] < costs[best[-1]][1]:
@@ -77,7 +77,8 @@ def _unbeaten(costs: list[tuple[float, float]]) -> list[int]:
 
 
 def _knee(line: list[tuple[float, float]]) -> int | None:
-    """The point of the front farthest from the straight line between its ends (both scaled to 1); None: two or less."""
+    """The point of the front farthest from the straight line between its ends (both axes scaled to 1); None for fewer
+    than three points."""
     if len(line) < 3:
         return None
     (x0, y0), (x1, y1) = line[0], line[-1]

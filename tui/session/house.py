@@ -1,4 +1,4 @@
-"""What Home shows of this machine: the sessions beside a knowledge base, and the job files that are near."""
+"""What Home lists: the sessions beside a knowledge base, and job files in nearby folders."""
 
 import contextlib
 import tomllib
@@ -19,8 +19,8 @@ _FOLDERS = (".", "jobs", "fixtures/jobs")  # folders searched for job files
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One session. `state`: runs, or how it ended; `best`: what it found, "" nothing yet; `gain`: over the
-    default, "" unknown."""
+    """One session. `state`: running, or how it ended; `best`: its best value ("": nothing yet); `gain`: over the
+    default ("": unknown)."""
 
     session: str
     job: str
@@ -32,7 +32,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`given`: as `autoscout tune` takes it: a path, or the name of a shipped one."""
+    """`given`: the argument for `autoscout tune`, a path or the name of a shipped job. `ours`: shipped."""
 
     given: str
     about: str
@@ -40,14 +40,14 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Those beside one knowledge base; a journal is read again when it has grown."""
+    """The sessions beside one knowledge base; a journal is read again when it has grown."""
 
     def __init__(self, kb: Path) -> None:
         self.folder = sessions_folder(kb)
         self._read: dict[Path, tuple[tuple[int, bool], Seen]] = {}
 
     def look(self) -> list[Seen]:
-        """The running ones first, then the newest."""
+        """All sessions, running ones first, then the newest."""
         found = []
         paths = list(self.folder.glob("*/journal.jsonl")) if self.folder.is_dir() else []
         for path in sorted(paths, key=_changed, reverse=True)[:_MOST]:
@@ -86,7 +86,7 @@ def _seen(path: Path, alive: bool) -> Seen:
 
 
 def _folded(path: Path, whole: bool) -> State:
-    """Of a session that is over its beginning and its end are enough."""
+    """The session's state; of a finished one, only the start and the end of the journal are read."""
     if whole or path.stat().st_size <= 2 * _TAIL:
         return fold(journals.events(path, plain=True))
     state = State()
@@ -102,7 +102,7 @@ def _folded(path: Path, whole: bool) -> State:
 
 
 def job_files(folder: Path) -> list[JobFile]:
-    """TOML files near `folder` that name a job, then those that come with AutoScout."""
+    """TOML files in and below `folder` that hold a job, then those shipped with AutoScout."""
     found = []
     for place in _FOLDERS:
         for path in sorted((folder / place).glob("*.toml"))[:100]:
@@ -113,7 +113,7 @@ def job_files(folder: Path) -> list[JobFile]:
 
 
 def _about(path: Path) -> str:
-    """ "" where it is no job."""
+    """A one-line summary of the job; "" if the file holds none."""
     try:
         job = tomllib.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""What else runs on this machine: who holds the devices, which sessions run beside the same knowledge base, and which
-of them wait."""
+"""Other activity on this machine: the holder of the devices, and the sessions running beside the same knowledge base
+with those that wait."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _TAIL = 20_000  # bytes read from the end of a journal to find its last events
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """One running session; `waits_since` unix time, 0: it does not wait."""
+    """One running session; `waits_since`: unix time, 0 if it does not wait."""
 
     session: str
     pid: int
@@ -37,7 +37,7 @@ def look(kb: Path) -> Neighbours:
 
 
 def waiting_orders(folder: Path, taken: int) -> list[str]:
-    """Orders in the file that the engine has not taken in yet."""
+    """Orders in the file that the engine has not read yet."""
     try:
         orders = given(folder)[taken:]
     except OSError:

@@ -1,4 +1,4 @@
-"""The ten questions of docs/knowledge-base.md, asked about the job that is looked at."""
+"""The ten questions of docs/knowledge-base.md for the displayed job."""
 
 _TEN = {
     "What is best, and confirmed?": """

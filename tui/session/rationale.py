@@ -1,4 +1,4 @@
-"""Why the search did what it did, from its journal: what it believed, promised and got. Plain data, folded by event."""
+"""The search's reasons, from its journal: beliefs, promised and achieved gains. Plain data, folded by event."""
 
 import msgspec
 
@@ -8,8 +8,8 @@ _PENDING = 16  # recent promises searched for the one a reward belongs to
 
 
 class Promise(msgspec.Struct, kw_only=True):
-    """A proposal that was run: the gain that was expected of it over the best believed then, and what it gained, both
-    shares of the cost and at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
+    """A proposal that was run: its expected and its achieved gain over the best believed then, as shares of the cost,
+    at least 0. `delivered` None: not known yet, or it failed (`failed`)."""
 
     step: int
     arm: str
@@ -22,7 +22,7 @@ class Reasons(msgspec.Struct, kw_only=True):
     believed: Believed | None = None
     outlooks: list[Outlook] = []
     promises: list[Promise] = []
-    offered: dict[str, list[float]] = {}  # arm → what each of its proposals promised, also of those not run
+    offered: dict[str, list[float]] = {}  # arm → promised gain of each of its proposals, including those not run
 
     def apply(self, event: AnyEvent) -> None:
         match event:

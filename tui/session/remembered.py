@@ -1,4 +1,4 @@
-"""What the screens remember from one time to the next: files of the user's state folder."""
+"""What the screens remember between runs: files in the user's state folder."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def remembered(name: str, otherwise: Any) -> Any:
-    """What was kept under a name; `otherwise` where there is nothing of its kind."""
+    """The value saved under a name; `otherwise` if there is none of its type."""
     try:
         found = json.loads(_file(name).read_text())
     except (OSError, ValueError):
@@ -24,7 +24,7 @@ def remember(name: str, what: Any) -> None:
 
 
 def state_folder() -> Path:
-    """Of the user, for AutoScout alone."""
+    """AutoScout's own folder in the user's state folder."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "autoscout"
 
 

@@ -1,7 +1,9 @@
-"""A session on another host: its events come over ssh, a copy of its journal grows here, and the screens draw that.
+"""A session on another host: its events arrive over ssh and are appended to a local copy of its journal, which the
+screens draw.
 
-The other side runs `autoscout watch SESSION --events`, which writes journal lines as they are, and between them lines
-that begin with "#": what the journal does not say (whether the process runs, the end of the running experiment's log).
+The remote side runs `autoscout watch SESSION --events`, which writes journal lines unchanged, interleaved with lines
+that begin with "#" for what the journal does not contain (whether the process is running, the end of the running
+experiment's log).
 """
 
 import re
@@ -28,13 +30,13 @@ _OPTIONS = ("-C", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMa
 _BEATS_S = 5.0  # heartbeat interval
 _LOOKS_S = 0.25
 _SILENT_S = (
-    30.0  # without a line: gone, also where ssh does not notice (a shared connection asks no questions of its own)
+    30.0  # without a line: lost, even if ssh does not notice (a shared connection sends no keepalives of its own)
 )
 _LINE = 1 << 26  # bytes
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """What goes with the events. `alive` as of Follower.alive; `over`: nothing follows."""
+    """Status sent along with the events. `alive`: from Follower.alive; `over`: no more events follow."""
 
     session: str
     size: int  # bytes of the journal
@@ -51,7 +53,7 @@ def place(text: str) -> tuple[str, str] | None:
 
 
 def lines(follower: Follower, session: str) -> Iterator[bytes]:
-    """What the other side writes, until the session is over. Errors: AutoscoutError."""
+    """The lines the remote side writes, until the session is over. Errors: AutoscoutError."""
     said, said_at, sent, running = None, 0.0, 0, ""
     while True:
         alive = follower.alive()
@@ -75,13 +77,12 @@ def lines(follower: Follower, session: str) -> Iterator[bytes]:
 
 
 class Remote:
-    """As tui.session.follow.Follower, of a session on another host."""
+    """Like tui.session.follow.Follower, for a session on another host."""
 
     def __init__(self, host: str, session: str, there: str, silent_s: float = _SILENT_S) -> None:
-        """`there`: how autoscout is called on that host; so many seconds without a line, and it is gone. Returns when
-        the first line came, for which it waits four times as long: a password may be asked for.
-
-        Errors: AutoscoutError with what ssh or the other side said."""
+        """`there`: the autoscout command on that host; after `silent_s` without a line the host counts as lost. Returns
+        once the first line has arrived, for which it waits four times as long: ssh may ask for a password. Errors:
+        AutoscoutError with the message of ssh or the remote side."""
         self.host, self._there, self._silent_s = host, there, silent_s
         self._silent, self._looked = 0.0, time.monotonic()
         words = f"{there} watch --events {shlex.quote(session) if session else ''}".strip()
@@ -93,7 +94,7 @@ class Remote:
         patience = threading.Timer(4 * silent_s, lambda: (given_up.set(), self._ssh.kill()))
         patience.daemon = True
         patience.start()
-        while first := self._ssh.stdout.readline(_LINE):  # journal lines wait in a file once the session has a name
+        while first := self._ssh.stdout.readline(_LINE):  # skips anything that is no protocol line
             if first.startswith(b"#") or first.startswith(b"{"):
                 break
         patience.cancel()
@@ -107,7 +108,7 @@ class Remote:
         self.session = session
         self._beside = Beside(session, 0, None)
         self._last_at = time.time()
-        self.gone = ""  # why nothing comes any more, of a session that was not over
+        self.gone = ""  # why the connection was lost before the session was over
         self.folder = state_folder() / "remote" / host / (door.name(session, "session") if session else "newest")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "journal.jsonl"
@@ -117,7 +118,7 @@ class Remote:
         threading.Thread(target=self._read, args=[self._ssh.stdout], daemon=True).start()
 
     def more(self) -> list[AnyEvent]:
-        """Errors: AutoscoutError, also when the host is gone and all that arrived was given."""
+        """New events. Errors: AutoscoutError, also when the host is lost and all events that arrived were returned."""
         found = self._copy.more()
         self._listen()
         if not found and self.gone:
@@ -140,7 +141,7 @@ class Remote:
         return plain(self._beside.words)
 
     def everything(self) -> list[AnyEvent]:
-        """All that will ever come."""
+        """All events until the session is over."""
         found: list[AnyEvent] = []
         while True:
             more = self.more()
@@ -150,7 +151,7 @@ class Remote:
             time.sleep(0.0 if more else 0.05)
 
     def give(self, order: Order) -> None:
-        """By the verb on that host. Errors: AutoscoutError."""
+        """Gives the order by running `autoscout steer` on that host. Errors: AutoscoutError."""
         values = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in order.values.items()]
         words = shlex.join(["steer", self._beside.session, order.what, *values])
         try:
@@ -176,7 +177,7 @@ class Remote:
             self._lost(self._complaint())
 
     def _listen(self) -> None:
-        """Silence counts while we listen, not while this machine slept or these screens were stopped."""
+        """Counts silence only while listening, not while this machine slept or the screens were suspended."""
         now = time.monotonic()
         self._silent += min(1.0, now - self._looked)
         self._looked = now
@@ -200,7 +201,7 @@ class Remote:
             try:
                 self._beside = msgspec.json.decode(line[1:], type=Beside)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                return  # events alone count
+                return  # only events matter
 
     def _complaint(self) -> str:
         assert self._ssh.stderr is not None
@@ -210,7 +211,7 @@ class Remote:
 
 
 def _running(line: bytes, before: str) -> str:
-    """The folder of the experiment that runs after this line of a journal."""
+    """The folder of the experiment that is running after this journal line."""
     if line.startswith(b'{"type":"experiment_ended"'):
         return ""
     if not line.startswith(b'{"type":"experiment_started"'):

@@ -1,4 +1,4 @@
-"""Why nothing is feasible: how near the runs came to each constraint, and what failed how."""
+"""Why nothing is feasible: how close the runs came to each constraint, and failures by status."""
 
 import math
 
@@ -9,7 +9,7 @@ from tui.session.state import Run, State
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """One constraint and the run that came nearest to it; `factor` ≥ 1: by how much it is missed (1: it is met)."""
+    """One constraint and the run closest to it; `factor` ≥ 1: how far it is missed (1: met)."""
 
     text: str
     bound: float
@@ -25,7 +25,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def misses(state: State) -> list[Miss]:
-    """Each constraint, the one that is missed by most first."""
+    """All constraints, those missed by the largest factor first."""
     if state.job is None:
         return []
     found = []
@@ -44,7 +44,7 @@ def misses(state: State) -> list[Miss]:
 
 
 def nearest(state: State) -> Run | None:
-    """The run that comes nearest to keeping all constraints at once."""
+    """The run closest to meeting all constraints at once."""
     limits = [run for run in state.runs if run.status == "limit" and run.measurement]
     return min(limits, key=lambda run: _excess(state, run), default=None)
 

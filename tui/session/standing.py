@@ -1,4 +1,4 @@
-"""How a session stands, in words: each state that an operator meets, what it means and what to do about it."""
+"""A session's status in words: each status an operator can meet, its meaning and what to do about it."""
 
 import shlex
 import time
@@ -10,7 +10,7 @@ from autoscout.job.duration import seconds
 from tui.session.state import State
 from tui.text import clock
 
-SILENT_S = 30.0  # silence without a running experiment that would explain it
+SILENT_S = 30.0  # silence allowed while no experiment is running
 Kind = Literal[
     "empty", "loading", "starting", "running", "waiting", "paused", "silent", "crashed",
     "infeasible", "failed", "interrupted", "ended",
@@ -51,12 +51,12 @@ MARKS = {
 class Standing(msgspec.Struct, frozen=True):
     kind: Kind
     words: str
-    advice: str = ""  # what to know or do; "" where everything is as it should be
+    advice: str = ""  # what to know or do; "" if all is well
 
 
 def standing(state: State, alive: bool | None, read: float = 1.0, said: str = "", kb: str = "") -> Standing:
-    """`alive`: whether the session's process runs, None for a recording; `read`: the share of the journal that was
-    read; `said`: what the engine said last; `kb`: the knowledge base, if it is not the usual one."""
+    """`alive`: whether the session's process is running, None for a recording; `read`: the share of the journal that
+    was read; `said`: the engine's last message; `kb`: the knowledge base, if it is not the default one."""
     resume = shlex.join(["autoscout", "tune", "--resume", state.session, *(["--kb", kb] if kb else [])])
     if state.job is None:
         if read < 1.0:
@@ -114,7 +114,7 @@ def _waiting(state: State) -> Standing:
 
 
 def _silent(state: State) -> Standing | None:
-    """No event for longer than anything explains: an experiment must end within the job's timeout."""
+    """Silence that no activity explains: an experiment must end within the job's timeout."""
     assert state.job is not None
     silence = state.now - state.last
     allowed = SILENT_S + (state.job.launch.timeout_s if state.running else 0.0)

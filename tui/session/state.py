@@ -1,7 +1,7 @@
-"""A session as it stands: its journal folded, event by event, into plain data. No Textual, no clock, no files.
+"""A session's state: its journal folded, event by event, into plain data. No Textual, no clock, no files.
 
-`apply` takes events in the order of the journal. Live view, attaching later and replaying are the same fold over more
-or fewer events.
+`apply` takes events in journal order. Live view, attaching later and replaying are the same fold over more or fewer
+events.
 """
 
 from typing import Literal
@@ -43,7 +43,7 @@ BESIDE = ("confirm", "profile", "anchor", "repeat")  # purposes outside the sear
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One experiment, or an answer that the knowledge base gave in its place (`number` None)."""
+    """One experiment, or an answer from the knowledge base in its place (`number` None)."""
 
     number: int | None
     name: str
@@ -51,8 +51,8 @@ class Run(msgspec.Struct, kw_only=True):
     purpose: str
     arm: str = ""
     why: str = ""
-    status: str = "running"  # then the measurement's, or `limit`: ran, but breaks a constraint
-    value: float | None = None  # the objective's metric, of runs that qualify
+    status: str = "running"  # later the measurement's, or `limit`: ran, but violates a constraint
+    value: float | None = None  # the objective's metric, of feasible runs
     predicted: float | None = None
     began: float = 0.0
     ended: float = 0.0
@@ -85,7 +85,7 @@ class Grid(msgspec.Struct, kw_only=True):
     delta_sparse: float
     delta_dense: float
     interaction: float | None
-    errors: list[float] = msgspec.field(default_factory=list)  # of the log of each cost that was predicted, else 0
+    errors: list[float] = msgspec.field(default_factory=list)  # standard errors of log costs; 0 if measured
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -102,10 +102,10 @@ class State(msgspec.Struct, kw_only=True):
     fidelity_why: str = ""
     switches: list[FidelitySwitched] = msgspec.field(default_factory=list)
     began: float = 0.0
-    now: float = 0.0  # unix time of the last event; of the screen's clock while the session runs
+    now: float = 0.0  # unix time of the last event; while the session is running, the screen's clock
     last: float = 0.0  # of the last event
     resumed: int = 0
-    phase: str = "starting"  # starting, then as kb.journal.Decided says, then confirm and ended
+    phase: str = "starting"  # starting, then that of kb.journal.Decided, then confirm and ended
     step: int = 0
     arm: str = ""
     decision: Decided | None = None
@@ -121,18 +121,18 @@ class State(msgspec.Struct, kw_only=True):
     default_value: float | None = None
     best: BestFound | None = None
     leaders: dict[str, float] = msgspec.field(default_factory=dict)  # id → best value of the best configurations
-    confirms: list[str] = msgspec.field(default_factory=list)  # ids, of each experiment that re-measured a finalist
-    milestone: BestFound | None = None  # the last one that was better by 1 %: the search gives up `patience` after it
+    confirms: list[str] = msgspec.field(default_factory=list)  # one id per experiment that re-measured a finalist
+    milestone: BestFound | None = None  # the last improvement by over 1 %, from which `patience` counts
     patience: int = 0
     arms: dict[str, Arm] = msgspec.field(default_factory=dict)
     grid: Grid | None = None
     efforts: dict[str, Effort] = msgspec.field(default_factory=dict)  # by arm
-    least: float | None = None  # cost of the best so far, for what each experiment gained
+    least: float | None = None  # lowest cost so far, for each experiment's gain
     checks: list[Checked] = msgspec.field(default_factory=list)
     unscored: int = 0  # experiments of the search since the last check
     rounds: list[TournamentRanked] = msgspec.field(default_factory=list)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
-    incidents: int = 0  # experiments that a machine spoiled: no failures of their configurations
+    incidents: int = 0  # infrastructure failures, which do not count against the configuration
     confirmed: Confirmed | None = None
     outlook: Outlook | None = None
     ended: SessionEnded | None = None
@@ -146,19 +146,19 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def seen(self) -> str:
-        """What became of a configuration, in a word: of what is designed on models nothing is ever measured."""
+        """The word for an evaluated configuration: "designed" if the session only evaluates models, else "measured"."""
         return "designed" if DESIGNED in self.environment.values() else "measured"
 
     @property
     def best_value(self) -> float | None:
-        """Re-measured where that was done."""
+        """The best value; the re-measured one if there is one."""
         if self.confirmed is not None:
             return self.confirmed.value
         return self.best.value if self.best else None
 
     @property
     def gain(self) -> float | None:
-        """How many times better than the expert default; re-measured where that was done."""
+        """Improvement over the expert default, as a factor; re-measured if that was done."""
         if self.confirmed is not None:
             return self.confirmed.gain
         if self.job is None or self.best is None or not self.default_value:
@@ -280,14 +280,14 @@ class State(msgspec.Struct, kw_only=True):
         self.running[event.number] = run
 
     def _wait(self, event: Waiting) -> None:
-        """Of an experiment that had to wait, only what follows is the experiment."""
+        """An experiment that had to wait begins when the wait is over."""
         self.waiting = None if event.over else event
         if event.over:
             for run in self.running.values():
                 run.began = event.at
 
     def _predicted(self, event: Checked) -> None:
-        """The newest run of that name: a check comes right after its experiment."""
+        """Adds the prediction to the newest run of that name: a check follows its experiment directly."""
         run = next((r for r in reversed(self.runs[-8:]) if r.name == event.name), None)
         if run is not None:
             run.predicted = event.predicted
@@ -300,7 +300,7 @@ class State(msgspec.Struct, kw_only=True):
             run = self._run(event.number, event.purpose, m.configuration, m.name)
             run.began = event.at - m.cost_s
         run.ended = event.at
-        run.configuration, run.name = m.configuration, m.name  # once in memory, not twice
+        run.configuration, run.name = m.configuration, m.name  # shares one object in memory
         self.device_s += m.device_s
         if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
             self.searched += 1
@@ -346,7 +346,7 @@ class State(msgspec.Struct, kw_only=True):
             self.curve.append(Point(len(self.curve) + 1, run.value, kind))
 
     def _lead(self, key: str, value: float, minimized: bool) -> None:
-        """Keeps the few best configurations."""
+        """Keeps the `LEADERS` best configurations."""
         better = min if minimized else max
         self.leaders[key] = better(value, self.leaders.get(key, value))
         if len(self.leaders) > LEADERS:
@@ -354,7 +354,7 @@ class State(msgspec.Struct, kw_only=True):
             del self.leaders[worst]
 
     def _credit(self, run: Run, c: float | None, device_s: float | None) -> None:
-        """What an experiment gained on the best before it, and what it took, to its arm."""
+        """Credits an experiment's gain over the best before it, and its device-seconds, to its arm."""
         gain = 0.0
         if c is not None and (self.least is None or c < self.least):
             gain = (self.least - c) / abs(self.least) if self.least else 0.0
@@ -364,7 +364,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def _better(job: Job | None, value: float, before: float) -> bool:
-    """By more than 1 %."""
+    """Whether `value` is better by more than 1 %."""
     minimized = job is None or bool(job.objective.minimize)
     return value < 0.99 * before if minimized else value > before / 0.99
 
@@ -377,7 +377,7 @@ def fold(events: list[AnyEvent]) -> State:
 
 
 def best_so_far(state: State) -> list[tuple[int, float]]:
-    """(evaluation, best measured value up to it), one entry each time that it improves."""
+    """(evaluation, best measured value up to it), one entry per improvement."""
     minimized = state.job is None or bool(state.job.objective.minimize)
     steps: list[tuple[int, float]] = []
     for point in state.curve:

@@ -1,4 +1,4 @@
-"""The tree of what was tried, in the order of knobs that won the tournament, from a session's state."""
+"""The tree of tried configurations, branching on knobs in the order that won the tournament."""
 
 import msgspec
 
@@ -6,7 +6,8 @@ from tui.session.state import BESIDE, Run, State
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """All runs that agree on the path ("pp 2", "tp 1", …). `best` and `mean` are of the objective's metric."""
+    """All runs with the knob values of the path ("pp 2", "tp 1", …). `best` and `mean` are of the objective's
+    metric."""
 
     path: tuple[str, ...]
     visits: int = 0
@@ -18,7 +19,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 def grow(state: State) -> Node:
-    """Knobs with one value everywhere make no branch of their own."""
+    """Builds the tree. A knob with the same value in all runs adds no branch."""
     runs = [r for r in state.runs if r.measurement is not None and r.purpose not in BESIDE]
     order = _ordering(state, runs)
     varying = [k for k in order if len({str(r.configuration.knobs.get(k)) for r in runs}) > 1]

@@ -1,7 +1,7 @@
-"""What the screens look at: one session as it stands or as it stood, and what is known of it beside its journal.
+"""The session the screens show: its current or an earlier state, and what is known beyond its journal.
 
-Plain data that the app feeds and the screens draw. No Textual. Events are folded and not kept: how it stood at an
-earlier moment is folded anew from the journal.
+Plain data that the app updates and the screens draw. No Textual. Events are folded and not kept: an earlier state is
+folded anew from the journal.
 """
 
 import time
@@ -19,7 +19,7 @@ from tui.session.standing import Standing, standing
 from tui.session.state import State
 
 _KEPT_READINGS = 600
-_SLICE_S = 0.03  # longest delay of a key while a long journal is folded; the rest follows between keys
+_SLICE_S = 0.03  # longest delay of a key press while a long journal is folded; the rest follows in between
 
 
 class Watched:
@@ -28,25 +28,25 @@ class Watched:
         self.kb = kb
         self.ascii_only = ascii_only
         self.count = 0  # events so far
-        self.switched_at: int | None = None  # of these, the first switch of the fidelity
+        self.switched_at: int | None = None  # event number of the first fidelity switch
         self.live = State()
-        self.past: State | None = None  # what is shown instead of `live` while a time cursor is set
-        self._folding: State | None = None  # what `past` will be, once it has taken in all that it is to
-        self.cursor = 0  # events that it is to take in
-        self.folded = 0  # events that it has taken in
-        self._offset = 0  # of the journal, after these
+        self.past: State | None = None  # shown instead of `live` while a time cursor is set
+        self._folding: State | None = None  # becomes `past` once it has folded `cursor` events
+        self.cursor = 0  # events to fold into it
+        self.folded = 0  # events folded so far
+        self._offset = 0  # journal offset after these
         self.playing = False
-        self.alive: bool | None = None  # whether the session's process runs; None for a recording
-        self.share = 1.0  # of the journal that was read
-        self.problem = ""  # why it cannot be read
-        self.words = ""  # the engine's last ones, of a session that broke off
+        self.alive: bool | None = None  # whether the session's process is running; None for a recording
+        self.share = 1.0  # share of the journal that was read
+        self.problem = ""  # why the journal cannot be read
+        self.words = ""  # the engine's last message, if the session broke off
         self.tail: list[str] = []  # the end of the running experiment's log
         self.marked: list[str] = []  # configurations to compare, by id
         self.watching_devices = False
-        self.elsewhere = isinstance(follower, Remote)  # what this machine does says nothing of the session
+        self.elsewhere = isinstance(follower, Remote)  # readings of this machine do not apply to it
         self.readings: dict[str, list[Reading]] = {}
         self.neighbours = Neighbours()
-        self.orders: list[str] = []  # given, and not taken in yet
+        self.orders: list[str] = []  # given, but not yet read by the engine
         self._kb_hint = "" if kb == default_path() else str(kb)
 
     @property
@@ -60,11 +60,11 @@ class Watched:
 
     @property
     def replaying(self) -> bool:
-        """Whether an earlier moment is shown, or will be."""
+        """Whether an earlier state is shown or being folded."""
         return self._folding is not None
 
     def take(self, events: Sequence[AnyEvent]) -> list[Steered]:
-        """Takes in what is new in the journal; gives the orders that the engine followed meanwhile."""
+        """Folds new events; returns the orders that the engine has read since the last call."""
         at_start = not self.count or self.share < 1.0
         for event in events:
             self.live.apply(event)
@@ -80,13 +80,13 @@ class Watched:
             del history[:-_KEPT_READINGS]
 
     def mark(self, key: str) -> None:
-        """Or take the mark away."""
+        """Toggles the mark of a configuration."""
         self.marked = [k for k in self.marked if k != key] if key in self.marked else [*self.marked, key]
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 
     def go(self, at: int) -> None:
-        """To the moment after so many events; the end of a session that runs, or is being played, is now."""
+        """Moves the time cursor to after `at` events; at the end of a running or replayed session, returns to live."""
         at = max(0, min(self.count, at))
         if at == self.count and (self.alive or self.playing):
             self.go_live()
@@ -96,7 +96,7 @@ class Watched:
         self.cursor = at
 
     def catch_up(self) -> bool:
-        """Folds the past on towards the cursor, for a moment; whether it is there. Errors: AutoscoutError."""
+        """Folds towards the cursor for at most `_SLICE_S`; returns whether it is reached. Errors: AutoscoutError."""
         if self._folding is None:
             return True
         until = time.perf_counter() + _SLICE_S
@@ -107,7 +107,7 @@ class Watched:
             self._offset = after
             self.folded += 1
         else:
-            self.cursor = min(self.cursor, self.folded)  # somebody took the end of the file away
+            self.cursor = min(self.cursor, self.folded)  # the file was truncated
         if self.folded < self.cursor:
             return False
         self.past = self._folding

@@ -1,4 +1,4 @@
-"""Verbs about the command line itself: completion of shells, the manual page."""
+"""Verbs about the command line itself: shell completion and the manual page."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verb bench: strategies side by side on a landscape."""
+"""The verb bench: compares strategies on a landscape."""
 
 import os
 import sys
@@ -167,6 +167,6 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def progress(done: int, total: int) -> None:
-    """A counter on a terminal's stderr."""
+    """A progress counter on stderr, if it is a terminal."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), f"\r{done} of {total} runs{chr(10) if done == total else ''}".encode())

@@ -1,4 +1,4 @@
-"""The verb that says where a gain comes from."""
+"""The verb why: where a gain comes from."""
 
 import json
 from pathlib import Path

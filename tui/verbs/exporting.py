@@ -1,4 +1,4 @@
-"""Verbs that hand the result on: export."""
+"""Verbs that output the result: export."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Verbs about this machine and what is to run on it: doctor, targets, init, check."""
+"""Verbs about this machine and the jobs for it: doctor, targets, init, check."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tune ds_config.json --script "train.py …"`: as `deepspeed --autotuning tune|run` is called, and what it leaves."""
+"""`tune ds_config.json --script "train.py …"`: inputs and output files of `deepspeed --autotuning tune|run`."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from tui.options import note
 
 
 class Asked(NamedTuple):
-    """What goes with a ds_config in place of a job file."""
+    """Options that go with a ds_config in place of a job file."""
 
     script: str = ""
     gpus: int | None = None
@@ -43,8 +43,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_file(config: Path, asked: Asked, kb: Path) -> Path:
-    """The job of a ds_config, as a file beside the knowledge base: the same every time, so sessions can be resumed.
-
+    """Writes the job of a ds_config beside the knowledge base, always the same, so that sessions can be resumed.
     Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.starting import here
     from autoscout.targets.deepspeed import config_space, ds_config
@@ -76,7 +75,7 @@ def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
 
 
 def _profiled(job_file: Path, config: Path) -> Path:
-    """A copy of the ds_config that says how large the model is: DeepSpeed's engine counts, in one forward pass."""
+    """A copy of the ds_config with the model's size, which DeepSpeed's engine counts in one forward pass."""
     from autoscout.targets.deepspeed import artefacts, ds_config, profiler
     from autoscout.targets.jobs import JobSpace, load_job
 
@@ -94,14 +93,14 @@ def _profiled(job_file: Path, config: Path) -> Path:
 
 
 def strategy(config: Path) -> str:
-    """The one of its tuner_type; "" none is named."""
+    """The strategy of its tuner_type; "" if none is named."""
     from autoscout.targets.deepspeed.command_line import strategy_of
 
     return strategy_of(config)
 
 
 def leave(kb: Path, session: str, began: float, train: bool) -> None:
-    """exps/ and results/ as DeepSpeed leaves them, in the folder where the person stands; `train`: and its launch."""
+    """Writes exps/ and results/ into the working directory, as DeepSpeed does; with `train`, launches the winner."""
     import subprocess
 
     from autoscout.deploy.recommendation import best_of_session
@@ -123,7 +122,7 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
 
 
 def prepare(job: Any) -> None:
-    """Makes (or empties, where `overwrite` says so) the folders before anything is measured."""
+    """Creates the folders (with `overwrite`, empties them) before anything is measured."""
     from autoscout.targets.deepspeed.artefacts import prepared
 
     prepared(job, Path.cwd())

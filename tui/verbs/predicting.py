@@ -1,4 +1,4 @@
-"""The verb predict: what simulators say of a configuration, and how right they are on measured rows."""
+"""The verb predict: the simulators' predictions for a configuration, and their accuracy on measured rows."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verb shadow: the framework's own code run for a configuration without a device."""
+"""The verb shadow: runs the framework's own code for a configuration without a device."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Verbs about the space of a job: space, explain."""
+"""Verbs about a job's space: space, explain."""
 
 from pathlib import Path
 

@@ -233,7 +233,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 
 def _piped(kb: Path) -> Path:
-    """The job file that comes on standard input, kept beside the knowledge base: a session may go on with it later."""
+    """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
     import hashlib
 
     text = sys.stdin.read()
@@ -247,7 +247,7 @@ def _piped(kb: Path) -> Path:
 
 
 def _as_given(*without: str) -> list[str]:
-    """The options that the command line gave, as words."""
+    """The options given on the command line, as words."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = option.name or ""
@@ -257,7 +257,7 @@ def _as_given(*without: str) -> list[str]:
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
-    """The engine as a process of its own; the screens on it, unless they are not wanted."""
+    """Starts the engine as a separate process and, unless `detach` is set, opens the screens on it."""
     from autoscout.tuning.session import new_id
 
     name = resume or new_id(job)
@@ -276,7 +276,7 @@ def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json
 
 
 def _after_closing(name: str, kb: Path) -> None:
-    """What a person who closed the screens should know: that it goes on, how it ended, or that it was cut off."""
+    """Tells a user who closed the screens whether the session is still running, how it ended, or that it broke off."""
     from autoscout.deploy import recommendation
     from kb import journal as journals
     from kb import store
@@ -298,7 +298,7 @@ def _resume_line(session: str, kb: Path | None) -> str:
 
 
 def _check_resumed(job_file: Path | None, job: Any) -> None:
-    """A resumed session goes on with the job and the options that it was started with."""
+    """Raises if the command line changes the job or the options of the session being resumed."""
     context = click.get_current_context()
     for name in ("profiles", "wall", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
@@ -309,7 +309,7 @@ def _check_resumed(job_file: Path | None, job: Any) -> None:
 
 
 def _lines(stream: Any) -> Callable[[str], None]:
-    """Writes lines; when nobody reads them any more (a closed pipe, a lost terminal) the session goes on silently."""
+    """Writes lines; when writing fails (a closed pipe, a lost terminal), the session continues silently."""
 
     def write(line: str) -> None:
         try:

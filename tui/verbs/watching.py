@@ -1,4 +1,4 @@
-"""Verbs that look at a session while it runs or afterwards: watch. And the engine started in the background."""
+"""Verbs that show or control a session: watch, steer, stop. Also starts the engine in the background."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def watch(
 
 
 def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_json: bool) -> None:
-    """The session of another host. Errors: AutoscoutError when it is gone."""
+    """Shows a session of another host. Errors: AutoscoutError if the connection is lost."""
     try:
         if as_json:
             import msgspec
@@ -134,7 +134,7 @@ def _running(kb: Path, session: str) -> Path:
 
 
 def on_screen() -> bool:
-    """Whether screens can be drawn: they are written to stderr, and TERM=dumb cannot place anything."""
+    """Whether screens can be drawn: they are written to stderr, and TERM=dumb has no cursor addressing."""
     ours = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
     return ours and os.environ.get("TERM", "dumb") != "dumb"
 
@@ -160,9 +160,9 @@ def go_home() -> None:
 
 
 def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
-    """Starts the engine as a process of its own, which no closed terminal ends; returns its journal once it exists.
+    """Starts the engine as a separate process, which survives a closed terminal; returns its journal once it exists.
 
-    Errors: AutoscoutError with the engine's own sentence when it ends before it began.
+    Errors: AutoscoutError with the engine's message if it exits before the journal exists.
     """
     import subprocess
 

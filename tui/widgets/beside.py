@@ -1,4 +1,4 @@
-"""What takes long is computed in a thread beside the screen, so that keys are answered meanwhile."""
+"""Runs slow computations in a thread, so that the screen keeps responding to keys."""
 
 import threading
 import time
@@ -9,12 +9,12 @@ from textual.widget import Widget
 
 T = TypeVar("T")
 MANY = 5000  # fewer experiments than this are summed in milliseconds on the screen thread
-_REST_S = 10.0  # longest interval between two computations
+_REST_S = 10.0  # longest wait between two computations
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class Beside(Generic[T]):
-    """The newest question alone is answered; between two answers there is a rest as long as the first one took."""
+    """Computes only the newest request; after each computation, waits as long as it took."""
 
     def __init__(self, widget: Widget, show: Callable[[T], None]) -> None:
         self._widget, self._show = widget, show
@@ -35,7 +35,7 @@ class Beside(Generic[T]):
         with _ONE_AT_A_TIME:
             try:
                 found = compute()
-            except RuntimeError:  # an event came in meanwhile, and what was gone through grew
+            except RuntimeError:  # an event arrived, and a collection grew during iteration
                 self._next = self._next or compute
                 self._widget.call_later(self._rest, 0.1)
                 return

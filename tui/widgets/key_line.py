@@ -1,6 +1,7 @@
-"""The last line: the keys that act here, each of which can be clicked.
+"""The bottom line: the active keys, each clickable.
 
-One widget: Textual's footer has one a key, made anew at each change of the focus, which costs more than a key may.
+One widget: Textual's footer has one per key and recreates them at each change of focus, which takes longer than a key
+press may.
 """
 
 from rich.cells import cell_len
@@ -20,7 +21,7 @@ class KeyLine(Widget):
     }
     """
 
-    _said: tuple[tuple[str, str, str], ...] = ()  # of each: the key, as people write it, what it does
+    _said: tuple[tuple[str, str, str], ...] = ()  # per key: name, display form, description
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
@@ -30,7 +31,7 @@ class KeyLine(Widget):
         if not self.is_attached or screen is not self.screen:
             return
         active = [binding for _, binding, _, _ in screen.active_bindings.values() if binding.show]
-        by_action = {binding.action: binding for binding in reversed(active)}  # the first key of each
+        by_action = {binding.action: binding for binding in reversed(active)}  # the first key of each action
         found = [b for b in active if by_action[b.action] is b]
         said = tuple((b.key, self.app.get_key_display(b), b.description) for b in found)
         if said != self._said:
@@ -45,7 +46,7 @@ class KeyLine(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, plain)
 
     def on_click(self, click: events.Click) -> None:
-        """Does what the key does."""
+        """Simulates the clicked key."""
         at = 0
         for key, shown, says in self._said:
             at += cell_len(shown) + cell_len(says) + 2

@@ -1,4 +1,4 @@
-"""A table of any number of rows, of which only those that are seen are drawn."""
+"""A table with any number of rows that draws only the visible ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -14,12 +14,13 @@ from textual.strip import Strip
 
 from tui.text import fit
 
-Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes what is left of the line
+Cells = Sequence[tuple[str, str]]  # text and style of each column; the last one takes the remaining width
 _CACHED = 4000  # cached lines
 
 
 class Rows(ScrollView, can_focus=True):
-    """`draw(row)` gives the cells of one row and a key that changes whenever they do. The first line is the heading."""
+    """`draw(row)` returns a key and the cells of a row; the key changes whenever they do. The first line is the
+    heading."""
 
     COMPONENT_CLASSES = {"rows--cursor", "rows--heading", "rows--odd"}
     BINDINGS = [
@@ -33,10 +34,10 @@ class Rows(ScrollView, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor is on another row."""
+        """The cursor moved to another row."""
 
     class Chosen(Message):
-        """Enter."""
+        """Enter was pressed."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class Rows(ScrollView, can_focus=True):
         knobs: Callable[[int], Iterable[str]],
         id: str,
     ) -> None:
-        """`columns`: names and widths. `knobs(row)`: of its configuration, whose name is cut between them."""
+        """`columns`: names and widths. `knobs(row)`: the configuration's knobs, between which its name may be
+        truncated."""
         super().__init__(id=id)
         self.columns, self.draw, self.knobs = columns, draw, knobs
         self.rows: Sequence[int] = ()
@@ -57,7 +59,8 @@ class Rows(ScrollView, can_focus=True):
         return len(self.rows)
 
     def show(self, rows: Sequence[int], keep: bool) -> None:
-        """Other rows; with `keep` the cursor stays where it is, unless it was on the last one: then it follows."""
+        """Shows other rows. With `keep` the cursor stays, unless it was on the last row: then it moves to the new last
+        one."""
         at_end = not keep or self.cursor >= len(self.rows) - 1
         grown = len(rows) != len(self.rows)
         self.rows = rows
@@ -140,6 +143,6 @@ class Rows(ScrollView, can_focus=True):
 
 
 def _shortened(text: str, cells: int, knobs: Iterable[str]) -> str:
-    """Up to the end of a word or of a knob in a name; wide characters where they stop."""
+    """Truncated at the end of a word or of a knob in a name; text with wide characters at any character."""
     narrow = cell_len(text) == len(text)
     return fit(text, cells, knobs) if narrow else f"{set_cell_size(text, max(0, cells - 1))}…"

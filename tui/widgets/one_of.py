@@ -1,4 +1,5 @@
-"""One of several values on a line: space, enter, arrows and the mouse go on to the next."""
+"""A one-line choice: space, enter, the right arrow and the mouse select the next value, the left arrow the previous
+one."""
 
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ class Choice(Static, can_focus=True):
     ]
 
     class Turned(Message):
-        """Another value is chosen."""
+        """Another value was chosen."""
 
     def __init__(self, values: Sequence[str], id: str, ascii_only: bool) -> None:
         super().__init__(id=id)

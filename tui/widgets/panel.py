@@ -1,4 +1,4 @@
-"""A titled box that shows what a pure function draws, and repaints only when that changed."""
+"""A titled box that shows the output of a pure function and repaints only when it changes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
 
 class Line(Static):
-    """Text that is drawn anew only when it changed."""
+    """Text that is redrawn only when it changes."""
 
     _shown: Text | None = None
 
@@ -20,11 +20,11 @@ class Line(Static):
         if text != self._shown:
             before, self._shown = self._shown, text
             as_high = before is not None and _height(text) == _height(before) is not None
-            self.update(text, layout=not as_high)  # placing everything anew takes longer than drawing this
+            self.update(text, layout=not as_high)  # a new layout takes longer than drawing this
 
 
 def _height(text: Text) -> int | None:
-    """Lines; None where that depends on the width."""
+    """Number of lines; None if it depends on the width."""
     return text.plain.count("\n") if text.no_wrap else None
 
 
@@ -36,10 +36,10 @@ class Panel(Static):
         self._shown: Text | None = None
         self._drawn_for = (0, 0)
         self._beside: Beside[Text] = Beside(self, self._show)
-        self.takes_long: Callable[[], bool] | None = None  # whether what is drawn takes longer than a key may wait
+        self.takes_long: Callable[[], bool] | None = None  # whether drawing takes longer than a key press may
 
     def repaint(self) -> None:
-        """Draws anew from the state of now."""
+        """Redraws from the current state."""
         width, height = self.content_size.width, self.content_size.height
         if width < 4 or height < 1:
             return
@@ -54,7 +54,7 @@ class Panel(Static):
     def _show(self, text: Text) -> None:
         if text != self._shown:
             self._shown = text
-            self.update(text, layout=False)  # a panel is as large as its place
+            self.update(text, layout=False)  # a panel's size does not depend on its text
 
     def on_resize(self) -> None:
         if self.content_size != self._drawn_for:

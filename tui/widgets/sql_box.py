@@ -1,4 +1,4 @@
-"""A box for SQL that completes words."""
+"""An SQL input box with word completion."""
 
 import re
 
@@ -17,7 +17,7 @@ FIRST = "FROM best"
 
 
 class Console(TextArea):
-    """SQL in one box: ctrl+j runs, tab completes, ctrl+up and ctrl+down go through what was asked before."""
+    """ctrl+j runs, tab completes, ctrl+up and ctrl+down step through the history."""
 
     BINDINGS = [
         Binding("ctrl+j,f5", "want('run')", "run", priority=True),
@@ -56,7 +56,8 @@ class Console(TextArea):
         return True
 
     class Wanted(Message):
-        """run, save or export what is written; `earlier` or `later` in the history, `history` all of it; a chart."""
+        """`what`: run, save or export the query; `earlier` or `later` in the history, or all of `history`; `chart` the
+        answer."""
 
         def __init__(self, what: str, sql: str) -> None:
             super().__init__()

@@ -1,7 +1,7 @@
-"""One node's part of an experiment: starts processes here, brings back what they leave, and leaves nothing running.
+"""One node's part of an experiment: starts processes here, sends back their files, and leaves nothing running.
 
-It is sent to a node and started there with the interpreter that the ranks have, whatever started it (ssh, srun, Ray).
-One JSON object a line. Its first says what the node is. From the controller:
+It is sent to a node and started there (by ssh, srun or Ray) with the ranks' interpreter. Protocol: one JSON object per
+line. Its first describes the node. From the controller:
 
     {"look": {…}}     → {"looked": {…}}: its disk, what files there contain, what commands say
     {"meet": true}    → {"meet": {…}}: addresses of this node, and a port where it can be called for a while
@@ -11,8 +11,8 @@ One JSON object a line. Its first says what the node is. From the controller:
     {"run": {…}}      → {"file": name, "data": base64} for every piece of what it leaves, then {"ended": {…}}
     {"stop": grace}   ends what runs: SIGTERM, and after so many seconds SIGKILL to all that it has started
 
-An empty line says that the other side lives; both say so. When stdin closes, or nothing was said for a while (a cable
-was pulled), everything ends. Needs nothing but Python.
+An empty line is a heartbeat, in both directions. When stdin closes, or after a long silence (a pulled cable),
+everything ends. Needs only Python.
 """
 
 import base64
@@ -47,13 +47,13 @@ _SIOCGIFADDR = 0x8915
 
 
 class Agent:
-    """`home`: the folder that our files were unpacked to."""
+    """`home`: the folder with our unpacked files."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self._heard = self._beat = time.monotonic()
         self._buffer = b""
-        self._answers = os.dup(1)  # whatever else prints must not get in between
+        self._answers = os.dup(1)  # other output must not mix with answers
         os.dup2(2, 1)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._run: Run | None = None
@@ -91,7 +91,7 @@ class Agent:
             said = said[os.write(self._answers, said) :]
 
     def end(self) -> None:
-        """Everything that was started here."""
+        """Ends everything that was started here."""
         kill_all(0.0)
 
     def _obey(self, asked: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ class Agent:
         return word.replace("{agent}", str(self.home)).replace("{python}", sys.executable)
 
     def _warmed(self, command: list[str], variables: dict[str, str]) -> bool:
-        """Whether ranks can be forked; what it imports takes a while."""
+        """Starts the zygote, whose imports take a while; returns whether ranks can be forked."""
         if self._zygote is not None and self._zygote.poll() is None:
             return True
         with open(self.home / "zygote.log", "wb") as errors:
@@ -146,22 +146,22 @@ class Run:
     """One experiment's processes on this node.
 
     asked: {"folder", "files": {name: text}, "shared", "environment", "meet": address, "processes": [{"name", "command",
-    "environment"}] or "warm": a request to the zygote}. What they leave in `folder` is brought back unless it is
-    shared. With "{folder}" in a command, or a file, that folder is meant.
+    "environment"}] or "warm": a request to the zygote}. Files they leave in `folder` are sent back unless it is shared.
+    "{folder}" in a command or file stands for that folder on this node.
     """
 
     def __init__(self, asked: dict[str, Any], filled: Any, zygote: "subprocess.Popen[bytes] | None", say: Any) -> None:
         self._say, self._zygote, self.warm = say, zygote, "warm" in asked
         self._shared = asked["shared"]
         self._codes: dict[str, int] = {}
-        self._sent: dict[str, int] = {}  # bytes of a file that the other side has
+        self._sent: dict[str, int] = {}  # bytes of each file already sent
         self._first = asked["warm"]["first"] if self.warm else 0
         self._folder = Path(asked["folder"]) if asked["shared"] else Path(filled("{agent}")) / "run"
         self._ending = float("inf")
         self._looked = 0.0
         self._kills = _oom_kills()
         self._problem = ""
-        self._stopped: list[str] = []  # names of those that were ended from here
+        self._stopped: list[str] = []  # names of processes that we ended
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._begin(asked, filled)
@@ -204,7 +204,7 @@ class Run:
                 )
 
     def step(self) -> bool:
-        """Whether it is over."""
+        """Makes progress; returns whether the run is over."""
         over = self._warm_step() if self.warm else self._fresh_step()
         now = time.monotonic()
         if not self._shared and (over or now > self._looked + _FILES_S):
@@ -217,7 +217,7 @@ class Run:
         return {"codes": self._codes, "stopped": self._stopped, "problem": self._problem, "oom_kills": kills}
 
     def stop(self, grace_s: float) -> None:
-        """Those that run get a SIGTERM now."""
+        """Sends SIGTERM now, and lets SIGKILL follow after `grace_s`."""
         self._ending = min(self._ending, time.monotonic() + grace_s)
         if self.warm:
             assert self._zygote is not None
@@ -243,7 +243,7 @@ class Run:
             self._codes = {str(first + i): c for i, c in enumerate(answer["codes"]) if i not in answer["ended"]}
             self._stopped = [str(first + i) for i in answer["ended"]]
             return True
-        if time.monotonic() > self._ending + 5.0:  # it does not do what it is told
+        if time.monotonic() > self._ending + 5.0:  # it does not obey
             self._zygote.kill()
         return False
 
@@ -283,8 +283,8 @@ class Run:
 
 def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
     """asked: {"folder", "token", "files": paths, "commands": {name: words}, "limit_s"}. The answer: `free_gib` of the
-    disk that it works on, `shared`: whether the folder has that token, hashes of `files` (null: not there), the last
-    line that each command says."""
+    working disk, `shared`: whether the folder has the token, hashes of `files` (null: missing), and the last line that
+    each command prints."""
     folder = Path(asked["folder"])
     try:
         shared = (folder / asked["token"]).is_file()
@@ -301,7 +301,7 @@ def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
 
 
 def addresses() -> list[str]:
-    """Of this node, that by which we were called first; a node of its own comes last."""
+    """This node's addresses: the one that ssh connected to first, loopback last."""
     called = os.environ.get("SSH_CONNECTION", "").split()
     found = [called[2]] if len(called) == 4 else []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -320,7 +320,7 @@ def answers(address: str, port: int) -> bool:
 
 
 def towards(address: str) -> dict[str, str]:
-    """Variables by which gloo and NCCL take the network that leads to an address; {} where it is not known."""
+    """Variables that make gloo and NCCL use the interface that routes to `address`; {} if unknown."""
     if not address:
         return {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -343,12 +343,12 @@ def free_port() -> int:
 
 
 def tied(command: list[str]) -> list[str]:
-    """The kernel kills it when this process ends, whatever the cause."""
+    """The command, tied to this process: the kernel kills it when this process ends, for whatever reason."""
     return [sys.executable, leash.__file__, str(os.getpid()), *command]
 
 
 def kill_all(grace_s: float, sparing: "subprocess.Popen[bytes] | None" = None) -> None:
-    """All that was started from here, and what that started; daemons too: this process is their subreaper."""
+    """Kills all descendants of this process, daemons included, since it is their subreaper."""
     until = time.monotonic() + grace_s + 10.0
     while time.monotonic() < until:
         kept = {*supervise.descendants(sparing.pid), sparing.pid} if sparing else set()
@@ -367,7 +367,7 @@ def _address_of(probe: socket.socket, interface: str) -> str:
 
 
 def _oom_kills() -> int:
-    """How often the kernel has killed for memory here."""
+    """Number of OOM kills on this node so far."""
     for line in Path("/proc/vmstat").read_text().splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])
@@ -375,7 +375,7 @@ def _oom_kills() -> int:
 
 
 def bury(owned: "list[subprocess.Popen[bytes]]") -> None:
-    """What was not ours at first, and ended."""
+    """Reaps adopted children that have ended; `owned` are left to their Popen."""
     for process in owned:
         process.poll()
     living = {process.pid for process in owned}

@@ -1,5 +1,5 @@
-"""When warm-up is over, when enough was measured, and when a run cannot win any more: the rules by themselves, for
-processes without our packages too (running/early.py). All ranks of a run are told the same seconds, so they agree."""
+"""Rules for when warm-up is over, when enough was measured, and when a run cannot win any more. They need none of our
+packages, so workers can use them, too (running/early.py). All ranks of a run see the same seconds, so they agree."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 Z = 3.0
 LEAST = 0.05  # smallest slowdown worth ending for: drift within one iteration
 NEEDED = 3  # iterations needed before a run may be ended
-WIDE = 0.1  # share of the interval width that may be machine drift, which the rounds cancel
+WIDE = 0.1  # largest relative width that counts as settled, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
 USUAL = 10  # jobs that ask for more iterations than this get them all
 NARROW = 0.01  # relative width below which more iterations add little
@@ -18,12 +18,13 @@ _LEAST = 2  # minimum number of measured iterations
 
 
 def still_warm(seconds: Sequence[float], warmed: int, asked: int) -> bool:
-    """Whether the first of the measured iterations was still warm-up, of which there were `warmed` and `asked` for."""
+    """Whether the first measured iteration was still warm-up, after `warmed` warm-up iterations of `asked`
+    requested."""
     return len(seconds) == _LEAST and warmed < asked + MOST_WARM and seconds[1] < (1 - _FALLING) * seconds[0]
 
 
 def warm_up(seconds: Sequence[float], asked: int) -> int:
-    """How many of all iterations of a run were warm-up, of which so many are `asked` for; two at least are measured."""
+    """How many of a run's iterations were warm-up, at least the `asked` ones; two at least are left to measure."""
     warmed = asked
     while len(seconds) > warmed + _LEAST and still_warm(seconds[warmed : warmed + _LEAST], warmed, asked):
         warmed += 1
@@ -31,8 +32,8 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
 
 
 def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0) -> bool:
-    """Whether that was measured which a decision needs: `iterations`, or fewer of the usual ones where the run is
-    settled, or what `measure_s` has room for."""
+    """Whether enough was measured: `iterations`, or fewer if the run is settled and no more than USUAL were requested,
+    or as many as fit into `measure_s`."""
     n = len(seconds)
     if n < _LEAST:
         return False
@@ -44,20 +45,20 @@ def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: 
 
 
 def settled(costs: Sequence[float], spread: float = 0.0) -> bool:
-    """Whether more iterations would hardly say more: they tell the mean within 1 %, or as well as another run of the
-    same configuration would repeat it (`spread`, a share; 10 % at most). Such a run is at most 1.12 times as uncertain
-    as one that went on for ever: its own error is at most half of what lies between runs."""
+    """Whether more iterations would add little: the mean is known within 1 %, or as closely as another run of the same
+    configuration would repeat it (`spread`, relative; 10 % at most). Such a run is at most 1.12 times as uncertain as
+    an endless one, since its standard error is at most half of the spread between runs."""
     return width(costs) <= max(NARROW, min(spread, WIDE))
 
 
 def width(costs: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean, as a share of it; of two iterations at least."""
+    """Relative half-width of the 95 % interval of the mean (two standard errors); needs two iterations."""
     return 2 * statistics.stdev(costs) / math.sqrt(len(costs)) / statistics.fmean(costs)
 
 
 def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
-    """ "" or why a run with these costs of its iterations (after warm-up) cannot win; `spread`: between two runs of one
-    configuration, as a share."""
+    """ "" or why a run with these costs per iteration (after warm-up) cannot win; `spread`: relative, between runs of
+    one configuration."""
     if len(costs) < NEEDED or min(costs) <= 0:
         return ""
     logs = [math.log(c) for c in costs]

@@ -1,6 +1,5 @@
-"""Joules that GPUs have taken, by the counter of NVIDIA's driver (NVML, which comes with it; Volta and newer).
-
-Runs under any interpreter: no package is needed.
+"""Energy used by GPUs, from the counter of NVIDIA's driver (NVML, part of the driver; Volta and newer). Runs under any
+interpreter without packages.
 """
 
 import ctypes
@@ -11,8 +10,8 @@ _LIBRARY = "libnvidia-ml.so.1"
 
 
 def joules(gpus: list[str]) -> float | None:
-    """Since the driver was loaded, of all of these together: indices in the order of the PCI bus, or UUIDs. None where
-    the driver does not tell it of every one."""
+    """Joules since the driver was loaded, summed over `gpus`: indices in PCI bus order, or UUIDs. None unless the
+    driver reports it for every one."""
     library = _library()
     if library is None or not gpus:
         return None
@@ -31,7 +30,7 @@ def joules(gpus: list[str]) -> float | None:
 
 @functools.cache
 def _library() -> Any:
-    """NVML, ready; None where there is no driver."""
+    """NVML, initialized; None if there is no driver."""
     try:
         library = ctypes.CDLL(_LIBRARY)
         return None if library.nvmlInit_v2() else library

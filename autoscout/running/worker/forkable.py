@@ -1,4 +1,4 @@
-"""Imports for GPUs in a process that will fork: nothing may open CUDA's driver there, which no child could use then."""
+"""GPU imports in a process that will fork: they must not initialize CUDA, or no child could use it."""
 
 import contextlib
 import os
@@ -10,8 +10,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """What is imported may ask for the current GPU and its properties (Transformer Engine does, beside flash-attn): a
-    child has asked before, and its answer is given. All GPUs of a node's kind answer alike."""
+    """Imported packages may query the current GPU and its properties (Transformer Engine does, with flash-attn): they
+    get the answer that a child process obtained beforehand, the same for all GPUs of the node."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch.cuda.is_available() would open the driver
     import torch
 
@@ -27,7 +27,7 @@ def imports() -> Iterator[None]:
 
 
 def usable() -> bool:
-    """Whether a process that is forked now can use its GPU."""
+    """Whether a process forked now can use its GPU."""
     return bool(_seen_by_a_child())
 
 
@@ -40,7 +40,7 @@ def _properties() -> dict[str, Any]:
 
 
 def _seen_by_a_child() -> dict[str, Any]:
-    """Properties of the GPU; {} where a child cannot use it."""
+    """Properties of the GPU, read in a child; {} if a child cannot use it."""
     context = get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 

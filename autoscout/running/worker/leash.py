@@ -1,4 +1,4 @@
-"""Ties a process to the one that started it, so that nothing outlives AutoScout, not even after kill -9.
+"""Ties a process to its parent, so that nothing outlives AutoScout, not even after kill -9.
 
 As a script, `leash.py PARENT COMMAND…` ties itself to process PARENT and becomes COMMAND.
 """
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with(parent: int) -> None:
     """Makes the kernel kill this process when the thread of process `parent` that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the line above
+    if os.getppid() != parent:  # the parent ended before the line above
         os._exit(1)
 
 

@@ -1,8 +1,8 @@
-"""What is to be known of a node before anything is measured on it, as one JSON line. Needs nothing but Python.
+"""Reports a node's health before anything is measured on it, as one JSON line. Needs only Python.
 
-`gpus`: of each its index, name, GiB that are used and there, uncorrected ECC errors, clocks now and at most, why it is
-throttled, watts and application clock as they are set and by default; `lost`: lines in which the driver speaks of GPUs
-that it lost; `xid`: of the kernel's last such lines; `links`: how GPUs reach each other, as `nvidia-smi topo -m` says.
+`gpus`: index, name, used and total GiB, uncorrected ECC errors, current and maximum clock, throttle reasons, power
+limit and application clock with their defaults; `lost`: the driver's lines about lost GPUs; `xid`: the kernel's last
+Xid lines; `links`: output of `nvidia-smi topo -m`.
 """
 
 import json

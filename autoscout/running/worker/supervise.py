@@ -1,11 +1,10 @@
-"""Runs one command of a person's own and leaves nothing of it behind: children, daemons, whatever it started.
+"""Runs a user's own command and leaves nothing it started behind: neither children nor daemons.
 
     supervise.py STATUS PARENT GRACE_S COMMAND…
 
-What it starts and what loses its parent becomes this process's child (a subreaper), so that also a daemon in a session
-of its own is found. SIGTERM, or the end of process PARENT, ends the command: SIGTERM to it, SIGKILL to all that is left
-GRACE_S seconds later. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs nothing but
-Python.
+This process is a subreaper: orphans of the command become its children, so that even a daemon in its own session is
+found. SIGTERM, or the end of process PARENT, ends the command: SIGTERM to it, SIGKILL to all that is left GRACE_S
+seconds later. STATUS gets {"code", "left", "peak_rss_kib", "cpu_s"} or {"error"}, as JSON. Needs only Python.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ _GONE_S = 10.0
 
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
-    """`become`: turns the new process into the command `what`, and closes the file that it is given once that began."""
+    """`become`: turns the forked process into the command `what`, and closes the given file once that has begun."""
     become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -37,7 +36,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     try:
         child = _started(become)
     except OSError as error:
-        import json  # not above: it takes longer than all the rest, and is hardly ever needed
+        import json  # imported here: slower than all the rest, and rarely needed
 
         _write(status, json.dumps({"error": f"{what}: {error.strerror}"}))
         return 1
@@ -45,7 +44,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # nobody waits for a graceful end any more
+            gone = os.getppid() != parent  # nobody is left to wait for a graceful end
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:
@@ -88,7 +87,7 @@ def _started(become: Callable[[int], object]) -> int:
 
 
 def _reaped(child: int) -> int | None:
-    """The command's exit code (-n: signal n) if it has ended; whatever else has ended is buried."""
+    """The command's exit code (-n: signal n) if it has ended; reaps all other ended children."""
     code = None
     while True:
         try:
@@ -122,12 +121,12 @@ def _killed(child: int, code: int | None) -> int | None:
 
 
 def become_subreaper() -> None:
-    """What loses its parent below this process becomes its child."""
+    """Makes orphaned descendants children of this process."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(of: int) -> list[int]:
-    """All living processes below one."""
+    """All living descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -149,7 +148,7 @@ def descendants(of: int) -> list[int]:
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or a sudo prefix's
+    except (ProcessLookupError, PermissionError):  # gone, or owned by root (a sudo prefix)
         return
 
 

@@ -1,15 +1,15 @@
-"""The warm interpreter: imports once what a person's Python script imports, then runs that script again and again, each
-time in a process that is forked from this one.
+"""The warm interpreter: does the imports of a user's Python script once, then runs the script repeatedly, each time in
+a process forked from this one.
 
     warm_script.py WORDS…        the first run's: python [-u] SCRIPT … | python -m MODULE … | torchrun … SCRIPT …
 
-stdin is a socket. It says {"ready": true} when it has imported; then to each request {"words", "environment", "cwd",
-"status", "grace_s"}, a JSON line that comes with the pipe to print to, {"pid": …} of what watches over the run
-(supervise.py). It ends when its stdin closes, and with it what it runs.
+stdin is a socket. It sends {"ready": true} after the imports. Each request is a JSON line {"words", "environment",
+"cwd", "status", "grace_s"} with a file descriptor of the output pipe; the answer is {"pid": …} of the run's supervisor
+(supervise.py). When stdin closes, it ends with everything it runs.
 
-Imported beforehand are the script's own import statements that stand by themselves and name installed packages, and
-what else of these packages a run imported: what lies beside the script is the person's code, which may do anything when
-it is imported. Needs nothing but Python.
+Imported beforehand: the script's top-level imports of installed packages, and other modules of these packages that
+earlier runs imported. Modules beside the script are the user's code, which may do anything on import, so they are left
+to the runs. Needs only Python.
 """
 
 import ast
@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _TORCHRUN = "torch.distributed.run"
-_MOST = 2**20  # bytes of a request
+_MOST = 2**20  # largest request in bytes
 
 
 def main() -> None:
     import supervise
 
-    del sys.modules["supervise"], sys.path[0]  # a script of theirs may be called so, or like another of our files
+    del sys.modules["supervise"], sys.path[0]  # the user's script may have the name of one of our files
     words = sys.argv[1:]
     connection = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -53,7 +53,7 @@ def main() -> None:
         while _reaped():
             pass
         later.load()
-        gc.freeze()  # the runs share these pages
+        gc.freeze()  # the runs share these pages (copy on write)
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -64,12 +64,12 @@ def main() -> None:
 
 
 def torchrun(words: list[str]) -> bool:
-    """Whether it is torchrun that starts the script."""
+    """Whether torchrun starts the script."""
     return os.path.basename(words[0]) == "torchrun" or words[1:3] == ["-m", _TORCHRUN]
 
 
 def preload(words: list[str]) -> None:
-    """What the script of a command line imports; whatever does not work here, its own run will say."""
+    """Does the imports of a command line's script; errors are left to its own run."""
     if torchrun(words):
         with contextlib.suppress(Exception):
             importlib.import_module(_TORCHRUN)
@@ -83,8 +83,8 @@ def preload(words: list[str]) -> None:
 
 
 class Later:
-    """What runs import of packages that are loaded, in their order: the next ones find it done. A finder that finds
-    nothing, but tells."""
+    """Collects, in order, what runs import from loaded packages, so that later runs find it imported. An import finder
+    that finds nothing but reports names."""
 
     def __init__(self) -> None:
         self._packages = {name.partition(".")[0] for name in sys.modules}
@@ -93,7 +93,7 @@ class Later:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] in self._packages:
-            with contextlib.suppress(BlockingIOError):  # nobody reads while it runs; the rest it will tell next time
+            with contextlib.suppress(BlockingIOError):  # full until a run ends; the next run reports the rest
                 os.write(self._write, name.encode() + b"\n")
 
     def load(self) -> None:
@@ -107,11 +107,11 @@ class Later:
 
 
 def run_python(words: list[str]) -> None:
-    """As `python WORDS[1:]` would run it, in this process."""
+    """Runs it in this process as `python WORDS[1:]` would."""
     rest = [word for i, word in enumerate(words[1:]) if word != "-u" or i]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed()  # else every run, and every rank, draws the same
+        numpy.random.seed()  # otherwise every run, and every rank, would draw the same numbers
     if rest[0] == "-m":
         sys.argv, sys.path[:0] = rest[1:], [os.getcwd()]
         runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
@@ -119,12 +119,12 @@ def run_python(words: list[str]) -> None:
         sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
         theirs = types.ModuleType("__main__")
         theirs.__file__ = os.path.abspath(rest[0])
-        sys.modules["__main__"] = theirs  # also of what it pickles; runpy would change its argv
+        sys.modules["__main__"] = theirs  # pickling needs it, too; runpy would change its argv
         exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
 
 
 class Worker:
-    """A rank that torchrun starts, forked instead: of a Popen what torchrun asks for."""
+    """A rank of torchrun, forked instead of started; has the part of Popen's interface that torchrun uses."""
 
     def __init__(self, args: list[str], env: dict[str, str], stdout: Any, stderr: Any, **session: bool) -> None:
         self.args, self.returncode = args, None
@@ -162,7 +162,7 @@ class Worker:
 
 
 def run_torchrun(words: list[str]) -> None:
-    """torchrun's own code, whose ranks are forked from here where they run our interpreter."""
+    """Runs torchrun's own code, but forks ranks that use our interpreter from this process."""
     from subprocess import Popen
 
     from torch.distributed import run
@@ -178,7 +178,7 @@ def run_torchrun(words: list[str]) -> None:
 
 
 def to_its_end(body: Callable[[], None]) -> NoReturn:
-    """Runs it, and ends this process as an interpreter ends: nothing of the frames below goes on."""
+    """Runs `body` and ends this process as an interpreter would, without returning to the frames below."""
     code = 1
     try:
         try:
@@ -199,7 +199,7 @@ def to_its_end(body: Callable[[], None]) -> NoReturn:
 
 
 def _watch(watch: Callable[..., int], connection: socket.socket, asked: dict[str, Any], pipe: int, zygote: int) -> None:
-    """In a process of its own: what is above the run."""
+    """Runs the supervisor of a run, in its own process."""
     code = 1
     try:
         os.setsid()
@@ -221,7 +221,7 @@ def _watch(watch: Callable[..., int], connection: socket.socket, asked: dict[str
 
 
 def _as_started(environment: dict[str, str]) -> None:
-    """Environment and signals as a new interpreter has them."""
+    """Sets the environment and signals as in a new interpreter."""
     os.environ.clear()
     os.environ.update(environment)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
@@ -231,7 +231,7 @@ def _as_started(environment: dict[str, str]) -> None:
 
 
 def _script(words: list[str]) -> Path | None:
-    """The first file of Python among the words, or the module that is run."""
+    """The first Python file among the words, or the module that is run."""
     for i, word in enumerate(words[1:], 1):
         if word.endswith(".py") and os.path.isfile(word):
             return Path(word)
@@ -271,7 +271,7 @@ def _workers(words: list[str]) -> str:
 
 
 def _next(connection: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """The next request and its pipe; None when nobody asks any more."""
+    """The next request and its pipe; None when the connection is closed."""
     said: bytes = b""
     files: list[int] = []
     while not said.endswith(b"\n"):

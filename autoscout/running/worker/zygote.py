@@ -2,18 +2,17 @@
 
     zygote.py WORKER.py '{"OMP_NUM_THREADS": "1", …}' cpu|cuda      with the environment that the imports need
 
-The worker has load(device), which imports, and run_and_exit(experiment), which is a rank.
+The worker has load(device), which does the imports, and run_and_exit(experiment), which runs a rank.
 
-Protocol: one JSON object a line. It says {"ready": true} when it has imported everything, or false where a forked
-process cannot use the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers
-{"codes": [exit code of each rank, -n for signal n], "ended": [ranks that it ended itself],
-"timed_out": bool, "stopped": bool}.
-Of an experiment over several hosts a request also has {"first": rank, "world": all ranks, "address" and "port": where
-they meet, "environment"}: its ranks here are those from the first one on.
-{"stop": true} ends the experiment that runs; so does closing stdin, which also ends the zygote.
+Protocol: one JSON object per line. It sends {"ready": true} after the imports, or false if a forked process cannot use
+the GPUs. Then for each request {"experiment": path, "ranks": n, "timeout_s": s} it answers {"codes": [exit code of each
+rank, -n for signal n], "ended": [ranks that it ended itself], "timed_out": bool, "stopped": bool}. For an experiment
+over several hosts a request also has {"first": rank, "world": all ranks, "address" and "port" of the rendezvous,
+"environment"}: the ranks on this host start at `first`. {"stop": true} ends the running experiment; so does closing
+stdin, which also ends the zygote.
 
-A request with "keep": KEY is one rank that stays when its experiment is over, and runs the next one with the same KEY:
-the worker's stay(connection), which reads a path a line and answers with an exit code a line.
+A request with "keep": KEY has one rank, which stays alive after its experiment and runs the next one with the same KEY:
+the worker's stay(connection), which reads a path per line and answers with an exit code per line.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ _TICK_S = 0.02
 
 
 class Requests:
-    """Lines from stdin, read without ever blocking an experiment."""
+    """Requests from stdin, read without blocking an experiment."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -63,7 +62,7 @@ class Rank:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid:
-            with contextlib.suppress(OSError):  # the child does it too: whoever comes first
+            with contextlib.suppress(OSError):  # done by the child as well; whichever is first
                 os.setpgid(self.pid, self.pid)
             return
         try:
@@ -76,7 +75,7 @@ class Rank:
             os._exit(1)
 
     def code(self) -> int | None:
-        """Of its exit; None while it runs."""
+        """Its exit code; None while it runs."""
         done, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if done else None
 
@@ -86,7 +85,7 @@ class Rank:
 
 
 class Kept(Rank):
-    """A forked process that runs experiments one after another, those that have the same key."""
+    """A forked process that runs successive experiments with the same key."""
 
     def __init__(self, worker: ModuleType, key: str, answers: int) -> None:
         self.key, self.gone = key, False
@@ -101,7 +100,7 @@ class Kept(Rank):
         theirs.close()
 
     def give(self, experiment: str) -> None:
-        with contextlib.suppress(OSError):  # it died: code() says so
+        with contextlib.suppress(OSError):  # it died: code() will report it
             self._connection.sendall(experiment.encode() + b"\n")
 
     def code(self) -> int | None:
@@ -120,13 +119,13 @@ class Kept(Rank):
 
 def main() -> None:
     os.environ.update(json.loads(sys.argv[2]))
-    answers = os.dup(1)  # whatever Megatron prints must not get in between
+    answers = os.dup(1)  # Megatron's output must not mix with answers
     os.dup2(2, 1)
     script = Path(sys.argv[1])
     sys.path.insert(0, str(script.parent))
     worker = importlib.import_module(script.stem)
     ready = _load(worker, sys.argv[3])
-    leash.outlive()  # experiments may come from other threads; from here on stdin tells when to end
+    leash.outlive()  # experiments may come from other threads; from here on stdin closing ends us
     gc.freeze()  # the ranks share these pages
     _answer(answers, {"ready": ready})
     requests = Requests()
@@ -145,7 +144,7 @@ def main() -> None:
 
 
 def _load(worker: ModuleType, device: str) -> bool:
-    """Whether what is forked then can use the device."""
+    """Does the imports; returns whether a forked process can use the device."""
     if device == "cpu":
         worker.load(device)
         return True

@@ -1,4 +1,4 @@
-"""A command of the person's own: what they launch is what is measured, and what is handed back."""
+"""The user's own command, measured and exported as they launch it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,7 @@ class Command(Target):
         return notes
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        """The command as it is written: what its flags say of the knobs, else their defaults or first values."""
+        """The command as written: knob values from its flags, else their defaults or first values."""
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.recipes import nearest
 
@@ -181,7 +181,7 @@ class Command(Target):
         return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
 
     def simulators(self, job: Job) -> "list[Member]":
-        """Nothing is known of a person's own command before it ran."""
+        """None: nothing is known of a user's own command before it ran."""
         return []
 
     def recognises(self, words: list[str]) -> dict[str, Any] | None:
@@ -191,6 +191,6 @@ class Command(Target):
 
 
 def _free(job: Job, knob: "KnobEntry") -> bool:
-    """Whether it may have more than one value."""
+    """Whether the job leaves the knob more than one value."""
     left = job.space.limit.get(knob.name, knob.values)
     return knob.name not in job.space.fix and len(left) > 1

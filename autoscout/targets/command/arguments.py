@@ -1,7 +1,7 @@
-"""From (job, configuration) to what is started: the one mapping, of experiments and of exports.
+"""From (job, configuration) to the command to start: the one mapping for experiments and exports.
 
-The command's words with its placeholders filled in and its knobs' flags set, the environment that it adds, and the
-files that it reads.
+It gives the command's words with placeholders filled in and the knobs' flags set, the environment variables that the
+job adds, and the files that the command reads.
 """
 
 import shlex
@@ -34,15 +34,15 @@ PLACES = (
     "node",
     "head",
     "ranks",
-)  # beside knobs and the job's attributes
+)  # besides knobs and the job's attributes
 EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
 _NESTED = ("json:", "yaml:", "toml:")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a command is started: its `folder` for files, a free `port`, the `iterations` that are wanted; of
-    several hosts the number of this `node`, the address of the `head`, and its `ranks` ("" all).
-    `measuring`: an experiment, which may cut short what a person's own launch does (checkpoints, length)."""
+    """Where and how to start a command: its `folder` for files, a free `port`, the number of `iterations`; on several
+    hosts the number of this `node`, the address of the `head`, and the node's `ranks` ("": all). `measuring`: an
+    experiment, which may shorten the user's own launch (no checkpoints, fewer iterations)."""
 
     folder: str
     port: str
@@ -54,7 +54,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_place(job: Job | None = None) -> Place:
-    """Of a launch that a person starts: relative to where it runs, as long as they want; on every host of the job."""
+    """The place of a launch that the user starts: relative to its working folder, of any length, on every host of the
+    job."""
     place = Place(folder=EXPORT_FOLDER, port=EXPORT_PORT, iterations=ITERATIONS, measuring=False)
     if job is None or not job.cluster.hosts:
         return place
@@ -64,8 +65,8 @@ def export_place(job: Job | None = None) -> Place:
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`files`: what is written before, by path. `by_kind`: what words and variables say before it is known on what kind
-    of device they run, by kind → what they say there."""
+    """`files`: path → content, written before the start. `by_kind`: kind of device → replacements for the placeholders
+    that words and variables keep until the kind is known."""
 
     words: list[str]
     environment: dict[str, str]
@@ -74,8 +75,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag that has no place, a template that cannot be
-    read."""
+    """Errors: AutoscoutError (exit 2) for an unknown placeholder, a flag with no place to go, or an unreadable
+    template."""
     preset = preset_of(job)
     entries, by_kind = _of_all_kinds(job, declared(job).knob, configuration)
     knobs = {e.name: configuration.knobs.get(e.name, e.off) for e in entries}
@@ -97,14 +98,15 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
 
 
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
-    """Of the knobs that have a value for each kind of device: name → kind → the name of that kind's knob."""
+    """Knobs with one value per kind of device: name → kind → the name of that kind's knob."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
 
 
 def _of_all_kinds(
     job: Job, entries: list[KnobEntry], configuration: Configuration
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
-    """The knobs as a command is told them, one for all kinds of device, and what it is told of each on each."""
+    """The knobs with those per kind of device merged into one, and the merged ones' values: kind → placeholder →
+    value."""
     said: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
@@ -116,7 +118,7 @@ def _of_all_kinds(
 
 
 def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
-    """What placeholders may speak of; `knobs`: as the command is told them."""
+    """The names that placeholders may use; `knobs`: as the command gets them."""
     used = used_nodes(job, configuration)
     ranks = sum(node.count for node in used)
     names = {
@@ -141,7 +143,7 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
 
 
 def not_on_hosts(job: Job) -> str:
-    """ "" or why its command cannot be started on each of several hosts."""
+    """ "" or why the command cannot be started on each of several hosts."""
     if not job.cluster.hosts or {"node", "head", "ranks"} <= names_in(command_of(job)):
         return ""
     return (
@@ -151,12 +153,12 @@ def not_on_hosts(job: Job) -> str:
 
 
 def command_of(job: Job) -> str:
-    """With placeholders, or as a person runs it today."""
+    """launch.command, with placeholders, else launch.current, as the user runs it today."""
     return job.launch.command or job.launch.current
 
 
 def currently(job: Job) -> dict[str, Value]:
-    """What the command, as it is written, says of the knobs that are flags of it."""
+    """Values of knobs given by flags of the command as written."""
     words = words_of(command_of(job), "launch.command")
     if words is None:
         return {}
@@ -173,7 +175,7 @@ def currently(job: Job) -> dict[str, Value]:
 
 
 def not_warm(job: Job) -> str:
-    """ "" or why its command cannot be started warm (running/warm_run.py)."""
+    """ "" or why the command cannot be started warm (running/warm_run.py)."""
     words = words_of(command_of(job), "launch.command")
     if words is None or job.launch.command_prefix:
         return "a command that needs a shell, or a prefix, is started by them"
@@ -183,7 +185,7 @@ def not_warm(job: Job) -> str:
 
 
 def unused(job: Job) -> list[str]:
-    """Knobs that reach nothing."""
+    """Knobs that do not appear in the command, the environment or a rendered file."""
     texts = [command_of(job), *job.launch.environment.values()]
     spoken = set().union(*(names_in(text) for text in texts))
     for rendered in job.launch.render:

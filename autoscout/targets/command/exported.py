@@ -1,7 +1,6 @@
-"""A configuration of a person's own command as a launch to keep, and the short and long check that it works.
-
-It is the mapping of experiments (arguments.py) without what only measuring needs: the command runs as long as the
-person's own does, and rendered files lie in autoscout-run/ where it runs.
+"""A configuration of a user's own command as an exported launch, with the short and the long check that it works. It
+uses the mapping of experiments (arguments.py) without measuring-only settings: the command runs as long as the user's
+own, and rendered files are in autoscout-run/ under its working folder.
 """
 
 import functools
@@ -37,7 +36,7 @@ from kb.records import AutoscoutError, Configuration, Job
 def exported(
     job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started] = started
 ) -> Launch:
-    """`mapping`: of the experiments. Errors: AutoscoutError (exit 2) where the command cannot be put together."""
+    """`mapping`: the one of the experiments. Errors: AutoscoutError (exit 2) if the command cannot be assembled."""
     if not command_of(job):
         raise AutoscoutError(
             f"{job.name} has no launch to export: a script of yours measured it; `autoscout best` shows the winner's "
@@ -77,9 +76,9 @@ def exported(
 
 
 def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
-    """Runs an exported launch until it has said so many iterations, with what its preset knows of checkpoints and
-    evaluations for a long check; seconds that took. Errors: AutoscoutError (exit 2) for a form that cannot be started
-    here, (exit 1) for one that does not get so far."""
+    """Runs an exported launch until it has reported `iterations` iterations; a long check adds the preset's flags for
+    checkpoints and evaluations. Returns the seconds it took. Errors: AutoscoutError (exit 2) for a form that cannot be
+    started here, (exit 1) if it does not get that far."""
     if form not in ("command", "json", "yaml"):
         raise AutoscoutError(f"--check cannot start --format {form} on this machine; it checks --format command", 2)
     with tempfile.TemporaryDirectory(prefix="autoscout-check-") as name:
@@ -103,7 +102,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
 
 
 class _Until(Reader):
-    """Ends a run as soon as it has said so many numbers of the objective, or where those come last, at its end."""
+    """Ends a run once it has reported enough values of the objective; if they come only at the end, at its end."""
 
     @property
     def said(self) -> int:
@@ -115,7 +114,7 @@ class _Until(Reader):
 
 
 def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
-    """The exported words as they are started here: its files lie in `folder`."""
+    """The exported words as started here, with its files in `folder`."""
     port = str(processes.free_port()) if "port" in names_in(command_of(job)) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
@@ -130,7 +129,7 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
 
 
 def _saves(job: Job, words: list[str], folder: Path) -> bool:
-    """Whether a long check told it to write a checkpoint."""
+    """Whether a long check's flags make it write a checkpoint."""
     wanted = any("{folder}/checkpoint" in str(value) for value in preset_of(job).soak.values())
     return wanted and any(f"{folder}/checkpoint" in word for word in words)
 

@@ -1,6 +1,5 @@
-"""Why a person's own command failed: its class and the root cause in one sentence.
-
-Asked only of runs that failed: a script that prints "out of memory" and trains on is fine.
+"""Why a user's own command failed: the failure class and the root cause in one sentence. Applied only to failed runs: a
+script may print "out of memory" and train on.
 """
 
 import itertools
@@ -15,7 +14,7 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command.preset import FailureText
 from kb.records import Status
 
-# Stricter than running/symptoms.py: a script may speak of memory, catch that and fail for another reason.
+# Stricter than running/symptoms.py: a script may mention memory, catch the error and fail for another reason.
 _OUT_OF_MEMORY = re.compile(
     r"(?i:(?:cuda|hip)(?: error:)? out of memory)|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)"
     r"|RESOURCE_EXHAUSTED|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
@@ -23,7 +22,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|std::bad_alloc|can't allocate memory|Cannot allocate memory|^MemoryError|\bMemoryError:",
     re.MULTILINE,
 )
-# What other ranks and launchers say because one rank has died.
+# Messages of other ranks and launchers after one rank died.
 _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
@@ -32,7 +31,7 @@ _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
 )
-# torchrun and DeepSpeed of a process that a signal ended.
+# Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
@@ -49,8 +48,8 @@ def classify(
     missing: str,
     stepped: bool,
 ) -> tuple[Status, str]:
-    """(status, evidence) of a run without a complete result. `missing`: what of it is not there, and which lines came
-    nearest; `oom_kills`: the kernel's, meanwhile; `stepped`: it said an iteration."""
+    """(status, evidence) of a run without a complete result. `missing`: what the result lacks, and the nearest log
+    lines; `oom_kills`: by the kernel during the run; `stepped`: it reported an iteration."""
     where = f"(log: {log})"
     if ended.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -73,7 +72,7 @@ def classify(
     if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found
     died = _signal_of(ended.code, text)
-    if died == signal.SIGBUS:  # memory that was mapped, but could not be had
+    if died == signal.SIGBUS:  # mapped memory that could not be provided
         return "infrastructure", f"{symptoms.sentence(symptoms.SHARED_MEMORY, how)} {where}"
     if died == signal.SIGKILL:
         if oom_kills:
@@ -86,7 +85,7 @@ def classify(
 
 
 class _Said(NamedTuple):
-    """What the log of a run that failed tells of the cause; each method None where it tells nothing of that."""
+    """The cause of a failed run in its log; each method returns None if it finds nothing."""
 
     text: str
     how: str
@@ -107,7 +106,7 @@ class _Said(NamedTuple):
         if match is None:
             return None
         line = self._line(match)
-        if symptoms.find(line, symptoms.MACHINE):  # of a card or a lock, not of a GPU or the host
+        if symptoms.find(line, symptoms.MACHINE):  # memory of a NIC or a locked-memory limit, not of a GPU or the host
             return None
         if others := symptoms.taken_by_others(self.text, {}):
             cause = f"{others:.1f} GiB of it, without which there was enough; {self.how}: {line}"
@@ -146,8 +145,8 @@ class _Said(NamedTuple):
 def died_of(
     log: Path, iterations: Iterable[str], known: Iterable[FailureText], after: str
 ) -> tuple[Status, str] | None:
-    """As `classify`, of a run that ended with 0: the exception that it said after the last line of an iteration; None
-    where it said none. `iterations`: the patterns of such lines; `after`: what it had done by then, in words."""
+    """As `classify`, for a run that exited with 0: by the exception printed after the last iteration's line; None if
+    there is none. `iterations`: patterns of iteration lines; `after`: the progress until then, in words."""
     lines = _lines(log)
     patterns = [re.compile(pattern) for pattern in iterations]
     last = max((i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)), default=-1)
@@ -159,7 +158,7 @@ def died_of(
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
-    """What speaks against a run that ended well and has its numbers; None where nothing does."""
+    """A preset's failure text in a run that ended well and has its numbers; None if there is none."""
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
@@ -168,12 +167,12 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
 
 
 def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:
-    """ "" or the lines of a log that come nearest to a pattern that matches none."""
+    """ "" or the log lines nearest to a pattern that matches no line."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}
     scored: dict[str, float] = {}
     for i, line in enumerate(_lines(log)):
         shared = words & {word.lower() for word in _WORDS.findall(line)}
-        if shared or re.search(r"\d", line):  # without a word in common the last line with a number
+        if shared or re.search(r"\d", line):  # without a common word, the last line with a number wins
             scored[" ".join(line.split())] = len(shared) + (0.5 if re.search(r"\d", line) else 0.0) + i * 1e-9
     best = sorted(scored, key=lambda line: -scored[line])[:most]
     return "; nearest: " + " | ".join(_trim(line, 120) for line in best) if best else ""
@@ -194,7 +193,7 @@ def _lines(log: Path) -> list[str]:
 
 
 def _cause(lines: list[str]) -> str:
-    """The first exception that is not the echo of another rank's."""
+    """The first exception that is not a consequence of another rank's."""
     for line in lines:
         found = _ERROR.search(line)
         if found and not _SECONDARY.search(line):
@@ -203,7 +202,8 @@ def _cause(lines: list[str]) -> str:
 
 
 def _signal_of(code: int | None, text: str) -> int:
-    """What ended the command (a shell says 128 + n) or, as its launcher tells, a process of it; 0: no signal."""
+    """The signal that ended the command (128 + n from a shell) or, by its launcher's message, one of its processes; 0:
+    none."""
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
     said = _CHILD_SIGNAL.search(text)

@@ -1,4 +1,4 @@
-"""Flags of a command line: what one says now, and the line with another value in its place."""
+"""Flags of a command line: reading a value, and replacing it."""
 
 import re
 import shlex
@@ -11,13 +11,13 @@ _ASSIGNMENT = re.compile(r"^\w+=")
 
 
 def words_of(command: str, where: str) -> list[str] | None:
-    """A command as words; None where it needs a shell: pipes, variables, several commands, redirections. A line that
-    begins with a flag belongs to the one before it, as after a backslash.
+    """A command as words; None if it needs a shell: pipes, variables, several commands, redirections. A line that
+    begins with a flag continues the one before it, as after a backslash.
 
     Errors: AutoscoutError (exit 2) for an open quote."""
     places: list[str] = []
 
-    def put_by(found: re.Match[str]) -> str:  # an expression has spaces and signs that mean nothing to a shell
+    def put_by(found: re.Match[str]) -> str:  # hides expressions, whose spaces and signs are not shell syntax
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"
 
@@ -41,13 +41,13 @@ def words_of(command: str, where: str) -> list[str] | None:
 
 
 def switch(flag: str) -> tuple[str, str]:
-    """ "--overlap/--no-overlap" → what says on, and what says off ("" if nothing does)."""
+    """ "--overlap/--no-overlap" → the flag for on, and the flag for off ("" if there is none)."""
     on, _, off = flag.partition("/")
     return on, off
 
 
 def said(words: list[str], flag: str) -> Value | None:
-    """What a command line says of a flag: True where it has no value, None where it says nothing."""
+    """A flag's value in a command line: True for a flag without a value, None if it is not given."""
     on, off = switch(flag)
     name = on.rstrip("=")
     if off and off in words:
@@ -62,7 +62,7 @@ def said(words: list[str], flag: str) -> Value | None:
 
 
 def value_of(text: str) -> Value:
-    """As a knob has it."""
+    """The text as a knob's value."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if _NUMBER.match(text):
@@ -71,7 +71,7 @@ def value_of(text: str) -> Value:
 
 
 def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
-    """The line with a flag's value in the place where it stands, else at the end; None or False: without the flag."""
+    """The line with a flag's value replaced in place, else appended; None or False: without the flag."""
     on, off = switch(flag)
     name = on.rstrip("=")
     new = _written(on, off, value)

@@ -1,7 +1,6 @@
-"""Whether two runs of a person's own command computed the same: by the losses that they print, if they print any.
-
-A log shows losses in a few digits, of one rank or of one micro batch, and the data may come in another order: what is
-compared is whether they are the same training at all, within a share that the job may narrow.
+"""The equivalence check for a user's own command: by the losses that the runs print, if any. A log shows losses with
+few digits, of one rank or one micro batch, and data order may vary: so the check only tells whether it is the same
+training at all, within a relative tolerance that the job may tighten.
 """
 
 import math
@@ -13,21 +12,21 @@ COMPARED = 3  # losses compared per run
 
 
 class LossesIfTold:
-    """Losses alone are enough; without any, nothing is found wrong (and `check` says so)."""
+    """Compares losses only; without any, nothing is found wrong (and `check` says so)."""
 
     def __init__(self, tolerance: float) -> None:
-        """`tolerance`: as a share of the reference's losses."""
+        """`tolerance`: relative to the reference's losses."""
         self._tolerance = tolerance
 
     def flaw(self, measured: Measurement) -> str:
-        """ "" or why a run's own numbers cannot be right, whatever others computed."""
+        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
         for what, found in (("losses", measured.losses), ("gradient norms", measured.grad_norms)):
             if not all(math.isfinite(value) for value in found):
                 return f"{what} are not finite: {_series(found)}"
         return ""
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """Iteration by iteration, as far as both tell."""
+        """Compares iteration by iteration, as far as both report losses."""
         if problem := self.flaw(measured):
             return problem
         pairs = list(zip(reference.losses[:COMPARED], measured.losses[:COMPARED], strict=False))

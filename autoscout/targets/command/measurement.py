@@ -1,8 +1,8 @@
-"""From the numbers that a run said to its metrics: units, warm-up, what follows from what.
+"""From a run's reported numbers to its metrics: units, warm-up, and conversions between metrics.
 
-A name says its unit (step_time_ms, peak_memory_mib); the objective may ask for another of the same kind. Of a number
-that is said again and again what is warm-up is dropped and the median counts, of memory the most. Warm-up are the first
-`launch.warmup` iterations, and those after them while their times fall (running/worker/ending.py).
+A name includes its unit (step_time_ms, peak_memory_mib); the objective may use another unit of the same kind. Of a
+repeated number warm-up is dropped and the median counts; of memory the maximum. Warm-up is the first `launch.warmup`
+iterations and those after them while times still fall (running/worker/ending.py).
 """
 
 import math
@@ -27,7 +27,7 @@ _STEP = "step_time_s"
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """`iterations_s`: seconds of each iteration after warm-up, where the run says them."""
+    """`iterations_s`: seconds of each iteration after warm-up, if the run reports them."""
 
     metrics: dict[str, float]
     iterations_s: list[float] = []
@@ -58,12 +58,12 @@ def told(job: Job, values: Values) -> Told:
 
 
 def costs(job: Job, values: Values) -> list[float]:
-    """What each iteration after warm-up says of the objective, as a cost; [] where it is not said by iteration."""
+    """The objective of each iteration after warm-up, as a cost; [] if it is not reported per iteration."""
     return _after(_costs(job, values), warm_up(job, values))
 
 
 def warm_up(job: Job, values: Values) -> int:
-    """How many of the iterations were warm-up, by their times, else by what they say of the objective."""
+    """Number of warm-up iterations, judged by their times, else by the objective."""
     return ending.warm_up(_series(job, values, _STEP) or _costs(job, values), job.launch.warmup)
 
 
@@ -73,13 +73,13 @@ def _costs(job: Job, values: Values) -> list[float]:
 
 
 def wanted(job: Job) -> list[str]:
-    """The metrics that the objective and its constraints speak of."""
+    """The metrics used by the objective and its constraints."""
     limited = [constraint(text)[0] for text in job.objective.constraints]
     return list(dict.fromkeys([job.objective.metric, *(o.metric for o in others(job.objective)), *limited]))
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """What runs of the job report; () anything, where the job does not say what it reads."""
+    """Metrics that the job's runs report; (): any, if the job declares none."""
     declared = metrics_of(job)
     if not declared:
         return ()
@@ -106,9 +106,9 @@ def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping
 
 
 def _series(job: Job, values: Values, name: str) -> list[float]:
-    """A metric iteration by iteration."""
+    """A metric's value per iteration."""
     sources = metrics_of(job)
-    said = {name: values[name], **values} if name in values else values  # itself, before what it might follow from
+    said = {name: values[name], **values} if name in values else values  # `name` itself first
     for have, series in said.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
@@ -119,7 +119,8 @@ def _series(job: Job, values: Values, name: str) -> list[float]:
 def _conversion(
     job: Job, have: str, name: str, sources: Mapping[str, str | MetricSource]
 ) -> Callable[[float], float] | None:
-    """How one metric becomes another: itself, another unit, a rate's inverse, tokens of a step; None: not at all."""
+    """The conversion from one metric to another: identity, unit, inverse of a rate, tokens per step; None if there is
+    none."""
     if have == name:
         return lambda v: v
     base, unit = _unit(have, sources)

@@ -1,7 +1,6 @@
-"""A value put into a configuration file at a path such as zero_optimization.stage: JSON, YAML, TOML.
-
-JSON is parsed and written anew. Of YAML and TOML only the line of that key changes, so that comments and order stay:
-tables by [section] or by indentation, not flow style ({a: 1}) in the way of the path.
+"""Sets a value in a configuration file at a path such as zero_optimization.stage: JSON, YAML, TOML. JSON is parsed and
+rewritten. In YAML and TOML only the key's line changes, which keeps comments and order; the path may lead through
+[section] tables or indented blocks, not through flow style ({a: 1}).
 """
 
 import json
@@ -15,7 +14,7 @@ KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 def put(text: str, kind: str, path: str, value: Any, where: str) -> str:
-    """Errors: AutoscoutError (exit 2) naming the file and the path, where there is no place for it."""
+    """Errors: AutoscoutError (exit 2) naming the file and the path, if it leads nowhere."""
     keys = path.split(".")
     if kind == "json":
         return _json(text, keys, value, where)
@@ -23,7 +22,7 @@ def put(text: str, kind: str, path: str, value: Any, where: str) -> str:
 
 
 def at(found: Any, path: str) -> Any:
-    """What stands at a path of parsed JSON; None if nothing does. Numbers are places of a list."""
+    """The value at a path of parsed JSON; None if there is none. Numbers are list indices."""
     for key in path.split("."):
         if isinstance(found, list) and key.lstrip("-").isdigit() and -len(found) <= int(key) < len(found):
             found = found[int(key)]

@@ -1,8 +1,6 @@
-"""Presets: what is known of a training or serving script of others, as data (presets/*.toml).
-
-Its flags that are worth tuning, what its log says of a step, what its failures look like, and which of its flags an
-experiment sets besides (no checkpoints, as many iterations as are measured). `launch.script` names one; `init` finds
-it by `recognises`.
+"""Presets: knowledge of third-party training and serving scripts, as data (presets/*.toml). A preset has the flags
+worth tuning, the log's patterns for a step, the texts of failures, and further flags for experiments (no checkpoints,
+only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
 """
 
 import functools
@@ -18,7 +16,7 @@ from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, 
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
-    """What a failed run of it says, as a pattern, and what that means; `always`: a run says it that has its numbers."""
+    """A pattern in a failed run's log and its status; `always`: applies to runs that have their numbers, too."""
 
     says: str
     status: Status
@@ -26,7 +24,8 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 
 class Batch(Strict, frozen=True, kw_only=True):
-    """Which knobs change what a step trains on, and the flag that keeps its samples (same_batch.py)."""
+    """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
+    (same_batch.py)."""
 
     flag: str = ""
     value: str = ""
@@ -35,8 +34,9 @@ class Batch(Strict, frozen=True, kw_only=True):
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
-    """A flag whose value is multiplied by that of the knob `times` before it shapes the model. The product stays as
-    in the present command, so that every configuration trains the same model; `default`: where that is silent."""
+    """A flag that shapes the model only as a product with the knob `times`. The product is kept as in the current
+    command, so that every configuration trains the same model; `default`: the flag's value if the command does not give
+    it."""
 
     flag: str
     times: str
@@ -44,10 +44,9 @@ class SameModel(Strict, frozen=True, kw_only=True):
 
 
 class Preset(Strict, frozen=True, kw_only=True):
-    """`proven`: what it was run against, and where; "" its log format is only known from its source. `measuring`: flags
-    of an experiment that the person's own launch does not get; `soak`: of the long check of an export. `reads`: flag →
-    the field of a job that it says (`init`). `checkpoint`: what a running training's depends on. `objective`: what is
-    minimized where nobody says anything else."""
+    """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
+    flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
+    field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -70,7 +69,7 @@ class Preset(Strict, frozen=True, kw_only=True):
 
 
 def preset_of(job: Job) -> Preset:
-    """Its target's where the job names none. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """The job's preset, by default its target's. Errors: AutoscoutError (exit 2) for an unknown name."""
     if not job.launch.script:
         own = target_of(job).preset
         return preset(own) if own else Preset()
@@ -80,7 +79,7 @@ def preset_of(job: Job) -> Preset:
 
 
 def metrics_of(job: Job) -> dict[str, str | MetricSource]:
-    """Of the preset, and the job's own."""
+    """The preset's metrics and the job's own."""
     return {**preset_of(job).metrics, **job.launch.metrics}
 
 
@@ -95,7 +94,7 @@ def preset(name: str) -> Preset:
 
 
 def recognised(words: list[str]) -> str:
-    """The preset of a command line; "" none."""
+    """The preset for a command line; "" if there is none."""
     tails = [word.rsplit("/", 1)[-1] for word in words]
     line = " ".join(tails)
     for name in names():

@@ -1,4 +1,5 @@
-"""One experiment on a person's own command: start, read while it runs, end when enough is known, tell or classify."""
+"""One experiment on a user's own command: start it, read its output, end it when enough is known, report or
+classify."""
 
 import math
 import sys
@@ -32,8 +33,8 @@ RESULT = "AUTOSCOUT_RESULT"
 
 
 class CommandProfiler:
-    """Runs the command once for each experiment. `mapping`: what is started for a configuration; `judged`: what a
-    target that knows the command makes of a run that was measured, and of its folder."""
+    """Runs the command once per experiment. `mapping`: from a configuration to the command to start; `judged`: a
+    target's own check of a measured run and its folder."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class CommandProfiler:
         self._roster = Roster(chooser(job)) if job.cluster.hosts else None
 
     def on(self, placement: Placement) -> None:
-        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
+        """Sets the hosts and devices of the next runs; if the job has no hosts, this machine's GPUs by index."""
         if self._roster is not None:
             self._roster.placement = placement
         else:
@@ -71,39 +72,39 @@ class CommandProfiler:
         return self._environment
 
     def aim(self, bar: early.Bar | None) -> None:
-        """What the next run has to beat (running/early.py)."""
+        """Sets what the next run has to beat (running/early.py)."""
         self._bar = bar if self._job.launch.end_early else None
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs it in `folder`. Failures are measurements; after interrupt() the status is "killed". Errors:
-        AutoscoutError when it cannot be an experiment at all, or the folder cannot be written."""
+        """Runs an experiment in `folder`. Failures are measurements; after interrupt() the status is "killed". Errors:
+        AutoscoutError if no experiment is possible at all, or the folder cannot be written."""
         try:
             return self._run(configuration, name, folder.resolve())
         finally:
             self._stopping, self._bar = False, None
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs are the final confirmation's, which are started as the person starts them."""
+        """Whether the next runs are for the final confirmation, started as the user starts them."""
         self._final = final
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished while nobody was left to write it down."""
+        """The measurement of an experiment that finished after its session was killed."""
         try:
             return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measurement)
         except (OSError, msgspec.DecodeError):
             return None
 
     def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends the interpreter that is kept warm."""
+        """Ends the warm interpreter."""
         if self._warm is not None:
             self._warm.close()
 
     def _example(self) -> Started:
-        """Some configuration's, to see what it runs on."""
+        """The reference's command, for detecting its environment."""
         from autoscout.targets.jobs import JobSpace
 
         place = Place(folder="{folder}", port="29500", iterations="1")
@@ -193,8 +194,8 @@ class CommandProfiler:
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
 
     def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:
-        """Of a run that ended with 0 all the same, as in `python train.py | tee log`: fewer iterations than were asked
-        for, and an exception after the last of them."""
+        """The failure of a run that exited with 0 nevertheless, as in `python train.py | tee log`: fewer iterations
+        than requested, and an exception after the last of them."""
         wanted, costs = self._job.launch.iterations, reader.costs()
         if ended.code != 0 or not costs or len(costs) >= wanted:
             return None
@@ -203,10 +204,10 @@ class CommandProfiler:
 
 
 class Reader:
-    """What one run says, and whether enough of it is known."""
+    """Reads one run's output and decides when enough is known."""
 
     def __init__(self, job: Job, folder: Path, bar: early.Bar | None, iterations: int = 0) -> None:
-        """`iterations`: how many are wanted after warm-up; 0: as the job says."""
+        """`iterations`: how many to measure after warm-up; 0: as in the job."""
         self._job, self._folder, self._bar = job, folder, bar
         self._iterations = iterations
         self._sources = {
@@ -223,12 +224,12 @@ class Reader:
         self._result = ResultFile(folder / "result.json")
         self._looked = 0.0
         self._count = -1
-        self.first_at: float | None = None  # monotonic: of the first iteration that is said
+        self.first_at: float | None = None  # monotonic time of the first reported iteration
         self.began = time.monotonic()
         self.hopeless = ""
 
     def patterns(self) -> list[str]:
-        """Of what it prints."""
+        """Patterns of the metrics in its output."""
         printed = [s for s in self._sources.values() if not s.json and not s.file]
         return [s.pattern or s.between for s in printed]
 
@@ -250,11 +251,11 @@ class Reader:
         return measurement.costs(self._job, self.values())
 
     def warm_up(self) -> int:
-        """Iterations that do not count."""
+        """Number of warm-up iterations."""
         return measurement.warm_up(self._job, self.values())
 
     def enough(self) -> str:
-        """ "" or why the run may be ended."""
+        """ "" or why the run may end."""
         now = time.monotonic()
         if now > self._looked + _LOOK_S:
             self._looked = now
@@ -288,7 +289,7 @@ class Reader:
         return self._result.problem
 
     def not_finite(self) -> str:
-        """ "" or which of the numbers that must be finite is not."""
+        """ "" or which loss or gradient norm is not finite."""
         for name, values in self.values().items():
             if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
                 at = next(i for i, value in enumerate(values) if not math.isfinite(value))
@@ -296,7 +297,7 @@ class Reader:
         return ""
 
     def _all_said(self) -> bool:
-        """Every metric that is read was said at least once: a summary at the end is waited for."""
+        """Whether every metric was reported at least once; false while a summary at the end is still to come."""
         return all(n.values for n in self._numbers.values()) and not any(s.json for s in self._sources.values())
 
     def _path(self, file: str) -> Path:
@@ -313,7 +314,7 @@ def launched(
     reader: Reader,
     begin: supervised.Begin | None = None,
 ) -> Ended:
-    """Writes what the command reads, and runs it to its end or until enough is known. `begin`: starts it warm."""
+    """Writes the command's input files and runs it to its end or until enough is known. `begin`: starts it warm."""
     for name, content in run.files.items():
         path = Path(name)
         if not path.is_relative_to(folder):
@@ -331,7 +332,7 @@ def launched(
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
-    """What starts the command on every host, in place of the command."""
+    """The command wrapped so that it starts on every host."""
     spec = every_host.Spec(
         hosts=job.cluster.hosts,
         placement=placement,
@@ -351,7 +352,7 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
 
 
 def prepare(folder: Path) -> None:
-    """Empties the folder of an earlier attempt. Errors: AutoscoutError when it cannot be written."""
+    """Removes the files of an earlier attempt. Errors: AutoscoutError if the folder cannot be written."""
     with results.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in _LEFT:
@@ -359,7 +360,8 @@ def prepare(folder: Path) -> None:
 
 
 def _iterations(job: Job) -> int:
-    """That the command is asked for: as many as count, and what may turn out to be warm-up where it says its times."""
+    """Iterations to request: warm-up, measured ones, and spare ones for longer warm-up if times are reported per
+    iteration."""
     sources = metrics_of(job).values()
     at_the_end = any(isinstance(source, MetricSource) and source.json for source in sources)
     return job.launch.warmup + job.launch.iterations + (0 if at_the_end else ending.MOST_WARM)
@@ -372,7 +374,7 @@ def _conditions(reader: "Reader") -> dict[str, float]:
 
 
 def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
-    """`start_output_s`: until it said anything; `start_s`: until the first iteration was said, warm-up included."""
+    """`start_output_s`: until the first output; `start_s`: until the first iteration was reported, warm-up included."""
     found = {}
     if ended.first_output_s is not None:
         found["start_output_s"] = ended.first_output_s

@@ -1,7 +1,7 @@
-"""What a run says of itself, read while it is written: numbers by pattern, in what it prints or in files.
+"""Reads numbers that a run reports while it runs: by pattern, from its output or from files.
 
-Of each pattern the longest text that every match must contain is looked for first; only lines with it are tried. So a
-log is read at hundreds of MB/s, in memory for one piece of it.
+Lines are prefiltered by the longest literal that every match of a pattern must contain. So a log is read at hundreds of
+MB/s, with one chunk in memory.
 """
 
 import re
@@ -15,14 +15,14 @@ from kb import door
 from kb.records import MetricSource
 
 MOST = 100_000  # most values kept per metric
-_LONGEST = 2**16  # bytes of a line that are searched
+_LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
 
 
 class Numbers:
-    """Values of one metric by one pattern."""
+    """The values of one metric, found by one pattern."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -35,7 +35,7 @@ class Numbers:
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
-        """`text`: whole lines; `at`: when they came, in seconds."""
+        """`text`: whole lines; `at`: their arrival time in seconds."""
         for line in self._lines(text):
             if found := self._pattern.search(line):
                 self._note(found, at)
@@ -76,7 +76,7 @@ class Numbers:
 
 
 class Stream:
-    """Pieces of a log into whole lines, for several metrics."""
+    """Assembles chunks of a log into whole lines, for several metrics."""
 
     def __init__(self, numbers: list[Numbers]) -> None:
         self._numbers = numbers
@@ -95,13 +95,13 @@ class Stream:
             numbers.read(text, at)
 
     def close(self, at: float) -> None:
-        """What came last may lack its end of line."""
+        """The last line may lack a line end."""
         if self._rest:
             self.feed(b"\n", at)
 
 
 class Tail:
-    """A file that grows, read as far as it is written."""
+    """A growing file, read as far as it is written."""
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self._path, self._stream, self._place = path, stream, 0
@@ -122,7 +122,7 @@ class Tail:
 
 
 class ResultFile:
-    """The file that $AUTOSCOUT_RESULT names: a JSON object of metrics by name, or one a line, one per iteration."""
+    """The file $AUTOSCOUT_RESULT: a JSON object of metrics by name, or one object per line and iteration."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._place, self._rest = path, 0, b""
@@ -130,7 +130,7 @@ class ResultFile:
         self.problem = ""
 
     def read(self) -> None:
-        """Whole lines that have come."""
+        """Reads new whole lines."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._place)
@@ -143,7 +143,7 @@ class ResultFile:
             self._take(line)
 
     def close(self) -> None:
-        """All of it, as one document where it is not one a line."""
+        """Reads the rest; if lines are not objects, the whole file as one document."""
         self.read()
         if self._rest.strip():
             self._take(self._rest)
@@ -161,7 +161,7 @@ class ResultFile:
             self.problem = f"$AUTOSCOUT_RESULT holds half a JSON, or none ({error})"
 
     def at(self, path: str) -> float | None:
-        """The number at a path of the whole document."""
+        """The number at a path in the whole document."""
         return number_at(self._path, path)
 
     def _take(self, line: bytes) -> None:
@@ -180,7 +180,7 @@ class ResultFile:
 
 
 def number_at(path: Path, inside: str) -> float | None:
-    """What a JSON file says at a path such as results.0.step; None where it says no number."""
+    """The number at a path such as results.0.step of a JSON file; None if there is none."""
     try:
         found = nested.at(door.parsed_json(path.read_bytes()), inside)
     except (OSError, ValueError):
@@ -197,7 +197,7 @@ def number_of(text: bytes) -> float | None:
 
 
 def literal(pattern: str) -> str:
-    """The longest text that every match of a pattern contains; "" if there is none."""
+    """The longest literal that every match of a pattern contains; "" if there is none."""
     try:
         parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
     except re.error:
@@ -217,7 +217,7 @@ def literal(pattern: str) -> str:
 
 
 def literal_of_parsed(parsed: Any) -> str:
-    """Of a group that every match goes through."""
+    """The literal prefix of a group that every match contains."""
     text = ""
     for operation, argument in parsed:
         if str(operation) != "LITERAL":

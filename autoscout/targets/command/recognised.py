@@ -1,5 +1,5 @@
-"""A job from the command line that a person runs today: its preset, what its flags say of the model and the batch, and
-its devices."""
+"""A job from the command line that the user runs today: its preset, the model and batch from its flags, and its
+devices."""
 
 import math
 import re
@@ -19,14 +19,14 @@ _PER_NODE = (
 )
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "--num-processes", "-np")
-# Flags of a script that nobody knows, which by their names are worth tuning.
+# Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
 _STEPS = (0.5, 1, 2)
 
 
 def job_of(words: list[str]) -> dict[str, Any]:
-    """A job file's content, without its devices' kind. `notes`: what a person should look at."""
+    """A job file's content, without the kind of its devices. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
@@ -51,7 +51,7 @@ def job_of(words: list[str]) -> dict[str, Any]:
 
 
 def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
-    """What the flags say; a model only where they say all of it."""
+    """Job fields given by the flags; a model only if they give all of it."""
     sections: dict[str, dict[str, Any]] = {}
     for flag, field in known.reads.items():
         value = said(words, flag)
@@ -65,7 +65,7 @@ def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
 
 
 def _devices(words: list[str]) -> tuple[int, int] | None:
-    """(nodes, devices of each); None where the line does not say."""
+    """(nodes, devices per node); None if the line does not say."""
     nodes = next((n for flag in _NODES if isinstance(n := said(words, flag), int) and n is not True), 1)
     each = next((n for flag in _PER_NODE if isinstance(n := said(words, flag), int) and n is not True), None)
     if each is None:
@@ -75,7 +75,7 @@ def _devices(words: list[str]) -> tuple[int, int] | None:
 
 
 def _samples(words: list[str], known: Preset, devices: tuple[int, int] | None) -> int:
-    """Of a step today, where the preset has a flag that keeps them; 0 where the line does not say."""
+    """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
     if known.batch is None or devices is None:
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}

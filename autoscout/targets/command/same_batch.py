@@ -1,8 +1,6 @@
-"""Whether the configurations of a job train the same model on the same in a step: else their step times say nothing
-about each other.
-
-A preset says which of its knobs change a step's samples (`changed_by`) and which flag makes up for it, by
-`traffic.global_batch`; and which knobs change how many tokens those samples fill (`tokens_changed_by`): packing.
+"""Whether a job's configurations train the same model on the same batch; otherwise their step times cannot be compared.
+A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for it, given
+`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing).
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +16,8 @@ _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 
 
 def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the batch; {} where the job does not say how large that is, or the command itself
-    says the flag by an expression or once for all. `words`: of the command, as it is written."""
+    """The preset's flag that keeps the batch, with its value; {} if the job gives no batch size, or the command sets
+    the flag itself, by an expression or to a constant. `words`: the command as written."""
     batch = preset_of(job).batch
     if batch is None or not job.traffic.global_batch or _kept_by(job, words):
         return {}
@@ -28,13 +26,13 @@ def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, 
 
 
 def flag_of_model(job: Job, words: list[str], now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the model; {} where it needs none. `words`: of the command, as it is written; `now`:
-    what it says of the knobs."""
+    """The preset's flag that keeps the model, with its value; {} if none is needed. `words`: the command as written;
+    `now`: its knobs' values."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
     present = said(words, kept.flag)
-    if names_in(str(present)):  # by an expression of their own
+    if names_in(str(present)):  # the user's own expression
         return {}
     product = int(present or kept.default) * int(now.get(kept.times, 1))
     value, rest = divmod(product, int(knobs[kept.times]))
@@ -42,7 +40,7 @@ def flag_of_model(job: Job, words: list[str], now: Mapping[str, Value], knobs: M
 
 
 def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:
-    """`words`: of the command, None where it needs a shell. `free`: knobs by name, and whether they may change."""
+    """`words`: of the command, None if it needs a shell. `free`: whether each knob may change, by name."""
     batch = preset_of(job).batch
     if batch is None:
         return
@@ -62,7 +60,7 @@ def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Ite
 
 
 def _kept_by(job: Job, words: list[str]) -> bool:
-    """By the command itself: an expression that follows the knobs, or a batch that no knob changes."""
+    """Whether the command itself keeps the batch: by an expression over the knobs, or because no knob changes it."""
     batch = preset_of(job).batch
     assert batch is not None
     value = said(words, batch.flag)

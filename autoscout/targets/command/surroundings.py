@@ -1,7 +1,5 @@
-"""What a person's own command runs on: versions of what its interpreter has, the device, and the code itself.
-
-All of it decides what measurements are comparable: after an edit of the script nothing that was measured before
-answers.
+"""The environment of a user's own command: package versions, the device, and a hash of the code. Measurements are
+comparable only if all of it is equal: once the script is edited, earlier measurements no longer apply.
 """
 
 import hashlib
@@ -34,7 +32,7 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
-# The word at the beginning of each command of a script, behind its variables.
+# The first word of each command in a script, after variable assignments.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
     r"([A-Za-z_./][\w./-]*)(?=[\s;&|)]|$)"
@@ -43,8 +41,8 @@ _LARGEST = 2**20  # size limit of a file that is hashed as code
 
 
 def variables(job: Job, started: Started) -> dict[str, str]:
-    """The environment of the command: ours, with what the job adds. On the path the folder of `launch.python` comes
-    first, and that of our own interpreter last: an environment need not be activated."""
+    """The command's environment: ours, plus the job's. PATH starts with the folder of `launch.python` and ends with
+    that of our own interpreter, so no virtual environment has to be activated."""
     found = {**os.environ, "PYTHONUNBUFFERED": "1", **started.environment}
     first = [str(Path(job.launch.python).absolute().parent)] if job.launch.python else []
     path = [*first, found.get("PATH", os.defpath), str(Path(sys.executable).parent)]
@@ -52,7 +50,7 @@ def variables(job: Job, started: Started) -> dict[str, str]:
 
 
 def describe(job: Job, started: Started) -> dict[str, str]:
-    """Errors: AutoscoutError (exit 2) when the command cannot be found, or its interpreter does not run."""
+    """Errors: AutoscoutError (exit 2) if the command cannot be found, or its interpreter does not run."""
     cwd = Path(job.launch.path or ".")
     python = python_of(job, started)
     found: dict[str, str] = {}
@@ -80,13 +78,13 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 
 def python_of(job: Job, started: Started) -> str:
-    """The interpreter of a command; "" where none is known. Errors: AutoscoutError (exit 2) as above."""
+    """The interpreter of a command; "" if unknown. Errors: AutoscoutError (exit 2) if the command cannot be found."""
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
     program = found_program(started.words[0], cwd, environment)
     if job.launch.python:
-        # From where we stand, as in variables(): it is started in the command's folder.
+        # Relative to our working folder, as in variables(): it is started in the command's folder.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
-    if started.words[:2] == ["bash", "-c"]:  # the first of its programs that an interpreter runs
+    if started.words[:2] == ["bash", "-c"]:  # the first of its programs that is a Python script
         found = (interpreter.of_program(word, environment["PATH"]) for word in _WORD.findall(started.words[2]))
         return next(filter(None, found), "")
     if python := interpreter.of_program(program, environment["PATH"]):
@@ -96,7 +94,8 @@ def python_of(job: Job, started: Started) -> str:
 
 
 def lacking(job: Job) -> list[str]:
-    """Programs of a shell command that are found nowhere. One that waits for such a server would wait to its limit."""
+    """Programs of a shell command that cannot be found. A command that waits for such a server would run into its
+    limit."""
     text = command_of(job)
     if words_of(text, "launch.command") is not None:
         return []
@@ -125,7 +124,7 @@ def _cpu() -> dict[str, str]:
 
 
 def _gpus() -> dict[str, str]:
-    """As the driver names them; nothing where it does not answer: the command itself will say what it lacks."""
+    """The GPUs as the driver names them; {} if it does not answer: the command itself will report what is missing."""
     seen = gpus.look()
     if not seen:
         return {}
@@ -139,7 +138,7 @@ def _gpus() -> dict[str, str]:
 
 
 def _code(job: Job, started: Started, cwd: Path) -> str:
-    """A hash of the command, its files that are code, its templates, and what is read of its log."""
+    """Hash of the command, its code files and templates, and the metrics' patterns."""
     digest = hashlib.sha256()
     launch = job.launch
     preset = preset_of(job)

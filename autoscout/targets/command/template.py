@@ -1,8 +1,8 @@
 """Placeholders: `{name}`, or `{an expression}` such as {global_batch // (mbs * gpus)}, in commands, environments and
-rendered files; in rendered files `$NAME` too, where NAME is known.
+rendered files; in rendered files also `$NAME` for known names.
 
-What stands between braces without a name in it, or with quotes, colons or further braces, is none: JSON may
-be written as it is. `{{name}}` stands for `{name}` itself, and `${NAME}` is left to the shell.
+Text in braces that has no name, or has quotes, colons or nested braces, is not a placeholder, so JSON needs no
+escaping. `{{name}}` stands for a literal `{name}`, and `${NAME}` is left to the shell.
 """
 
 import re
@@ -25,8 +25,8 @@ def filled(
     dollars: bool = False,
     quoted: Callable[[str], str] = str,
 ) -> str:
-    """`text` with its placeholders replaced; `quoted`: how a value is written. Errors: AutoscoutError (exit 2) for an
-    unknown placeholder, or an expression that cannot be evaluated."""
+    """`text` with its placeholders replaced; `quoted`: quotes a value. Errors: AutoscoutError (exit 2) for an unknown
+    placeholder, or an expression that cannot be evaluated."""
 
     def place(found: re.Match[str]) -> str:
         if found["kept"] is not None:
@@ -40,7 +40,7 @@ def filled(
 
 
 def names_in(text: str, dollars: bool = False) -> set[str]:
-    """What a text's placeholders speak of; what is no expression is left out."""
+    """Names used in a text's placeholders; invalid expressions are skipped."""
     found: set[str] = set()
     for match in PLACEHOLDER.finditer(text):
         try:
@@ -51,7 +51,7 @@ def names_in(text: str, dollars: bool = False) -> set[str]:
 
 
 def as_text(value: Any) -> str:
-    """As configuration files have it: true, 4, 0.1, name."""
+    """A value as in configuration files: true, 4, 0.1, name."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

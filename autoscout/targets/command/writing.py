@@ -1,4 +1,4 @@
-"""Formats of a person's own command beside a shell's: data, a Slurm script, a Kubernetes Job."""
+"""Export formats of a user's own command besides shell: YAML, a Slurm script, a Kubernetes Job."""
 
 import json
 import shlex
@@ -18,13 +18,13 @@ def yaml(launch: Launch) -> str:
 
 
 def slurm(launch: Launch) -> str:
-    """On one node the command itself; on several once on each, unless it says `srun` itself."""
+    """On one node the command itself; on several nodes once on each, unless it calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
     return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
-    """A Job; the image is the person's own."""
+    """A Job; the image is the user's own."""
     script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
     lines = [
         *heading(launch),

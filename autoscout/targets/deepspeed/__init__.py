@@ -1,5 +1,5 @@
-"""DeepSpeed: a person's script and ds_config, tuned as they are; its knobs and rules without them; and what its own
-autotuner measured."""
+"""DeepSpeed: tunes a user's script and ds_config as they are; without them, has knobs and rules only; and imports
+measurements of DeepSpeed's own autotuner."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -149,7 +149,7 @@ class DeepSpeed(Target):
         return tried(job, launch, form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """Nothing is known of a person's own script before it ran."""
+        """None for a user's own script: nothing is known of it before it ran."""
         from autoscout.targets.deepspeed.config_space import config_of
 
         return [] if config_of(job) else super().simulators(job)

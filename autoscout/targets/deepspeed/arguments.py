@@ -1,8 +1,8 @@
-"""From (job, configuration) to what is started: the person's command with this configuration's ds_config in it. The one
-mapping, of experiments and of exports.
+"""From (job, configuration) to the command to start: the user's command with the configuration's ds_config. The one
+mapping for experiments and exports.
 
-The config is a file in the experiment's folder. Where its path is one that a shell or a launcher over ssh would take
-apart, or the command says {ds_config_base64}, the config itself travels instead, as base64 (DeepSpeed reads both).
+The config is a file in the experiment's folder. If a shell or a launcher over ssh would split its path, or the command
+says {ds_config_base64}, the config itself is passed as base64 instead (DeepSpeed reads both).
 """
 
 import base64
@@ -37,12 +37,12 @@ from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendere
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
 _HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
-ENGINES = "{folder}/metrics.json"  # which DeepSpeed's engine writes for its autotuner
+ENGINES = "{folder}/metrics.json"  # written by DeepSpeed's engine for its autotuner
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
-    """Errors: AutoscoutError (exit 2) as of a command, and for a ds_config that cannot be read."""
+    """Errors: AutoscoutError (exit 2) as for a command, and for an unreadable ds_config."""
     rendered = config_of(job)
     if rendered is None:
         raise AutoscoutError(
@@ -73,8 +73,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
 
 
 def rendered_config(job: Job, configuration: Configuration, place: Place | None = None) -> Config:
-    """A complete ds_config: no list, no name to fill in, the batch's three numbers in agreement. `place`: of an
-    experiment, which says its speed after every step."""
+    """A complete ds_config: no lists or placeholders left, and three consistent batch numbers. `place`: of an
+    experiment, which reports its speed after every step."""
     config = read_config(job)
     found = settings(config)
     knobs = {knob.name: knob for knob in declared(job).knob}
@@ -109,7 +109,7 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
 
 
 def unused(job: Job) -> list[str]:
-    """The person's own knobs that reach neither the command nor the ds_config."""
+    """The user's own knobs that appear neither in the command nor in the ds_config."""
     rendered = config_of(job)
     if rendered is None:
         return []
@@ -125,7 +125,7 @@ def _sets_config(job: Job, name: str) -> bool:
 
 
 def _of_config(sets: str) -> bool:
-    """Whether a knob is a field of the ds_config: its path, not a flag, a variable, a placeholder or prose."""
+    """Whether `sets` is the path of a ds_config field, not a flag, a variable, a placeholder or prose."""
     return bool(re.fullmatch(r"(json:)?[A-Za-z]\w*(\.\w+)*", sets)) and not sets.startswith("env:")
 
 
@@ -134,7 +134,7 @@ def _put(config: Config, path: str, value: Any) -> None:
 
 
 def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> list[str]:
-    """The command's words with `said` where they name the ds_config."""
+    """The command's words with the ds_config's name replaced by `said`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 
@@ -148,8 +148,8 @@ def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> l
 
 
 def mappings(job: Job, words: list[str]) -> dict[str, str]:
-    """The person's arg_mappings; else a Hugging Face Trainer's own flags, where the command has them, or the ds_config
-    shows by an "auto" that a Trainer reads it: that refuses a ds_config with other numbers than its arguments."""
+    """The user's arg_mappings; else the flags of a Hugging Face Trainer, if the command has them or an "auto" in the
+    ds_config shows that a Trainer reads it: a Trainer refuses a ds_config whose numbers differ from its arguments."""
     config = read_config(job)
     given = settings(config).arg_mappings
     if given is not None:
@@ -159,7 +159,7 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
 
 
 def _scalars(config: Config) -> dict[str, Value]:
-    """By the last name of their path, the first of each name."""
+    """Values by the last part of their path; of equal names the first."""
     found: dict[str, Value] = {}
     for path, value in ds_config.leaves(config):
         if isinstance(value, bool | int | float | str):
@@ -168,7 +168,7 @@ def _scalars(config: Config) -> dict[str, Value]:
 
 
 def _agree_on_batch(config: Config, job: Job, batch: int, mp_size: int) -> None:
-    """DeepSpeed wants train_batch_size == micro batch × accumulation × ranks."""
+    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires."""
     ranks = max(job.devices // mp_size, 1)
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1

@@ -1,8 +1,9 @@
-"""What DeepSpeed's autotuner leaves behind, of a session of ours: exps/, results/ with a folder an experiment,
-ds_config_optimal.json, cmd_optimal.txt and summary.txt. Whatever reads theirs, our importer too, reads these.
+"""Writes a session in the file layout of DeepSpeed's autotuner: exps/, results/ with a folder per experiment,
+ds_config_optimal.json, cmd_optimal.txt and summary.txt. Tools that read DeepSpeed's files, our importer included, read
+these.
 
-Written into fresh names and moved into place, so a reader never meets half a file. What of an earlier tuning lies there
-stays, unless `overwrite` says otherwise; a folder without its mark is somebody else's and is never deleted.
+Files are written under temporary names and renamed, so a reader never sees half a file. Files of an earlier tuning stay
+unless `overwrite` is set; a folder that no autotuning left is never deleted.
 """
 
 import json
@@ -37,7 +38,7 @@ def as_ds_config(launch: Launch) -> str:
 
 
 def name_of(job: Job, configuration: Configuration) -> str:
-    """As DeepSpeed names an experiment: z2_tmbspg4_gas2_rbs5.0e+06."""
+    """DeepSpeed's name for an experiment: z2_tmbspg4_gas2_rbs5.0e+06."""
     config = read_config(job)
     keys = {path.rpartition(".")[2] for path in choices_of(config, settings(config), job)} - {"stage"}
     found = rendered_config(job, configuration)
@@ -47,9 +48,8 @@ def name_of(job: Job, configuration: Configuration) -> str:
 
 
 def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
-    """(exps, results), made; with `overwrite` emptied of what we or DeepSpeed left there.
-
-    Errors: AutoscoutError (exit 2) for a folder with something else in it."""
+    """Creates (exps, results); `overwrite` first deletes what we or DeepSpeed left there. Errors: AutoscoutError (exit
+    2) with `overwrite` for a folder with other files."""
     found = settings(read_config(job))
     made = folders(found, beside)
     for folder in made:
@@ -69,7 +69,7 @@ def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
 
 
 def write(job: Job, beside: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
-    """Everything of a session; the folder of results. Errors: AutoscoutError when it cannot be written."""
+    """Writes a session's files; returns the results folder. Errors: AutoscoutError if it cannot be written."""
     exps, results = prepared(job, beside)
     latest = {m.configuration.id: m for m in measured if m.configuration is not None}
     for found in latest.values():
@@ -83,7 +83,7 @@ def write(job: Job, beside: Path, measured: Sequence[Measurement], best: Measure
 
 
 def command(job: Job, configuration: Configuration, config: Path) -> str:
-    """What starts a configuration, with its ds_config at `config`."""
+    """The command line that starts a configuration, with its ds_config at `config`."""
     run = started(job, configuration, export_place(job))
     files = [name for name in run.files if name.endswith(".json")]
     words = [str(config) if files and word == files[0] else word for word in run.words]
@@ -91,7 +91,7 @@ def command(job: Job, configuration: Configuration, config: Path) -> str:
 
 
 def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> str:
-    """A line for each ZeRO stage and one for all: experiments, the best of the metric, whose it is."""
+    """A row per ZeRO stage and one for all: number of experiments, best value, and its experiment's name."""
     metric = job.objective.metric
     spaces: dict[str, list[Measurement]] = {}
     for m in measured:
@@ -112,7 +112,7 @@ def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None,
 
 
 def metrics_of(job: Job, found: Measurement, batch: int) -> dict[str, float]:
-    """Their names of what was measured: throughput in samples a second, latency in seconds."""
+    """Measured metrics under DeepSpeed's names: throughput in samples per second, latency in seconds."""
     told: dict[str, float] = {}
     if found.metrics.get("samples_per_s"):
         told["throughput"] = found.metrics["samples_per_s"]
@@ -155,7 +155,7 @@ def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether an autotuning, ours or DeepSpeed's, left what lies there."""
+    """Whether the folder's content was left by an autotuning, ours or DeepSpeed's."""
     if (folder / MARK).exists():
         return True
     left = [*folder.glob("*/exp.json"), *folder.glob("*/cmd.txt"), folder / "summary.txt", *folder.glob("*.json")]

@@ -1,7 +1,7 @@
-"""The `autotuning` section of a ds_config: what a person asked DeepSpeed's autotuner for.
+"""The `autotuning` section of a ds_config: the user's settings for DeepSpeed's autotuner.
 
-Defaults are those of its code (autotuning/constants.py, 0.19.8). Its README names two others: `overwrite` false and
-`tuner_type` model_based. Ours differ from both where they would lose measurements: `overwrite` keeps what is there.
+Defaults follow its code (autotuning/constants.py, 0.19.8), except that `overwrite` is false, so that no measurements
+are lost. Its README differs from its code twice: `overwrite` false and `tuner_type` model_based.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from kb.records import AutoscoutError, Value
 
 Metric = Literal["throughput", "latency", "flops", "FLOPS_per_gpu"]
 Tuner = Literal["gridsearch", "random", "model_based"]
-# Their name of a metric → our objective. Each says which way is better: theirs maximizes all of them.
+# DeepSpeed's metric → our objective, with its direction: DeepSpeed maximizes all of them.
 OBJECTIVES = {
     "throughput": {"maximize": "samples_per_s"},
     "latency": {"minimize": "step_time_s"},
@@ -26,7 +26,7 @@ STRATEGIES = {"gridsearch": "deepspeed-grid", "random": "deepspeed-random", "mod
 
 
 class Autotuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`metric_path`, `model_info_path`: where DeepSpeed's engine writes; ours are in the experiment's folder."""
+    """`metric_path`, `model_info_path`: where DeepSpeed's engine writes; we use the experiment's folder instead."""
 
     enabled: bool = False
     fast: bool = True
@@ -84,8 +84,8 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
 
 
 def mapped(words: list[str], mappings: dict[str, str], values: dict[str, Value]) -> list[str]:
-    """A person's arguments with what `mappings` (name in the ds_config → flag) says of `values`: in the flag's place,
-    else at the end. "auto" is left to the script. A copy: experiments share nothing."""
+    """A copy of the user's arguments with `values` set by `mappings` (name in the ds_config → flag): in the flag's
+    place, else appended. "auto" is left to the script."""
     found = list(words)
     for name, flag in mappings.items():
         value, flag = values.get(name.strip()), flag.strip()
@@ -102,5 +102,5 @@ def mapped(words: list[str], mappings: dict[str, str], values: dict[str, Value])
 
 
 def folders(found: Autotuning, beside: Path) -> tuple[Path, Path]:
-    """(exps_dir, results_dir), relative to where the command runs."""
+    """(exps_dir, results_dir), relative to the command's working folder `beside`."""
     return beside / found.exps_dir, beside / found.results_dir

@@ -1,5 +1,5 @@
-"""`autoscout tune ds_config.json --script "train.py …"`: a job file's content from what a person gives to
-`deepspeed --autotuning run train.py … --deepspeed_config ds_config.json`."""
+"""`autoscout tune ds_config.json --script "train.py …"`: a job file's content from the arguments of `deepspeed
+--autotuning run train.py … --deepspeed_config ds_config.json`."""
 
 import re
 import shlex
@@ -34,9 +34,9 @@ def job_of(
     loss: str = "",
     completed: Path | None = None,
 ) -> dict[str, Any]:
-    """`script`: the person's script and its arguments, which need not name the ds_config. `gpus`: of this machine (or
-    CPU ranks), `hosts`: a host file in their place. `loss`: the pattern of the script's losses. `completed`: a copy of
-    the ds_config with what was found out about the model, to be read in its place.
+    """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: on this machine (or CPU
+    ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a copy of the
+    ds_config with the model's parameters added, read in its place.
 
     Errors: AutoscoutError (exit 2)."""
     found = ds_config.read(config)
@@ -82,8 +82,8 @@ def job_of(
 
 
 def job_of_line(words: list[str]) -> dict[str, Any] | None:
-    """As `job_of`, of a launch line that names its ds_config; None where it names none that is there. `devices`:
-    (nodes, of each), as far as the line says them. Errors: AutoscoutError (exit 2)."""
+    """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: (nodes,
+    devices per node), if the line says so. Errors: AutoscoutError (exit 2)."""
     said = current_launch.said_of(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
@@ -96,7 +96,7 @@ def job_of_line(words: list[str]) -> dict[str, Any] | None:
 
 
 def strategy_of(config: Path) -> str:
-    """The strategy that a ds_config's tuner_type names; "" ours."""
+    """The strategy for a ds_config's tuner_type; "": ours."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 

@@ -1,7 +1,7 @@
-"""The space of a person's ds_config: its lists are knobs, and what it says once is fixed.
+"""The space of a user's ds_config: lists are knobs, single values are fixed.
 
-A field that our catalog knows is a knob by the catalog's name and conditions: a setting that cannot act at a ZeRO stage
-is inactive there, so no two configurations are the same run. A field that it does not know is tuned as it stands.
+A field in our catalog is a knob with the catalog's name and conditions: a setting without effect at a ZeRO stage is
+inactive there, so no two configurations are the same run. Other fields are tuned as given.
 """
 
 import json
@@ -21,7 +21,8 @@ from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEP
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
-# Whose lists are values, not choices: DeepSpeed's autotuner leaves the optimizer's alone (betas), we these as well.
+# Sections whose lists are values, not choices: DeepSpeed's autotuner skips the optimizer's (betas), we skip all of
+# these.
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
@@ -29,7 +30,7 @@ _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.off
 
 
 def config_of(job: Job) -> Rendered | None:
-    """The launch.render that is the ds_config; None: the job has none. Only the first JSON file can be."""
+    """The launch.render that is the ds_config: the first JSON file; None if there is none."""
     return next((r for r in job.launch.render if r.origin.endswith(".json") and r.to.endswith(".json")), None)
 
 
@@ -41,14 +42,14 @@ def read_config(job: Job) -> Config:
 
 
 def batch_of(job: Job, config: Config) -> int:
-    """Samples of a step, which every configuration keeps; 0: each has its own."""
+    """Samples per step, equal for all configurations; 0: each has its own."""
     said = config.get(BATCH)
     most = settings(config).max_train_batch_size
     return job.traffic.global_batch or (said if isinstance(said, int) else 0) or most or 0
 
 
 def problems(job: Job, config: Config) -> Iterator[str]:
-    """What of a ds_config cannot be tuned by this job, a sentence each."""
+    """Conflicts between a ds_config and the job, a sentence each."""
     found = settings(config)
     batch, said = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
     if said and batch != said:
@@ -71,13 +72,13 @@ def problems(job: Job, config: Config) -> Iterator[str]:
 
 
 def takes_auto(job: Job) -> bool:
-    """Whether a Hugging Face Trainer reads the config: it fills in what is "auto"."""
+    """Whether a Hugging Face Trainer reads the config and fills in "auto"."""
     words = (job.launch.command or job.launch.current).split()
     return "--deepspeed_config" not in words and any(w.split("=")[0] == "--deepspeed" for w in words)
 
 
 def leaves_auto(config: Config) -> bool:
-    """Whether there is an "auto" that only a Hugging Face Trainer fills in."""
+    """Whether there is an "auto" that only a Hugging Face Trainer can fill in."""
     return any(value == "auto" and path not in (MICRO, STAGE) for path, value in ds_config.leaves(config))
 
 
@@ -103,7 +104,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
             said = ds_config.at(config, knob.sets) if " " not in knob.sets else None
             value = said if isinstance(said, bool | int | str) else _standing(knob)
             derived[knob.name] = repr(value)
-    if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed fills it in
+    if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
     rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
@@ -139,12 +140,12 @@ def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[An
 
 
 def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
-    """What is tuned here although DeepSpeed's fast mode knows the stage and the micro batch alone."""
+    """Paths tuned here beyond the stage and the micro batch, which are all that DeepSpeed's fast mode tunes."""
     return [path for path in choices_of(config, found, job) if path not in (STAGE, MICRO)]
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """All of them, without those whose model states cannot fit on a device."""
+    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown."""
     params, activation, memory, half = _known_of_model(job, config, found)
     fit = zero_memory.stages_that_fit(params, activation, memory, job.devices, half) if params and memory else []
     if params and memory and not fit:
@@ -158,14 +159,14 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def wants_model_info(config: Config) -> bool:
-    """Whether it is left to us what fits, and nobody says how large the model is."""
+    """Whether we have to find what fits, and the model's size is not given."""
     found = settings(config)
     left = ds_config.at(config, STAGE) in ("auto", "all") or config.get(MICRO) in (None, "auto")
     return found.enabled and left and not (found.model_info or {}).get("num_params")
 
 
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
-    """(parameters, activation bytes of a sample, bytes of a device, half precision); 0 where nobody knows."""
+    """(parameters, activation bytes per sample, device bytes, half precision); 0 if unknown."""
     info, known = found.model_info or {}, attributes_of(job)
     half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
     params = int(info.get("num_params") or known["params"])
@@ -173,7 +174,8 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Powers of two that divide the batch of a rank; without one, from the least to the most that may be asked for."""
+    """Micro batches: powers of two within the allowed range that divide a rank's share of the batch, if there is
+    one."""
     ranks = max(job.devices // found.mp_size, 1)
     batch = batch_of(job, config)
     most = min(found.most_micro, batch // ranks if batch else found.most_micro)
@@ -195,7 +197,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 
 def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
-    """DeepSpeed's own spaces of these stages, without what the person pins or deletes (null)."""
+    """DeepSpeed's own tuning spaces for these stages, without fields that the user pins or deletes (null)."""
     zero = config.get("zero_optimization") or {}
     found: dict[str, list[Any]] = {}
     for stage in stages:
@@ -206,13 +208,13 @@ def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
 
 
 def _known(knob: KnobEntry, values: list[Any]) -> KnobEntry:
-    """A device list is asked for on CPUs, too."""
+    """The catalog's knob with the user's values; tuned on CPUs, too, since the user listed it."""
     when = knob.when.replace(" and cuda", "")
     return msgspec.structs.replace(knob, values=values, default=values[0], when=when, keeps=[])
 
 
 def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
-    """Its name: the last of the path, with as much before it as nobody else has."""
+    """A knob for an unknown field, named by the shortest unused suffix of its path."""
     parts, taken = path.split("."), {knob.name for knob in before}
     stages = [s for s, space in DEFAULT_SPACES.items() if parts[-1] in space and parts[0] == "zero_optimization"]
     name = next((n for i in range(1, len(parts) + 1) if (n := "_".join(parts[-i:])) not in taken), path)
@@ -232,8 +234,8 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
 
 
 def _rules(job: Job, config: Config, shipped: Catalog, names: set[str]) -> Iterator[RuleEntry]:
-    """The catalog's that this space can speak of: the batch where it is fixed, and the same run twice where the number
-    of parameters is known."""
+    """The catalog's rules that apply to this space; batch rules need a fixed batch, some others the number of
+    parameters."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -260,7 +262,7 @@ def _offload_rules(config: Config, names: set[str]) -> Iterator[RuleEntry]:
 
 
 def scalar_of(value: Value) -> Any:
-    """What a knob's value stands for: objects of a list are knobs' values as JSON."""
+    """The ds_config's value for a knob's value: objects in a list are knob values in JSON."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
@@ -285,7 +287,7 @@ def _chosen_here(path: str) -> bool:
 
 
 def _stage_of(config: Config) -> Config:
-    """The ds_config with the first value of each list, to be judged by what stands in it once."""
+    """The ds_config with the first value of each list in zero_optimization."""
     zero = config.get("zero_optimization") or {}
     return {**config, "zero_optimization": {n: v[0] if isinstance(v, list) and v else v for n, v in zero.items()}}
 

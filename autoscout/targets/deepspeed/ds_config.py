@@ -1,7 +1,6 @@
-"""A person's ds_config, read as DeepSpeed reads it: JSON in which comments and trailing commas may stand.
-
-Every mistake is one sentence. Unlike DeepSpeed, which passes unknown names at the top over without a word, a name that
-is nearly one of DeepSpeed's is refused: `reduce_bukket` would tune nothing.
+"""Reads a user's ds_config as DeepSpeed does: JSON with comments and trailing commas. Every mistake gets one sentence.
+DeepSpeed silently ignores unknown top-level names; here a name close to one of DeepSpeed's is refused: `reduce_bukket`
+would tune nothing.
 """
 
 import difflib
@@ -14,7 +13,7 @@ from kb import door
 from kb.records import AutoscoutError
 
 Config = dict[str, Any]
-# Names of DeepSpeed 0.19.8: runtime/config.py and what it calls, runtime/zero/config.py, autotuning/config.py.
+# Names in DeepSpeed 0.19.8: runtime/config.py and its callees, runtime/zero/config.py, autotuning/config.py.
 TOP = (
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer", "scheduler"),
     *("fp16", "bf16", "bfloat16", "amp", "torch_autocast", "zero_optimization", "autotuning", "gradient_clipping"),
@@ -74,7 +73,7 @@ def parsed(text: str, where: str) -> Config:
 
 
 def problems(config: Config) -> Iterator[str]:
-    """What DeepSpeed would refuse or pass over in silence, a sentence each."""
+    """What DeepSpeed would refuse or silently ignore, a sentence each."""
     for where, known, section in (("", TOP, config), ("zero_optimization.", ZERO, config.get("zero_optimization"))):
         if section is not None and not isinstance(section, dict):
             yield f"{where.rstrip('.')} is no object with settings"
@@ -87,12 +86,12 @@ def problems(config: Config) -> Iterator[str]:
 
 
 def passed_over(config: Config) -> list[str]:
-    """Names at the top that are none of DeepSpeed's, nor nearly: it ignores them, a person's script may not."""
+    """Top-level names unknown to DeepSpeed, which ignores them; the user's script may not."""
     return [name for name in config if name not in TOP]
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path; None if nothing does."""
+    """The value at a dotted path; None if there is none."""
     found: Any = config
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -100,7 +99,7 @@ def at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def put(config: Config, path: str, value: Any) -> None:
-    """Sets (None: deletes) what stands at a dotted path, and makes the objects on the way."""
+    """Sets the value at a dotted path (None: deletes it), creating objects on the way."""
     *before, last = path.split(".")
     inner = config
     for key in before:
@@ -113,7 +112,7 @@ def put(config: Config, path: str, value: Any) -> None:
 
 
 def leaves(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every (dotted path, value) that is no object."""
+    """Every (dotted path, value) that is not an object."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{before}{name}.")

@@ -1,5 +1,5 @@
-"""The lowest ZeRO stage that fits, as DeepSpeed's autotuner tries them, with the largest micro batch; offloading only
-where nothing else fits; everything else as it is by default."""
+"""The lowest ZeRO stage that fits, in the order of DeepSpeed's autotuner, with the largest micro batch; offloading only
+if nothing else fits; defaults for the rest."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,8 +25,8 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def of_lists(space: Space) -> Iterator[Configuration]:
-    """Of a person's ds_config: the advice of DeepSpeed's guides as far as its lists have it (the lowest stage, no
-    offloading, the largest micro batch), then the first value of each list, which its autotuner takes for it."""
+    """Recipes for a user's ds_config: first the advice of DeepSpeed's guides within its lists (lowest stage, no
+    offloading, largest micro batch), then the first value of each list, which its autotuner starts from."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     wanted = dict(firsts)
     for name, pick in (("stage", min), ("mbs", max)):
@@ -40,7 +40,7 @@ def of_lists(space: Space) -> Iterator[Configuration]:
 
 
 def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
-    """Peak per device. Adam's state, 12 bytes a parameter over all devices, is in the host's memory if offloaded."""
+    """Peak GiB per device. If offloaded, Adam's state, 12 bytes per parameter over all devices, is in host memory."""
     recomputation = {"ar": "none"} if ckpt == "none" else {"ar": "full", "ar_method": "uniform", "ar_layers": 1}
     knobs: dict[str, Value] = {"tp": 1, "pp": 1, "dp": gpus, "mbs": mbs, "zero": stage, **recomputation}
     offloaded = 12 * a["params"] / gpus / 2**30 if offload == "cpu" and stage else 0.0

@@ -1,8 +1,9 @@
-"""Folders that DeepSpeed's autotuning leaves: one per experiment, with exp.json, ds_config.json, metrics.json, logs.
+"""Imports folders left by DeepSpeed's autotuning: one per experiment, with exp.json, ds_config.json, metrics.json,
+logs.
 
 `throughput` is samples per second, so a step takes train_batch_size / throughput. An experiment without metrics.json
-failed; stderr.log says how. Values that are "auto", or lists that were not taken apart, say nothing of a configuration
-and are left out; a file that was being written when its writer died is named with what it lacks.
+failed; stderr.log says how. "auto" values and unexpanded lists say nothing about the configuration and are left out; a
+truncated file is reported with what it lacks.
 """
 
 import re
@@ -16,7 +17,7 @@ from kb.records import AutoscoutError, Job
 
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "samples_per_s": "samples_per_s"}
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:Error|error): .*(?:out of memory|can't allocate memory)")
-# What ended it, not any line with the word: "0 errors", "error_if_nonfinite" and warnings are none.
+# The exception that ended it, not any line with the word: not "0 errors", "error_if_nonfinite" or warnings.
 _FAILED = re.compile(r"^(?:\S+: )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
 _OLD_NAMES = {"cpu_offload": "offload_optimizer.device", "cpu_offload_params": "offload_param.device"}  # before 0.3.16
@@ -33,7 +34,7 @@ def read(path: Path, job: Job) -> Source:
 
 
 def _experiments(path: Path) -> Iterator[Path]:
-    """Folders with either file: of a run that was cut off only one may be there."""
+    """Folders with either file: an interrupted run may have only one."""
     found = sorted({file.parent for name in ("exp.json", "ds_config.json") for file in path.rglob(name)})
     yield from (f for f in found if "profile_model_info" not in f.name)
 
@@ -80,7 +81,7 @@ def _row(folder: Path, root: Path, job: Job) -> Row:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Of ds_config.json, else (missing, or cut off) of exp.json."""
+    """The configuration in ds_config.json, or in exp.json if that is missing or truncated."""
     problem: Exception = AutoscoutError("is no configuration of DeepSpeed")
     for name in ("ds_config.json", "exp.json"):
         try:
@@ -95,7 +96,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """With the names that DeepSpeed has now: stage 2's cpu_offload became offload_optimizer.device."""
+    """The config under DeepSpeed's current names: stage 2's cpu_offload became offload_optimizer.device."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
         return config

@@ -1,5 +1,5 @@
-"""Experiments on a person's DeepSpeed script: those of any command, with its ds_config, and a look at what DeepSpeed
-says that it trained with."""
+"""Experiments on a user's DeepSpeed script: as for any command, with its ds_config and a check of the config that
+DeepSpeed reports it trained with."""
 
 import json
 import re
@@ -23,9 +23,9 @@ from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
-_SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints the config that it was given
+_SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
-_LOOKED_AT = 2**22  # bytes of a log that are searched
+_LOOKED_AT = 2**22  # searched bytes of a log
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 
@@ -35,14 +35,14 @@ def profiler(job: Job) -> CommandProfiler:
 
 
 def judged(found: Measurement, folder: Path) -> Measurement:
-    """A run whose script does not train with the ds_config that it was given is no measurement of it."""
+    """Marks a run as invalid if the script ignored its ds_config."""
     if found.status == "ok" and (why := ignored(folder)):
         found = msgspec.structs.replace(found, status="invalid", evidence=why, metrics={})
     return found
 
 
 def ignored(folder: Path) -> str:
-    """ "" or what DeepSpeed says that it trains with in place of what it was given."""
+    """ "" or how the config that DeepSpeed reports differs from the given one."""
     given = next((path for path in folder.glob("*.json") if _is_config(path)), None)
     try:
         text = (folder / "output.log").read_bytes()[:_LOOKED_AT].decode(errors="replace")
@@ -67,8 +67,8 @@ def ignored(folder: Path) -> str:
 
 
 def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: float) -> dict[str, Any]:
-    """Parameters and activation memory (bytes of a sample) as DeepSpeed's engine counts them: one forward pass with
-    micro batch 1, at stage 3 as the most frugal. Errors: AutoscoutError (exit 1) when it does not run."""
+    """Parameters and activation memory (bytes per sample) as DeepSpeed's engine counts them: one forward pass with
+    micro batch 1, at stage 3, which needs least memory. Errors: AutoscoutError (exit 1) if it does not run."""
     place = Place(folder=str(folder.resolve()), port=str(processes.free_port()), iterations="1")
     run = started(job, configuration, place)
     path, text = next((name, text) for name, text in run.files.items() if name.endswith(".json"))

@@ -1,7 +1,7 @@
-"""What DeepSpeed's autotuning does with a tuning space: lists are what is tuned, everything else stays.
+"""DeepSpeed autotuning's treatment of a tuning space: lists are tuned, everything else stays.
 
-Cartesian product, `$NAME` templates, pruning, duplicates, canonical names and validation as its utils.py has them, on
-copies (theirs work on the caller's dictionaries, and lose the order with the duplicates).
+Cartesian product, `$NAME` templates, pruning, deduplication, canonical names and validation as in its utils.py, but on
+copies (DeepSpeed modifies the caller's dictionaries, and deduplication loses the order).
 """
 
 import copy
@@ -16,9 +16,9 @@ from kb.records import AutoscoutError
 
 MICRO, STEPS, ZERO = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization"
 _NAME = re.compile(r"\$(\w+)")
-_KEPT_NAMES = ("nvme_path",)  # DeepSpeed's own; filled in where the machine is known
+_KEPT_NAMES = ("nvme_path",)  # filled in by DeepSpeed itself on the machine
 BUCKETS = [50_000_000, 500_000_000, 1_000_000_000]
-# The spaces of its constants.py, by ZeRO stage.
+# Spaces in its constants.py, by ZeRO stage.
 DEFAULT_SPACES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": BUCKETS, "allgather_bucket_size": BUCKETS},
@@ -38,7 +38,7 @@ DEFAULT_SPACES: dict[int, Config] = {
         "contiguous_gradients": [False, True],
     },
 }
-# Its config_templates/template_zero{0..3}.json: what is not tuned stands as there.
+# Its config_templates/template_zero{0..3}.json: values of settings that are not tuned.
 TEMPLATES: dict[int, Config] = {
     0: {},
     1: {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000},
@@ -68,7 +68,7 @@ TEMPLATES: dict[int, Config] = {
 
 
 def template(stage: int, hidden: int = 0) -> Config:
-    """Of a stage; stage 3's sizes follow from the hidden size, where that is known."""
+    """A stage's template; stage 3's sizes follow from the hidden size, if known."""
     found = copy.deepcopy(TEMPLATES[stage])
     if stage == 3 and hidden:
         found["reduce_bucket_size"] = hidden * hidden
@@ -78,7 +78,7 @@ def template(stage: int, hidden: int = 0) -> Config:
 
 
 def replaced(config: Config, by: Mapping[str, Any], ignored: Collection[str] = ()) -> Config:
-    """`config` with what `by` says in its place; None deletes a name (the first of each branch)."""
+    """`config` with values replaced by those of `by`; None deletes a name (its first occurrence in each branch)."""
     found = dict(config)
     for name, value in by.items():
         if name in ignored:
@@ -94,8 +94,8 @@ def replaced(config: Config, by: Mapping[str, Any], ignored: Collection[str] = (
 
 
 def filled(config: Any, names: Mapping[str, Any]) -> Any:
-    """With every `$NAME` replaced by what `names` has under the name in lower case: a text into a text, anything else
-    only where it is all of the value. Errors: AutoscoutError (exit 2) for an unknown name."""
+    """`config` with every `$NAME` replaced by the lower-case name's value in `names`: inside strings as text; a value
+    that is only `$NAME` takes the value's type. Errors: AutoscoutError (exit 2) for an unknown name."""
     if isinstance(config, Mapping):
         return {name: filled(value, names) for name, value in config.items()}
     if isinstance(config, list):
@@ -109,7 +109,7 @@ def filled(config: Any, names: Mapping[str, Any]) -> Any:
 
 
 def names_in(config: Any) -> set[str]:
-    """Of its `$NAME`s, in lower case."""
+    """The names of its `$NAME`s, in lower case."""
     if isinstance(config, Mapping | list):
         inner = config.values() if isinstance(config, Mapping) else config
         return set().union(*(names_in(value) for value in inner))
@@ -118,14 +118,14 @@ def names_in(config: Any) -> set[str]:
 
 
 def all_configs(space: Mapping[str, Any], untouched: Collection[str] = ("optimizer",)) -> list[Config]:
-    """The Cartesian product of all lists, in order; of the `untouched` sections lists are values."""
+    """The Cartesian product of all lists, in order; lists in `untouched` sections are values."""
     kept = {name: space[name] for name in untouched if name in space}
     free = {name: value for name, value in space.items() if name not in kept}
     return [{**one, **copy.deepcopy(kept)} for one in _product(free)]
 
 
 def pruned(configs: list[Config], ignored: Collection[str] = ()) -> list[Config]:
-    """Without the ignored names, and each configuration once, in the order of the first."""
+    """Configurations without the ignored names and without duplicates, in order of first occurrence."""
     found: dict[str, Config] = {}
     for config in configs:
         for name in ignored:
@@ -135,7 +135,7 @@ def pruned(configs: list[Config], ignored: Collection[str] = ()) -> list[Config]
 
 
 def tuning_keys(space: Mapping[str, Any]) -> list[str]:
-    """Names whose value is a list of several."""
+    """Names whose value is a list with several entries."""
     found = []
     for name, value in space.items():
         found += tuning_keys(value) if isinstance(value, Mapping) else []
@@ -144,7 +144,7 @@ def tuning_keys(space: Mapping[str, Any]) -> list[str]:
 
 
 def refused(config: Mapping[str, Any]) -> str:
-    """ "" or why DeepSpeed cannot train like that: offloading needs an optimizer of DeepSpeed's."""
+    """ "" or why DeepSpeed cannot train with this config: offloading needs one of its own optimizers."""
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
@@ -159,7 +159,8 @@ def refused(config: Mapping[str, Any]) -> str:
 
 
 def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "", omit: bool = False) -> str:
-    """Letters of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08. `omit`: of a space, without values."""
+    """Initials of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08. `omit`: without values, for a
+    space."""
     keys = {*keys, MICRO, STEPS}
     return prefix + ("_".join(_parts(config, keys, omit)) or "exp")
 

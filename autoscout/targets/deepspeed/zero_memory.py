@@ -1,12 +1,12 @@
 """Memory of a rank by ZeRO stage: the formulas of DeepSpeed's autotuner.
 
-Adam: weights and gradients 4 bytes a parameter (2 in half precision), the optimizer's state 8 (16: with the master
-weights). From stage 1 on the state, from 2 on the gradients, from 3 on the weights are divided by the ranks.
+Adam: weights and gradients take 4 bytes per parameter each (2 in half precision), optimizer states 8 (16 with master
+weights). Stage 1 shards the states over the ranks, stage 2 also the gradients, stage 3 also the weights.
 """
 
 
 def needed_bytes(params: int, stage: int, ranks: int, half: bool = False, mp_size: int = 1) -> float:
-    """Of a rank, before any activation."""
+    """Bytes of model states per rank, without activations."""
     weights = gradients = params * (2.0 if half else 4.0)
     state = params * (16.0 if half else 8.0)
     return (
@@ -17,12 +17,13 @@ def needed_bytes(params: int, stage: int, ranks: int, half: bool = False, mp_siz
 
 
 def largest_micro_batch(memory: float, needed: float, activation: float) -> int:
-    """What fits by calculation: `activation` bytes a sample; 0 if the model itself does not."""
+    """The largest micro batch that should fit, with `activation` bytes per sample; 0 if the model itself does not
+    fit."""
     if memory <= needed + activation:
         return 0
     return int((memory - needed) // activation) if activation > 0 else 2**30
 
 
 def stages_that_fit(params: int, activation: float, memory: float, ranks: int, half: bool = False) -> list[int]:
-    """In the order of trying: stage 0 first, which communicates least."""
+    """Stages to try, in order: stage 0 first, which communicates least."""
     return [s for s in range(4) if memory > needed_bytes(params, s, ranks, half) + activation]

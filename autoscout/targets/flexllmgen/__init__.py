@@ -1,4 +1,4 @@
-"""FlexLLMGen's offloading policies: generation with a model that is larger than the GPU. Designed on its cost model."""
+"""FlexLLMGen's offloading policies: generation with a model larger than GPU memory. Evaluated on its cost model."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -15,7 +15,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.launch import Launch
 from kb.records import DESIGNED, Configuration, Job, Measurement, Value, shape
 
-_QUARTER = 0.25  # bytes of a 4-bit weight as a share of half precision's
+_QUARTER = 0.25  # size of a 4-bit weight relative to half precision
 
 
 def asked(job: Job) -> tuple[Generation, Machine]:
@@ -34,7 +34,7 @@ def asked(job: Job) -> tuple[Generation, Machine]:
 
 
 def shares(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Knobs in % → shares of GPU, CPU and disk."""
+    """Knobs in percent → shares of weights, cache and activations on GPU, CPU and disk."""
     wg, wc, cg, cc = (np.asarray(columns[n]) / 100 for n in ("w_gpu", "w_cpu", "c_gpu", "c_cpu"))
     hg = np.asarray(columns["h_gpu"]) / 100
     return {"wg": wg, "wc": wc, "wd": 1 - wg - wc, "cg": cg, "cc": cc, "cd": 1 - cg - cc, "hg": hg, "hc": 1 - hg} | {
@@ -43,7 +43,7 @@ def shares(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def costs(job: Job, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of policies, (n,) each."""
+    """Metrics of n policies, (n,) each."""
     generation, machine = asked(job)
     packed = np.asarray(columns.get("compress_weight", False), dtype=bool)
     weight = np.where(packed, _QUARTER, 1.0)
@@ -61,7 +61,7 @@ class CostModel:
         return "" if "w_gpu" in columns else "the configuration is no offloading policy"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Nothing of it is learned: there is no GPU here that would teach it."""
+        """Not fitted: there are no measurements to fit it on."""
 
     def predict(self, columns: Columns) -> Prediction:
         found = costs(self._job, columns)
@@ -71,7 +71,7 @@ class CostModel:
 
 
 class PolicyProfiler:
-    """The model in place of a run: fidelity predicted, whatever else is said of it."""
+    """Evaluates the cost model in place of a run; fidelity is always "predicted"."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -101,18 +101,19 @@ class PolicyProfiler:
         )
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Nothing runs that could finish by itself."""
+        """No process that could have finished by itself."""
         return None
 
     def interrupt(self) -> None:
-        """Nothing lasts long enough."""
+        """Nothing to interrupt."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def in_host_memory(space: Space) -> Iterator[dict[str, Value]]:
-    """Everything on the GPU, else weights beside it, else the cache as well: the first that fits, with large blocks."""
+    """Policies that fit, best first: all on the GPU, then weights offloaded, then the cache, too; large blocks
+    first."""
     job: Job = space.job  # type: ignore[attr-defined]
     places = [(100, 0, 100, 0), (50, 50, 100, 0), (0, 100, 100, 0), (0, 100, 0, 100), (0, 50, 0, 100), (0, 0, 0, 100)]
     for wg, wc, cg, cc in places:
@@ -124,7 +125,7 @@ def in_host_memory(space: Space) -> Iterator[dict[str, Value]]:
 
 
 def launch(job: Job, configuration: Configuration) -> Launch:
-    """As its flex_opt.py is started; the model's name is the person's."""
+    """The command line of its flex_opt.py; the model's name is left to the user."""
     k = configuration.knobs
     percent = [str(k[n]) for n in ("w_gpu", "w_cpu", "c_gpu", "c_cpu", "h_gpu")] + [str(100 - int(k["h_gpu"]))]
     arguments: dict[str, Value | list[str]] = {

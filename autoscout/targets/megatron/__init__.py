@@ -1,4 +1,4 @@
-"""Megatron-core, trained for real by our worker; exported as Megatron-LM's own command line."""
+"""Megatron-core: measured by training with our worker, exported as Megatron-LM's own command line."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -214,7 +214,7 @@ class Megatron(Target):
 
         from autoscout.targets.megatron import arguments
 
-        if not launch.arguments:  # a recipe of Megatron-Bridge
+        if not launch.arguments:  # a Megatron-Bridge recipe
             return launch
         return msgspec.structs.replace(launch, arguments=arguments.as_installed(launch.arguments, environment))
 

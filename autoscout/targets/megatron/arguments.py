@@ -1,7 +1,6 @@
-"""From (job, configuration) to the flags of Megatron-LM's training script: the one mapping.
-
-An exported launch carries these flags; an experiment gives them to the worker, which reads them as Megatron-LM does
-(worker/configs.py). So two configurations that export alike are the same experiment, and the other way round.
+"""From (job, configuration) to the flags of Megatron-LM's training script: the one mapping. An exported launch has
+these flags; an experiment gives them to the worker, which reads them as Megatron-LM does (worker/configs.py). So two
+configurations export alike if and only if they are the same experiment.
 """
 
 import math
@@ -40,7 +39,7 @@ _SWITCHES = {
 _FROM_ELSEWHERE = ("mbs", "dp", "ar", "ar_method", "ar_layers", "ar_modules", "cp_comm", "ce_fusion", "overlap_p2p")
 _FROM_ELSEWHERE += ("ddp_bucket", "dispatcher", "tp_comm", "stage_split", "first_layers", "last_layers")
 _FROM_ELSEWHERE += ("packing",)
-# What only the person knows, by the flag that says it.
+# What only the user knows, by flag.
 _MISSING = {
     "--data-path": "--data-path or --mock-data",
     "--tokenizer-type": "--tokenizer-type and its model",
@@ -56,7 +55,7 @@ OVERLAPPED_GEMMS = (
     *("qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad"),
     *("fc1_fprop", "fc1_dgrad", "fc1_wgrad", "fc2_fprop", "fc2_dgrad"),
 )
-# A person's own knob names a field of Megatron-core; these have a flag of another name, all others their own.
+# A user's own knob names a field of Megatron-core; these fields' flags have other names, all others the field's.
 CLASSES = ("TransformerConfig.", "DistributedDataParallelConfig.", "OptimizerConfig.")
 _FLAG_OF_FIELD = {
     "DistributedDataParallelConfig.average_in_collective": "--ddp-average-in-collective",
@@ -70,8 +69,8 @@ _FLAG_OF_FIELD = {
 
 
 def flags(job: Job, configuration: Configuration) -> Flags:
-    """Flags without a value carry True. Errors: AutoscoutError (exit 2) for a configuration without `mbs`, or with a
-    knob that no flag says."""
+    """Flags without a value have True. Errors: AutoscoutError (exit 2) for a configuration without `mbs`, or a knob
+    without a flag."""
     knobs = configuration.knobs
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
@@ -82,8 +81,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         "--max-position-embeddings": job.traffic.seq_len,
         "--global-batch-size": job.traffic.global_batch,
         "--micro-batch-size": knobs["mbs"],
-        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp: with the whole of the model's as that
-        # multiple every tokenizer that fits into it gets exactly the rows that are measured, whatever tp is.
+        # Megatron-LM pads the tokenizer's vocabulary to a multiple of this × tp. If that multiple is the model's whole
+        # vocabulary, every tokenizer that fits gets exactly the measured number of rows, for any tp.
         "--make-vocab-size-divisible-by": job.model.vocab // int(knobs.get("tp", 1)),
         **_parallelism(knobs, job.model.layers),
         **unequal.flags(job, configuration),
@@ -96,14 +95,14 @@ def flags(job: Job, configuration: Configuration) -> Flags:
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
-    """With what Megatron-LM's defaults need and the interpreter of this environment (environment.describe) lacks."""
+    """Flags that switch off defaults of Megatron-LM whose packages this environment (environment.describe) lacks."""
     if environment.get(_FUSION) != "no":
         return flags
     return {**flags, f"--no-{_FUSION}": True}
 
 
 def missing(flags: Flags) -> list[str]:
-    """What a launch with these flags still lacks."""
+    """What the user still has to add to these flags."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     return [text for flag, text in _MISSING.items() if flag not in given]
@@ -114,7 +113,7 @@ def world_size(configuration: Configuration) -> int:
 
 
 def variables(job: Job, configuration: Configuration) -> dict[str, str]:
-    """What the environment of every rank must have, on any machine like the job's."""
+    """Environment variables that every rank needs on a machine like the job's."""
     if devices.device_kind(job) == "cpu":
         # One thread per rank: ranks outnumber cores, and spinning OpenMP threads stall for minutes. Dynamo
         # would compile C++ in every new process. The ranks are on this machine.
@@ -123,20 +122,20 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
     older = any(not _BLACKWELL.match(node.device) for node in devices.used_nodes(job, configuration))
-    # Communication must be enqueued before the GEMM that it overlaps with: Megatron-LM insists on devices of a compute
+    # Communication must be enqueued before the GEMM it overlaps with: Megatron-LM requires this on devices with compute
     # capability below 10.
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
     return {**connections, **newer.variables(knobs), **job.launch.environment, **_own_variables(job, knobs)}
 
 
 def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:
-    """A person's own knobs that set one (sets = "env:NAME")."""
+    """Variables set by the user's own knobs (sets = "env:NAME")."""
     own = {n: sets.removeprefix(newer.ENV) for n, (sets, _) in own_knobs(job).items() if sets.startswith(newer.ENV)}
     return {variable: newer.said(knobs[name]) for name, variable in own.items() if name in knobs}
 
 
 def user_buffers(multiprocessors: object) -> str:
-    """The file that --tp-comm-overlap-cfg reads, in YAML."""
+    """The YAML file for --tp-comm-overlap-cfg."""
     return "".join(f"{name}:\n  num_sm: {multiprocessors}\n" for name in OVERLAPPED_GEMMS)
 
 
@@ -168,26 +167,26 @@ def _model(model: Model) -> Flags:
             "--num-experts": model.experts,
             "--moe-router-topk": model.topk,
             "--moe-ffn-hidden-size": model.expert_ffn,
-            # Dropless and unbalanced: anything else depends on how the batch is cut, and layouts could no longer be
-            # compared by their losses.
+            # Dropless and unbalanced: anything else depends on how the batch is split, and losses of layouts could no
+            # longer be compared.
             "--moe-router-load-balancing-type": "none",
             "--moe-router-dtype": "fp32",
         }
-        if model.topk == 1:  # Megatron insists for top-1
+        if model.topk == 1:  # required by Megatron for top-1
             found["--moe-router-pre-softmax"] = True
     return found
 
 
 def _kernels(job: Job) -> Flags:
-    """Which implementation of the layers, and which fused kernels it has."""
+    """The layers' implementation and its fused kernels."""
     if job.launch.transformer_engine:
         grouped: Flags = {"--moe-grouped-gemm": True} if job.model.experts else {}
-        # Its causal attention needs no mask, and a loader that makes one of seq_len² a sample is slower than a GPU.
+        # Its causal attention needs no mask, and a loader that builds one of seq_len² per sample is slower than a GPU.
         masks: Flags = {} if "--reset-attention-mask" in job.launch.current else {_NO_MASKS: True}
         unfused = {} if _fusible_activation(job.model) else _without_fused_activation(job.model)
         return {"--transformer-impl": "transformer_engine", **grouped, **masks, **unfused}
     found: Flags = {"--transformer-impl": "local"}
-    # What Megatron-LM would switch on, but needs Apex's or Transformer Engine's kernels.
+    # On by default in Megatron-LM, but needs kernels of Apex or Transformer Engine.
     found |= dict.fromkeys(("--no-persist-layer-norm", "--no-gradient-accumulation-fusion"), True)
     found |= dict.fromkeys(("--no-masked-softmax-fusion", "--no-rope-fusion", "--attention-softmax-in-fp32"), True)
     on_cpu = devices.device_kind(job) == "cpu"
@@ -203,7 +202,7 @@ def _without_fused_activation(model: Model) -> Flags:
 
 
 def _fusible_activation(model: Model) -> bool:
-    """Megatron raises where it has no fused kernel instead of falling back."""
+    """Without a fused kernel Megatron raises instead of falling back."""
     if model.gated:
         return not (model.experts and model.bias)
     return model.bias and not model.experts
@@ -217,7 +216,7 @@ def _parallelism(knobs: dict[str, Value], layers: int) -> Flags:
         found["--no-overlap-p2p-communication"] = True
     split = str(knobs.get("stage_split", "even"))
     if split.startswith("spread"):
-        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # the string says it
+        found.pop("--num-virtual-stages-per-pipeline-rank", None)  # given by the layout string
         found[unequal.LAYOUT] = newer.layout(layers, int(knobs["pp"]) * int(knobs.get("vpp", 1)), newer.SPREAD[split])
         return found
     for part in ("embedding", "loss"):
@@ -254,13 +253,13 @@ def _communication(knobs: dict[str, Value]) -> Flags:
     if knobs.get("ce_fusion"):
         found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
     if "tp_comm" in knobs:
-        found[USER_BUFFERS] = knobs["tp_comm"]  # multiprocessors; a launch puts them into a file
+        found[USER_BUFFERS] = knobs["tp_comm"]  # number of SMs; a launch writes it to a file
     return found
 
 
 def _own(job: Job, knobs: dict[str, Value]) -> Flags:
-    """A person's own knobs, by the rule of Megatron-LM's parser: a field is a flag of its name; one that is on unless
-    said otherwise has --no- before it."""
+    """Flags of the user's own knobs, by the rule of Megatron-LM's parser: a flag has its field's name, with --no- in
+    front to switch off a field that is on by default."""
     found: Flags = {}
     for name, (sets, default) in own_knobs(job).items():
         if (

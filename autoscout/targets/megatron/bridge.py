@@ -1,8 +1,9 @@
-"""Jobs with adapters as a launch of Megatron-Bridge, since Megatron-LM has none: its `scripts/training/run_recipe.py`
-with a recipe of the person's model, in mode lora, and our values as overrides of its configuration.
+"""Exports jobs with LoRA adapters, which Megatron-LM does not have, as a launch of Megatron-Bridge:
+`scripts/training/run_recipe.py` with a recipe for the user's model, in mode lora, and our values as configuration
+overrides.
 
 Names: ConfigContainer of Megatron-Bridge 0.7; `model` takes the fields of TransformerConfig, `ddp` and `optimizer`
-those of Megatron-core's classes. Nothing of it was run: it needs GPUs.
+those of Megatron-core's classes. Never run: it needs GPUs.
 """
 
 from autoscout.targets.megatron.newer import Flags
@@ -37,7 +38,7 @@ _OTHERS = {
     "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
     "--overlap-cpu-optimizer-d2h-h2d": "optimizer.overlap_cpu_optimizer_d2h_h2d",
 }
-# Said whether on or off: a recipe may have them on.
+# Always given, on or off: a recipe may have them on.
 _SWITCHES = {
     "--sequence-parallel": "model.sequence_parallel",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
@@ -46,7 +47,7 @@ _SWITCHES = {
     "--overlap-param-gather": "ddp.overlap_param_gather",
     "--cross-entropy-loss-fusion": "model.cross_entropy_loss_fusion",
 }
-# The recipe's own: the model's shape, its kernels and its data.
+# Left to the recipe: the model's shape, its kernels and its data.
 _RECIPES = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--kv-channels", "--ffn-hidden-size", "--vocab-size"),
     *("--position-embedding-type", "--normalization", "--attention-dropout", "--hidden-dropout", "--swiglu", "--bf16"),
@@ -67,7 +68,7 @@ _RECIPES = (
 
 
 def overrides(job: Job, flags: Flags, packing: bool) -> list[str]:
-    """Words after the recipe. Errors: AutoscoutError (exit 2) for a flag that no field is known for."""
+    """Command-line words after the recipe. Errors: AutoscoutError (exit 2) for a flag without a known field."""
     lora = job.model.lora
     assert lora is not None
     found = [f"peft.dim={lora.rank}", f"peft.alpha={2 * lora.rank}", f"peft.target_modules={_list(lora.modules)}"]

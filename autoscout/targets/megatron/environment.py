@@ -1,4 +1,4 @@
-"""What a Megatron job runs on, and how its ranks are started."""
+"""The environment of a Megatron job, and the launcher of its ranks."""
 
 import re
 from collections.abc import Callable
@@ -14,15 +14,15 @@ WORKER = Path(__file__).parent / "worker"
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '(?!transformer_engine)([\w-]+)'")
 
 
-Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of the job) → what it says
+Probe = Callable[[Path, list[Path]], dict[str, str]]  # (our script, files of the job) → the script's answer
 
 
 def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
-    """Versions (python, torch, megatron-core, …), device, devices, gpus (their names by index), worker, launcher, and
-    which Megatron-LM of the person's is launched, if one is. `probe`: asks where the ranks will run; here by default.
+    """Versions (python, torch, megatron-core, …), device, devices, gpus (names by index), worker, launcher, and the
+    user's Megatron-LM if one is launched. `probe`: queries the ranks' machines, by default this one.
 
-    Errors: AutoscoutError when the target's interpreter does not run or lacks torch or megatron-core, or when the
-    machine lacks GPUs of the job's cluster.
+    Errors: AutoscoutError if the target's interpreter does not run or lacks torch or megatron-core, or if the machine
+    lacks GPUs of the job's cluster.
     """
     kind = devices.device_kind(job)
     python = environment.target_python(job)
@@ -69,9 +69,9 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
 
 
 def checkout(path: Path) -> dict[str, str]:
-    """Which Megatron-LM lies there: its version, its commit, and what its script says.
+    """Identifies a Megatron-LM checkout: its version, and a hash of its script and training package.
 
-    Errors: AutoscoutError (exit 2) where none does."""
+    Errors: AutoscoutError (exit 2) if there is none."""
     told = path / "megatron" / "core" / "package_info.py"
     try:
         numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", told.read_text(), re.MULTILINE)
@@ -86,8 +86,8 @@ def checkout(path: Path) -> dict[str, str]:
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
-    """ "" or why nothing is ranked on these GPUs: attention that is not fused can turn the order of recomputation and
-    micro batches round."""
+    """ "" or why configurations are not compared on these GPUs: unfused attention can reverse the ranking of
+    recomputation and micro batches."""
     if job.launch.transformer_engine and installed:
         return ""
     if installed:
@@ -104,10 +104,10 @@ def _wanted(job: Job) -> str:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop, on CPUs with our own interpreter too. Where
-    what is imported opens the GPUs' driver, which no forked rank could use, warm becomes torchrun.
+    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop (on CPUs only with our own interpreter). If
+    imports initialize CUDA, which forked ranks could not use, warm falls back to torchrun.
 
-    Errors: AutoscoutError for warm with the person's Megatron-LM.
+    Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving.
     """
     cuda = devices.device_kind(job) == "cuda"
     if job.launch.launcher == "warm" and job.launch.path:

@@ -1,14 +1,13 @@
-"""What experts start from, as Megatron-LM's and NVIDIA's guides describe it: a few recipes, of which the best is what
-any gain is held against.
+"""Expert recipes by the guides of Megatron-LM and NVIDIA; the best of them is the reference for any gain.
 
     guide      the least splitting that fits: a smaller micro batch before anything else; tensor parallel within the
                devices that NVLink joins, with sequence parallel; then pipeline, interleaved; experts spread before
                anything is split; context parallel for long sequences only; selective before full recomputation
     dp first   as many replicas as fit: full recomputation before the model is split at all
 
-On a cluster that mixes kinds of device each is advised for all of them and for one kind alone, and the one with the
-least predicted time counts; beside them the pipeline over all kinds whose stages are balanced by what a layer takes on
-each, as Metis plans (Um et al., ATC 2024), where that is predicted to be faster than the even one.
+On a cluster that mixes kinds of device, each recipe is built for all of them and for each kind alone, and the one with
+the least predicted time is used. A further one is the pipeline over all kinds with stages balanced by a layer's time on
+each kind, as Metis plans (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
 sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16.
@@ -31,11 +30,11 @@ from kb.records import Configuration, Value
 
 WAYS: tuple[Way, ...] = ("guide", "dp first")
 
-_TRIED = 200  # layouts expected to fit that are checked against the space
-_FULL = 0.97  # share of a device's memory used when no layout leaves a margin
-_FRUGAL = 20  # layouts tried when nothing fits
+_TRIED = 200  # most layouts expected to fit that are checked against the space
+_FULL = 0.97  # usable share of a device's memory if no layout leaves a margin
+_FRUGAL = 20  # layouts tried if nothing fits
 _NOT_BY_ENDS: dict[str, Value] = {"stage_split": "even", "first_layers": 0, "last_layers": 0}
-_BALANCED = 50  # unequal stages checked against the space, fastest predicted first
+_BALANCED = 50  # most unequal splits checked against the space, fastest predicted first
 _PREFERRED: dict[str, Value] = {
     "cp": 1,
     "vpp": 1,
@@ -57,7 +56,7 @@ _PREFERRED: dict[str, Value] = {
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space, the guide's first, none twice; on a mixed cluster the fastest predicted first."""
+    """The recipes of a space without duplicates, the guide's first; on a mixed cluster in order of predicted time."""
     if len(all_devices(space)) < 2:
         found = [recommended(space, way) for way in WAYS]
     else:
@@ -67,15 +66,15 @@ def portfolio(space: Space) -> list[Configuration]:
 
 
 def _placed(space: Space, way: Way) -> list[Configuration]:
-    """One way on all devices and on each kind of them alone: those that fit, or else the most frugal."""
+    """One way's recipes on all devices and on each kind alone: those that fit, else the one needing least memory."""
     found = [recommended(space, way, [devices]) for devices in _device_choices(space)]
     fitting = [c for c in found if _share(space, c) <= MARGIN]
     return fitting or [recommended(space, way)]
 
 
 def balanced(space: Space) -> list[Configuration]:
-    """The pipeline over all kinds of device, with a stage's layers by its kind, whose predicted step is the shortest of
-    those that fit; [] where there is none."""
+    """The pipeline over all kinds of device, with a number of layers per stage by kind, that has the shortest predicted
+    step among those that fit; [] if there is none."""
     devices = all_devices(space)
     given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
     gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
@@ -106,7 +105,7 @@ def balanced(space: Space) -> list[Configuration]:
 
 
 def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way = "guide") -> Iterator[Configuration]:
-    """What an expert tries one after another until something runs, on these devices (all of them)."""
+    """What an expert tries in turn until something runs, on `devices` (default: all)."""
     fixed = {**all_devices(space), **(devices or {})}
     preferred = {**stated(space), **_PREFERRED, **fixed}
     tried = layouts(space, total(space, fixed), way)
@@ -119,8 +118,8 @@ def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way =
 def recommended(
     space: Space, way: Way = "guide", allowed: Sequence[Mapping[str, Value]] | None = None
 ) -> Configuration:
-    """The first of the advised configurations that fits with a margin, on the first `allowed` devices (None: on all, or
-    else on one kind of them alone); then without a margin; the most frugal one if none does."""
+    """The first advised configuration that fits with a margin, on the first of the `allowed` choices of devices (None:
+    all devices, then each kind alone); else one without a margin; else the one needing least memory."""
     preferred = {**stated(space), **_PREFERRED}
     smallest = None
     choices = []
@@ -147,14 +146,14 @@ def recommended(
 
 
 def _shares(space: Space, found: Layouts, devices: Mapping[str, Value]) -> np.ndarray:
-    """(n,) of the memory of the smallest device, by the knobs that matter most for it."""
+    """(n,) predicted memory as a share of the smallest device's, by the knobs that matter most for it."""
     if not len(found):
         return np.zeros(0)
     return Memory().predict(_columns(space, found, devices)).value / _smallest_gib(space, devices)
 
 
 def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict[str, Any]:
-    """What simulators read of layouts on these devices."""
+    """Simulator columns for layouts on these devices."""
     gpus, knobs = total(space, devices), found.columns
     stages, of = np.unique(knobs["pp"], return_inverse=True)
     of_pp = {name for share in found.shares.values() for name in share}
@@ -167,7 +166,7 @@ def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict
 
 
 def _seconds(space: Space, configuration: Configuration) -> float:
-    """Of a step, as predicted; where that is not known infinite."""
+    """Predicted seconds per step; inf if unknown."""
     job = getattr(space, "job", None)
     model = Training.of_job(job) if job is not None else Training()
     columns = _described(space, configuration)
@@ -180,7 +179,7 @@ def _described(space: Space, configuration: Configuration) -> dict[str, Any]:
 
 
 def _share(space: Space, configuration: Configuration) -> float:
-    """Of the memory of the smallest device that it uses; of the rank where it is tightest where it uses several."""
+    """Predicted memory as a share of the smallest used device's; with several kinds, of the fullest rank's."""
     columns = _described(space, configuration)
     if sum(configuration.knobs.get(kind, 0) != 0 for kind in all_devices(space)) > 1:
         return float(Memory().filled(columns)[0])
@@ -194,7 +193,7 @@ def _device_choices(space: Space) -> list[dict[str, Value]]:
 
 
 def _smallest_gib(space: Space, knobs: Mapping[str, Value]) -> float:
-    """Memory of the smallest device that is used; of the cluster's where kinds are not known."""
+    """Memory of the smallest used device; of the cluster's smallest if kinds are unknown."""
     used = [k.name for k in space.sparse if k.layer == "devices" and knobs.get(k.name)]
     known = [device_memory_gib(name.replace("_", "-")) for name in used]
     sizes = [gib for gib in known if gib is not None]

@@ -1,7 +1,7 @@
-"""Fine-tuning with Megatron-core: what its jobs may say, and what script and worker are told of it.
+"""Fine-tuning with Megatron-core: checks of its jobs, and its settings for script and worker.
 
-Megatron-LM trains on conversations (`--sft`), and what shares a sequence is settled when its data file is made:
-`packed.jsonl` has several samples a line, `samples.jsonl` one. Adapters are Megatron-Bridge's (bridge.py).
+Megatron-LM trains on conversations (`--sft`), and packing is decided when the data file is made: `packed.jsonl` has
+several samples per line, `samples.jsonl` one. Adapters need Megatron-Bridge (bridge.py).
 """
 
 import math
@@ -36,14 +36,14 @@ def problems(job: Job) -> Iterator[str]:
 
 
 def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
-    """Beside those of training."""
+    """Flags in addition to those of pretraining."""
     if not job.traffic.lengths:
         return {}
     packing = bool(configuration.knobs.get("packing"))
     found: dict[str, Value] = {
         "--sft": True,
         "--data-path": PACKED if packing else ALONE,
-        # Every token counts alike, whatever sequence it is in: else what is packed would change what is learned.
+        # Every token has equal weight, whatever its sequence: otherwise packing would change what is learned.
         "--calculate-per-token-loss": True,
     }
     if packing:
@@ -52,7 +52,7 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
 
 
 def worker(job: Job) -> dict[str, Any]:
-    """What the worker is told beside the flags."""
+    """The worker's settings besides flags."""
     found: dict[str, Any] = {}
     if job.traffic.lengths:
         found |= {"lengths": job.traffic.lengths, "samples": job.traffic.global_batch}
@@ -64,7 +64,7 @@ def worker(job: Job) -> dict[str, Any]:
 
 
 def exportable(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) for what no script can be told."""
+    """Errors: AutoscoutError (exit 2) for what the script has no flag for."""
     if job.model.frozen_layers:
         raise AutoscoutError(
             f"{job.name} trains with frozen layers, of which Megatron-LM's pretrain_gpt.py knows nothing: set the "
@@ -74,7 +74,7 @@ def exportable(job: Job) -> None:
 
 
 def _sequences(job: Job, configuration: Configuration) -> int:
-    """Packed sequences that the samples of a step fill, in whole micro batches of every replica."""
+    """Packed sequences per step that hold its samples, rounded up to whole micro batches on every replica."""
     lengths = job.traffic.lengths
     share = packed_share(tuple(lengths), job.traffic.seq_len) if isinstance(lengths, list) else 1.0
     unit = int(configuration.knobs["mbs"]) * int(configuration.knobs.get("dp", 1))

@@ -1,5 +1,6 @@
-"""Shadow before the first real experiment of a layout that the analytic memory model doubts: what does not fit costs
-no time of a GPU. A refusal is left to the real run, which takes seconds: stand-ins might refuse what Megatron takes."""
+"""Shadows a layout before its first experiment if the analytic memory model doubts that it fits, so that layouts that
+do not fit cost no GPU time. Refusals are left to the real run, which takes seconds: stand-ins might refuse what
+Megatron accepts."""
 
 import contextlib
 import time
@@ -20,12 +21,12 @@ from kb.store import default_path
 DOUBT = 0.1  # out-of-memory probability above which a layout is shadowed first
 SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 _LIMIT_S = 60.0
-# What changes neither the start nor the peak much.
+# Knobs that hardly change start-up or peak memory.
 _LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
 
 
 class Doubts:
-    """Of one session; a layout is traced once."""
+    """The checks of one session; a layout is traced once."""
 
     def __init__(self, job: Job, kb: Path | None = None) -> None:
         self._job, self._kb = job, kb
@@ -34,7 +35,7 @@ class Doubts:
     def foretold(
         self, configuration: Configuration, name: str, stopping: Callable[[], bool] = lambda: False
     ) -> Measurement | None:
-        """The failure that its shadow foretells, or None: then it is measured."""
+        """The failure predicted by its shadow; None: measure it."""
         if device_kind(self._job) == "cpu" or not self._doubted(configuration):
             return None
         layout = tuple(sorted((k, v) for k, v in configuration.knobs.items() if k not in _LAYS_NOTHING_OUT))
@@ -44,7 +45,7 @@ class Doubts:
         began = time.monotonic()
         try:
             found = self._shadow(configuration, name, stopping)
-        except AutoscoutError:  # no shadow is no reason not to measure
+        except AutoscoutError:  # without a shadow it is simply measured
             return None
         if found.verdict != "starts" or (found.oom_probability or 0.0) <= SURE:
             return None
@@ -61,7 +62,7 @@ class Doubts:
         )
 
     def _shadow(self, configuration: Configuration, name: str, stopping: Callable[[], bool]) -> Shadow:
-        """A whole trace that is known, else from parts, which the next layouts share, else traced whole. Errors:
+        """A known whole trace, else one composed from parts, which later layouts share, else a new whole trace. Errors:
         AutoscoutError."""
         kb = self._kb or default_path()
         until = time.monotonic() + _LIMIT_S

@@ -1,8 +1,8 @@
-"""Logs of Megatron-LM's training script: the table of arguments, the iteration lines, memory, and how it ended.
+"""Imports logs of Megatron-LM's training script: arguments, iteration lines, memory, and how the run ended.
 
-One run is one measurement: the median of the logged iteration times without the first, which is never typical. A log
-has a run for every table of arguments, and another where the iterations begin anew. A run that an exception ended has
-failed, however far it came; a line that only warns ends nothing.
+One run is one measurement: the median of the logged iteration times without the first, which is never typical. A table
+of arguments starts a new run, and so does an iteration number that does not increase. A run ended by an exception has
+failed, however far it came; warnings end nothing.
 """
 
 import re
@@ -53,7 +53,7 @@ def _looks_like_one(path: Path) -> bool:
 
 
 class _Run:
-    """What a log says of one run."""
+    """One run in a log."""
 
     def __init__(self, arguments: dict[str, str]) -> None:
         self.arguments = arguments
@@ -79,7 +79,7 @@ def _runs(path: Path) -> list[_Run]:
                     runs.append(run)
                 run.iteration = int(found[1])
                 run.times.append(float(found[2]) / 1000)
-                run.failed, run.oom = "", False  # it went on
+                run.failed, run.oom = "", False  # it continued
                 run.not_finite = run.not_finite or bool(_NAN_LOSS.search(line))
             elif found := _MEMORY.search(line):
                 run.memory.append(float(found[1]) / 1024)  # Megatron divides bytes by 1024² and calls it MB

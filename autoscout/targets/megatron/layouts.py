@@ -13,15 +13,16 @@ from kb.records import Value
 
 Way = Literal["guide", "dp first"]
 
-_LONG = 8_192  # tokens of a sequence from which on context parallel is worth its communication
+_LONG = 8_192  # sequence length from which context parallelism is worth its communication
 _MOST_TP = 8  # no published recipe has more, even where NVLink joins 72
-_PER_CHUNK = 4  # layers of a virtual stage in NVIDIA's recipes: fewer send too often, more leave a longer bubble
+_PER_CHUNK = 4  # layers per virtual stage in NVIDIA's recipes: fewer communicate too often, more leave a longer bubble
 _AGAIN = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """`columns`: (n,) values by knob, the first row is tried first; `shares`: what else a pp brings."""
+    """`columns`: (n,) values by knob, in order of trying; `shares`: pp → further knobs for splitting layers over its
+    stages."""
 
     columns: dict[str, np.ndarray]
     shares: dict[int, dict[str, Value]]
@@ -35,7 +36,7 @@ class Layouts:
 
 
 def layouts(space: Space, gpus: int, way: Way) -> Layouts:
-    """Those that divide `gpus` and the batch."""
+    """The layouts that divide `gpus` and the batch."""
     a = space.attributes
     degrees, experts = np.array(a["degrees"]), int(a["experts"])
     batches = np.array(space.knob["mbs"].values if "mbs" in space.knob else (1,))
@@ -52,7 +53,7 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     shares = {int(each): _stages(space, int(each)) for each in stages}
     chunks = np.array([_chunks(space, each, share) for each, share in shares.items()], dtype=int)[of]
     vpp = np.where(interleaved & (pp > 1) & (micro_batches % pp == 0), chunks, 1)
-    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # what is not interleaved either way comes once
+    ok = np.where(interleaved, (vpp > 1) | (pp == 1), pp > 1)  # layouts that cannot interleave appear once
     columns = {"tp": tp, "pp": pp, "cp": cp, "ar": np.array(_AGAIN)[again], "mbs": mbs}
     if experts:
         columns["ep"] = ep
@@ -76,11 +77,11 @@ def _price(
     inside: int,
     way: Way,
 ) -> list[np.ndarray]:
-    """How reluctantly an expert goes there, in doublings of tensor parallel, the first of them counts most; the lowest
-    is tried first. Micro batches above 4 are not tried before smaller ones: attention and products are efficient by
-    then. Of experts recomputation repeats the exchange of tokens too. `bubble`: a share of the step."""
-    beyond = np.log2(np.maximum(tp / inside, 1))  # of what NVLink joins: nobody does
-    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # what tp leaves of small experts is inefficient
+    """Sort keys of the order in which an expert tries layouts, most significant first, lowest tried first; the unit is
+    one doubling of tensor parallelism. Micro batch 4 is preferred: attention and GEMMs are efficient by then. With
+    experts, recomputation also repeats the token exchange. `bubble`: a share of the step."""
+    beyond = np.log2(np.maximum(tp / inside, 1))  # beyond the NVLink domain: never advised
+    thin, stage = (1.0, 1.25) if ep is None else (2.5, 0.6)  # tp slices of small experts are inefficient
     if ep is not None:
         thin = thin * (1 + np.log2(np.maximum(tp / 2, 1)) / 2)
     split = thin * np.log2(tp) + np.log2(np.maximum(tp / _MOST_TP, 1)) + 8 * beyond + stage * np.log2(pp)
@@ -97,8 +98,8 @@ def _price(
 
 
 def _stages(space: Space, pp: int) -> dict[str, Value]:
-    """How layers that `pp` does not divide are shared out: the embedding and the loss as if they were layers, or fewer
-    layers for the ends."""
+    """How to split layers that `pp` does not divide: count the embedding and the loss as layers, or give the ends fewer
+    layers."""
     layers = space.attributes["layers"]
     if layers % pp == 0 or "stage_split" not in space.knob:
         return {}
@@ -113,7 +114,7 @@ def _stages(space: Space, pp: int) -> dict[str, Value]:
 
 
 def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
-    """Virtual stages of about `_PER_CHUNK` layers, as far as they divide the layers of a stage."""
+    """The number of virtual stages that divides a stage's layers and comes closest to `_PER_CHUNK` layers each."""
     if "vpp" not in space.knob:
         return 1
     counted = {"embedding+loss": 2, "loss": 1}.get(str(shares.get("stage_split", "")), 0)
@@ -127,7 +128,7 @@ def _chunks(space: Space, pp: int, shares: Mapping[str, Value]) -> int:
 
 
 def _joined(space: Space) -> int:
-    """Devices that NVLink joins: of a node, or of a rack where the hardware file says so."""
+    """Devices joined by NVLink: a node's, or a rack's if the hardware file says so."""
     job = getattr(space, "job", None)
     if job is None or not job.cluster.nodes:
         return max(space.attributes["degrees"])

@@ -1,4 +1,4 @@
-"""From what the ranks of an experiment left in its folder to its measurement."""
+"""Builds an experiment's measurement from the files that its ranks left."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ _OF_RANKS = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "reserved_mem
 def measurement(folder: Path) -> Measurement | None:
     """The measurement of a finished experiment from its folder alone; None when it is not complete.
 
-    Complete means that every rank's result is there, whoever was killed afterwards.
+    Complete means that every rank's result is there, even if ranks were killed afterwards.
     """
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
@@ -75,14 +75,14 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
-    """`energy_j` and `tokens` are of an iteration; {} where the driver does not tell it of every rank."""
+    """`energy_j` and `tokens` are per iteration; {} unless the driver reports energy for every rank."""
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
 
 
 def _tokens(experiment: dict[str, Any]) -> float:
-    """Of a step, without padding."""
+    """Tokens per step, without padding."""
     flags = experiment["arguments"]
     if lengths := experiment.get("lengths"):
         return experiment["samples"] * mean(lengths)
@@ -90,7 +90,7 @@ def _tokens(experiment: dict[str, Any]) -> float:
 
 
 def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each part of the start, of the slowest rank; the first step holds what is compiled and allocated."""
+    """Seconds of each part of start-up on the slowest rank; the first step includes compilation and allocation."""
     names = [name for name in ranks[0] if name.startswith("start_")]
     parts = {name: max(rank[name] for rank in ranks) for name in names}
     first = [rank["warmup_s"][0] for rank in ranks if rank.get("warmup_s")]
@@ -98,10 +98,10 @@ def _of_the_start(ranks: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _host(rank: dict[str, Any]) -> str:
-    """As this machine is to be named in what is stored, so are the others of its cluster."""
+    """The host's name for storage."""
     return hosts.named(str(rank.get("host", ""))).replace(":", "-")
 
 
 def _finite(values: list[float]) -> list[float]:
-    """The values before the first NaN or infinity, which JSON has no words for."""
+    """The values before the first NaN or infinity, which JSON cannot represent."""
     return list(itertools.takewhile(math.isfinite, values))

@@ -1,5 +1,5 @@
-"""Flags and variables of what Megatron-core has got since 0.10: layout strings, hierarchical context parallelism, 8-bit
-products, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
+"""Flags and variables of features added to Megatron-core since 0.10: layout strings, hierarchical context parallelism,
+FP8 GEMMs, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its offloading; and NCCL's settings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,14 +7,14 @@ from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
 ENV = "env:"
-SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # layers that the loss counts as
+SPREAD = {"spread": 0, "spread+loss": 1, "spread+2loss": 2}  # number of layers that the loss counts as
 KNOBS = frozenset(
     (
         *("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload"),
         *("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer", "power_cap"),
     )
 )
-GRAPH_WARMUP = 1  # steps before graphs are recorded: those that the worker warms up with
+GRAPH_WARMUP = 1  # steps before graphs are captured: the worker's warm-up
 _SCOPES = {"attn": ["attn"], "layer": ["attn", "mlp"], "attn+router": ["attn", "moe_router", "moe_preprocess"]}
 _MIB = 2**20
 
@@ -64,13 +64,13 @@ def context_parallel(name: str, cp: int) -> Flags:
 
 
 def layout(layers: int, chunks: int, counted: int) -> str:
-    """Layers over chunks in the order of the pipeline as evenly as may be, the first ones get what is left over; the
-    loss counts as so many layers. (61, 32, 2) → "Ett|tt|…|tt|t|L", as Megatron-core reads it: E the embedding, t a
-    layer, L the loss."""
+    """A layout string with layers spread over chunks in pipeline order as evenly as possible, the first chunks getting
+    the remainder; the loss counts as `counted` layers. (61, 32, 2) → "Ett|tt|…|tt|t|L" in Megatron-core's notation: E
+    is the embedding, t a layer, L the loss."""
     whole, more = divmod(layers + counted, chunks)
     share = [whole + (i < more) for i in range(chunks)]
     share[-1] -= counted
-    for i in range(chunks - 2, -1, -1):  # the loss counts more than a chunk has: those before the last have less
+    for i in range(chunks - 2, -1, -1):  # the loss outweighs a chunk: take layers from the chunks before
         if share[-1] >= 0:
             break
         share[i], share[-1] = share[i] - 1, share[-1] + 1
@@ -83,10 +83,10 @@ def written(share: Sequence[int]) -> str:
 
 
 def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
-    """Of the environment of every rank."""
+    """Environment variables of every rank."""
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # what they overlap needs queues of its own
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # overlapped communication needs its own hardware queues
     if knobs.get("nccl_ctas"):
         found["NCCL_MAX_CTAS"] = said(knobs["nccl_ctas"])
     if "nccl_nvls" in knobs:
@@ -99,5 +99,5 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
 
 
 def said(value: Value) -> str:
-    """As environments have it: switches are 1 and 0."""
+    """The value as in an environment variable: switches are 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

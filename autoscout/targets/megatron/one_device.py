@@ -1,8 +1,6 @@
 """The rung between a shadow and a real run: ranks of a Megatron job of any size run one after the other on one device,
-with their real kernels and nobody to send to; what they would send is priced.
-
-What they send is known from the configuration's shadow. The step is composed as the shadow's is, with measured seconds
-in place of the prices of its kernels.
+with real kernels and without communication, which is priced instead. The configuration's shadow knows the
+communication. The step is composed as in the shadow, with measured seconds in place of predicted kernel times.
 """
 
 import os
@@ -35,10 +33,9 @@ def one_device(
     limit_s: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Shadow:
-    """The configuration's shadow with `timed`, a rank of every pipeline stage that differs, and the `step_s` that
-    follows. A shadow that does not start is returned as it is.
-
-    Errors: AutoscoutError (exit 2) where the device is taken, exit 1 where a rank does not run on it."""
+    """The configuration's shadow with `timed`, one rank of every distinct pipeline stage, and the resulting `step_s`. A
+    shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, exit 1 if a
+    rank does not run on it."""
     python = interpreter.target_python(job)
     said_by = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
     chosen = _free(job, said_by)
@@ -50,7 +47,7 @@ def one_device(
 
 
 def on_one(job: Job, configuration: Configuration, found: Shadow, timed: list[Timed]) -> Shadow:
-    """`found` with what a device said. Errors: AutoscoutError."""
+    """`found` with the measurements of one device. Errors: AutoscoutError."""
     if failed := next((t for t in timed if t.verdict != "starts"), None):
         why = f"{failed.type}: {failed.message[:600]} ({failed.where}, phase {failed.phase})"
         what = f"its time of --timeout was over after rank {failed.rank} began" if failed.verdict == "timeout" else why
@@ -67,8 +64,8 @@ def run(
     limit_s: float,
     stopping: Callable[[], bool],
 ) -> list[Timed]:
-    """A rank of every stage that differs, in the order of `stages`. `installed`: as probe.py says it; `chosen`: the
-    variables by which a rank sees the one device. Errors: AutoscoutError."""
+    """Runs one rank of every distinct stage, in the order of `stages`. `installed`: as reported by probe.py; `chosen`:
+    variables that make only the one device visible. Errors: AutoscoutError."""
     world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
     question = _question(job, configuration, pp)
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
@@ -82,8 +79,8 @@ def run(
 
 
 def _free(job: Job, said_by: dict[str, str]) -> dict[str, str]:
-    """The variables by which a rank sees one GPU of the job's kind that nobody holds; {} on CPUs. Errors:
-    AutoscoutError (exit 2) where there is none."""
+    """Variables that make one free GPU of the job's kind visible; {} on CPUs. Errors: AutoscoutError (exit 2) if there
+    is none."""
     if device_kind(job) == "cpu":
         return {}
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -100,7 +97,7 @@ def _free(job: Job, said_by: dict[str, str]) -> dict[str, str]:
 
 
 def _question(job: Job, configuration: Configuration, pp: int) -> dict[str, Any]:
-    """Its numbers of micro batches fill the pipeline, so that memory is that of training."""
+    """The request to a rank. Its micro batch counts fill the pipeline, so that memory is as in training."""
     few = pp * (2 if int(configuration.knobs.get("vpp", 1)) > 1 else 1)
     return {
         "arguments": arguments.flags(job, configuration),

@@ -1,8 +1,8 @@
-"""What a person's present command says of training that no knob decides: their optimizer, dropout, router, data.
+"""Training settings in the user's current command that no knob decides: optimizer, dropout, router, data.
 
-While layouts are searched their losses must be comparable, so that dropout is 0, the router is not balanced and steps
-are small. The final confirmation, and what is exported, are as the person trains: balance alone can double the speed of
-a mixture of experts.
+During the search losses of layouts must be comparable, so dropout is 0, the router is not balanced and steps are small.
+The final confirmation and exports use the user's settings: load balancing alone can double the speed of a mixture of
+experts.
 """
 
 import re
@@ -13,18 +13,18 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags
 from kb.records import Job, Value
 
-# Of the optimizer, whose state takes memory and whose step takes time: layouts agree under any of them.
+# Optimizer settings, which affect memory and step time but keep losses of layouts comparable.
 _ALWAYS = (
     *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
     *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function"),
 )
-# What makes losses depend on how the batch is cut, or grow apart.
+# Settings that make losses depend on how the batch is split, or diverge.
 _AT_THE_END = (
     *("--hidden-dropout", "--attention-dropout", "--lr", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff"),
     *("--moe-z-loss-coeff", "--moe-input-jitter-eps", "--moe-expert-capacity-factor", "--moe-token-drop-policy"),
     *("--moe-pad-expert-input-to-capacity", "--moe-router-force-load-balancing", "--moe-router-dtype"),
 )
-# Decided by the job or a knob, whatever the present command says.
+# Decided by the job or a knob, whatever the current command says.
 _DECIDED = re.compile(
     r"--(no-)?(num-layers|hidden-size|num-attention-heads|kv-channels|ffn-hidden-size|vocab-size|position-embedding-type"
     r"|normalization|group-query-attention|num-query-groups|swiglu|disable-bias-linear|untie-embeddings-.*|bf16|fp16"
@@ -39,7 +39,7 @@ _DECIDED = re.compile(
     r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
     r"|create-attention-mask-in-dataloader|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
 )
-# Of what a measurement must not do: touch the person's checkpoints and logs, run for as long, or stop by itself.
+# Flags that a measurement must not have: they touch the user's checkpoints and logs, or set when training ends.
 _NOT_MEASURED = re.compile(
     r"--(save|load|async-save|ckpt|use-checkpoint|exit|eval|train-(iters|samples)|lr-|min-lr|log-|tensorboard|wandb|profile"
     r"|finetune|pretrained|one-logger|enable-one-logger|non-persistent|dist-ckpt|use-dist-ckpt)"
@@ -59,7 +59,7 @@ def said(job: Job) -> Flags:
 
 
 def while_searching(job: Job) -> Flags:
-    """Of these, with what layouts are compared: of their Megatron-LM all that keeps losses comparable."""
+    """The subset used for comparing layouts; with the user's Megatron-LM, everything that keeps losses comparable."""
     if not job.launch.path:
         return {flag: value for flag, value in said(job).items() if flag in _ALWAYS}
     return {
@@ -70,7 +70,7 @@ def while_searching(job: Job) -> Flags:
 
 
 def in_the_end(job: Job) -> Flags:
-    """What the final confirmation trains with; {} where that is what was searched with."""
+    """The settings of the final confirmation; {} if they equal those of the search."""
     found = _measured(job)
     if not job.launch.path:
         found = {flag: value for flag, value in found.items() if flag in (*_ALWAYS, *_AT_THE_END)}
@@ -82,7 +82,7 @@ def _measured(job: Job) -> Flags:
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:
-    """What their script needs and `given` does not say: synthetic data, small steps, how often it speaks."""
+    """Flags that the user's script needs beyond `given`: synthetic data, small steps, logging every iteration."""
     found: Flags = {
         "--train-iters": job.launch.warmup + job.launch.iterations + _MORE,
         "--lr-decay-style": "constant",
@@ -101,8 +101,7 @@ def stand_ins(job: Job, given: Flags) -> Flags:
 
 
 def vocabulary(job: Job, tokenizer: object) -> Flags:
-    """What --vocab-size has to be for a tokenizer that makes one up of that size and adds a token; {} for others, which
-    bring their own."""
+    """--vocab-size for a null tokenizer, which adds one token to it; {} for others, which have their own vocabulary."""
     return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 

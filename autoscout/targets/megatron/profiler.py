@@ -32,7 +32,7 @@ RANK = WORKER / "train.py"
 
 
 def profiler(job: Job) -> "MegatronProfiler":
-    """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher that will not do."""
+    """The profiler of a job; nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher."""
     if job.cluster.hosts:
         imports = arguments.variables(job, Configuration({}))
         return MegatronProfiler(job, OverHosts(job, RANK, chooser(job), launcher(job) == "warm", imports))
@@ -42,10 +42,10 @@ def profiler(job: Job) -> "MegatronProfiler":
 
 
 class MegatronProfiler:
-    """Profiles configurations by really training with Megatron-core."""
+    """Profiles configurations by training with Megatron-core."""
 
     def __init__(self, job: Job, launcher: Launcher, told: dict[str, str] | None = None) -> None:
-        """`told`: what describe() said of this target before, which takes its interpreter ten seconds and more."""
+        """`told`: an earlier result of describe(), which takes the target's interpreter ten seconds or more."""
         self._job = job
         self._launcher = launcher
         self._environment = told or {}
@@ -57,7 +57,7 @@ class MegatronProfiler:
         self._doubts = Doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
-        """What the next run has to beat (running/early.py)."""
+        """Sets what the next run has to beat (running/early.py)."""
         self._bar = bar if self._job.launch.end_early else None
 
     def environment(self) -> dict[str, str]:
@@ -68,11 +68,10 @@ class MegatronProfiler:
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment in `folder`, which is emptied of an earlier attempt.
+        """Runs one experiment in `folder`, after removing the files of an earlier attempt.
 
         Failures are returned as measurements; after interrupt() the status is "killed".
-        Errors: AutoscoutError when the configuration cannot be an experiment at all (no mbs) or the folder
-        cannot be written.
+        Errors: AutoscoutError if the configuration cannot be run at all (no mbs) or the folder cannot be written.
         """
         try:
             return self._run(configuration, name, folder)
@@ -80,34 +79,35 @@ class MegatronProfiler:
             self._stopping, self._bar = False, None
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished while nobody was left to write it down."""
+        """The measurement of an experiment that finished after its session was killed."""
         return measured(folder)
 
     def place(self, elsewhere: bool) -> None:
-        """Whether the next run is to be on other GPUs than usual, where there are free ones."""
+        """Whether to use other GPUs than usual for the next run, if some are free."""
         self._elsewhere = elsewhere
 
     def on(self, placement: Placement) -> None:
-        """The hosts and devices of the next runs; without hosts of the job's, this machine's GPUs by their indices."""
+        """Sets the hosts and devices of the next runs; if the job has no hosts, this machine's GPUs by index."""
         if isinstance(self._launcher, OverHosts):
             self._launcher.on(placement)
         else:
             self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def confirming(self, final: bool) -> None:
-        """Whether the next runs are the final confirmation's, which train as the person does."""
+        """Whether the next runs are for the final confirmation, which trains with the user's settings."""
         self._final = final and bool(persons.in_the_end(self._job))
 
     def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends every process that is still held."""
+        """Ends every process kept alive."""
         self._launcher.close()
 
     def _spare(self, seen: list[str], memory: Sequence[float], given: str) -> list[int]:
-        """The GPUs that are ours alone, or free ones beside the usual ones, if the run is to be there."""
+        """GPU indices to use instead of the usual ones: those given to us, or free ones if the run is to be
+        elsewhere."""
         if self._given:
             return self._given
         if not self._elsewhere or len(seen) <= self._job.devices:
@@ -176,7 +176,7 @@ class MegatronProfiler:
 
 
 def settings(job: Job, final: bool) -> dict[str, str]:
-    """Of the environment: what the person says of training, where that is not what is searched with."""
+    """Environment entry for the user's training settings, if they differ from the search's."""
     theirs = persons.in_the_end(job) if final else {}
     return {SETTINGS: content_hash(theirs)} if theirs else {}
 
@@ -189,16 +189,16 @@ def worker_config(
     spare: Sequence[int] = (),
     final: bool = False,
 ) -> dict[str, Any]:
-    """What worker/train.py reads beside what it is about; `seen`: the names of the machine's GPUs, and their
-    `memory` in GiB; `spare`: indices of those to run on, rather than on the usual ones; `final`: in the confirmation.
+    """The input of worker/train.py besides `about`; `seen`: names of the machine's GPUs, with `memory` in GiB; `spare`:
+    indices of GPUs to use instead of the usual ones; `final`: for the confirmation.
 
-    Errors: AutoscoutError (exit 2) for a configuration that no flags say.
+    Errors: AutoscoutError (exit 2) for a configuration that has no flags.
     """
     launch = job.launch
     variables = arguments.variables(job, configuration)
     if devices.device_kind(job) == "cuda":
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which the probe counts them
-    if job.cluster.hosts:  # which devices, and which network, each host's agent knows
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of the probe
+    if job.cluster.hosts:  # each host's agent chooses devices and network
         if "GLOO_SOCKET_IFNAME" not in launch.environment:
             variables.pop("GLOO_SOCKET_IFNAME", None)
     elif devices.device_kind(job) == "cuda":
@@ -223,14 +223,14 @@ def worker_config(
 
 
 def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
-    """Of each rank, where the job has several kinds of CPU, which no rank can tell of itself."""
+    """Each rank's kind if the job has several kinds of CPU, which a rank cannot detect itself."""
     if devices.device_kind(job) != "cpu" or len({node.device for node in job.cluster.nodes}) == 1:
         return []
     return [node.device for node in devices.used_nodes(job, configuration) for _ in range(node.count)]
 
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
-    """What the worker may end itself by: nothing where the objective is not a step's time, or its inverse."""
+    """The bar for ending early in the worker's seconds; {} unless the objective is step time or its inverse."""
     tokens = job.traffic.global_batch * job.traffic.seq_len
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
     if bar is None or of_a_second is None:

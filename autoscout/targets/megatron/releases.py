@@ -1,4 +1,4 @@
-"""Which megatron-core the job's interpreter has: knobs that came later are left out, with a sentence that says so."""
+"""Adapts the catalog to the interpreter's megatron-core: knobs that came later are left out, with a note."""
 
 import functools
 import importlib.metadata
@@ -25,7 +25,7 @@ def adapted(catalog: Catalog, job: Job) -> Catalog:
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
-    """Of the knobs that would be searched otherwise."""
+    """Notes on knobs that would otherwise be searched."""
     version = version_of(job)
     if not version:
         return []
@@ -38,12 +38,12 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """ "" where nothing answers: the catalog's own version counts then."""
+    """The version of megatron-core; "" if unknown: then the catalog's own version counts."""
     return _asked((*job.launch.command_prefix, job.launch.python)) if job.launch.python else _own(job)
 
 
 def _own(job: Job) -> str:
-    if job.launch.command_prefix:  # a container's interpreter has our name for it only by chance
+    if job.launch.command_prefix:  # the prefix may start a container with another interpreter
         return ""
     try:
         return importlib.metadata.version(_PACKAGE)
@@ -60,7 +60,7 @@ def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
 
 
 def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
-    """Rules that forbid values which came with a newer version."""
+    """Rules that exclude values added in newer versions."""
     return [
         RuleEntry(
             id=f"L-{knob.name}={value}",

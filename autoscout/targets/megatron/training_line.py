@@ -1,4 +1,4 @@
-"""A person's present Megatron-LM command (`[launch] current`): what it says, as the job and a configuration have it."""
+"""The user's current Megatron-LM command (`[launch] current`): checked against the job, and as a configuration."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,8 +7,8 @@ from autoscout.targets import current_launch
 from autoscout.targets.megatron.arguments import USER_BUFFERS, flags
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-_BUCKET = 128  # MiB: the framework's own, 40 million elements or a million a replica, is the nearest to it up to 96
-# What must be the same in the job: what is trained on how many devices.
+_BUCKET = 128  # MiB: nearest to the default of max(40, replicas) million elements for up to 47 replicas
+# What must agree with the job: the model and the batch.
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
     *("--ffn-hidden-size", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
@@ -19,7 +19,7 @@ _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-pe
 
 
 def problems(job: Job) -> Iterator[str]:
-    """What of the line contradicts the job, or says nothing."""
+    """Contradictions between the line and the job, and lines without Megatron-LM flags."""
     try:
         said = _said(job)
     except AutoscoutError as error:
@@ -42,7 +42,7 @@ def problems(job: Job) -> Iterator[str]:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """The configuration that the line runs, or the nearest valid one, and what a person should know of that."""
+    """The configuration that the line runs, or the nearest valid one, and notes for the user."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
@@ -53,9 +53,9 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
 
 def _said(job: Job) -> dict[str, list[str]]:
-    """The line's flags, and what older spellings of them mean today."""
+    """The line's flags, with older spellings translated."""
     said = current_launch.said_of(job.launch.current)
-    said.pop(USER_BUFFERS, None)  # a file
+    said.pop(USER_BUFFERS, None)  # names a file
     if "--recompute-activations" in said:
         said |= {"--recompute-granularity": ["selective"]}
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]

@@ -1,5 +1,5 @@
-"""Whether an exported configuration starts on this machine: our worker trains it for two iterations, with the flags
-that were exported, in processes of its own as torchrun starts them."""
+"""Checks that an exported configuration starts on this machine: our worker trains it for two iterations with the
+exported flags, in fresh processes started by torchrun."""
 
 import tempfile
 import time
@@ -14,12 +14,12 @@ from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from kb.records import AutoscoutError, Configuration, Job
 
 _ITERATIONS = 2
-_FILE = arguments.USER_BUFFERS  # its file is made where it is launched
+_FILE = arguments.USER_BUFFERS  # its file is written at launch
 
 
 def check(job: Job, launch: Launch, form: str) -> float:
-    """Seconds until they were trained. Errors: AutoscoutError (exit 2) for what our worker does not start, (exit 1)
-    for what does not train, with the cause."""
+    """Seconds until both iterations were trained. Errors: AutoscoutError (exit 2) for a launch that our worker cannot
+    start, (exit 1) if training fails, with the cause."""
     if job.model.lora:
         raise AutoscoutError("--check cannot start Megatron-Bridge, which trains adapters; run the exported command", 2)
     configuration = Configuration(launch.configuration)

@@ -1,9 +1,9 @@
 """Pipeline stages of unequal depth over unequal devices, as Metis plans them (Um et al., ATC 2024): a stage on a slower
 kind of device gets fewer layers, so that no stage waits for it.
 
-A knob for every kind but the fastest says how many layers each of its stages has; the stages of the fastest share what
-is left. Megatron-core is told by a layout string. It cannot give replicas unequal shares of the batch: every one has
-the same number of micro batches of the same size.
+Every kind but the fastest has a knob with the number of layers per stage; stages of the fastest share the rest.
+Megatron-core gets them as a layout string. It cannot give replicas unequal shares of the batch: all have the same
+number of micro batches of the same size.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _SOURCE = "core/transformer/pipeline_parallel_layer_layout.py"
 
 
 def fastest(kinds: Sequence[str]) -> str:
-    """By the peaks of their data sheets; the first of those that are alike or unknown."""
+    """The kind with the highest data-sheet peak; of equal or unknown ones the first."""
 
     def peak(kind: str) -> float:
         known = hardware(kind)
@@ -36,13 +36,13 @@ def knob_of(kind: str) -> str:
 
 
 def slower(job: Job) -> list[str]:
-    """The kinds of device that have such a knob."""
+    """The kinds of device that have a depth knob."""
     kinds = list(device_counts(job))
     return [kind for kind in kinds if kind != fastest(kinds)]
 
 
 def with_depths(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog with the knobs of a job that mixes kinds of device."""
+    """The catalog with depth knobs for a job that mixes kinds of device."""
     kinds = slower(job)
     if not kinds or job.model.layers < 3:
         return catalog
@@ -113,7 +113,7 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 
 
 def stages(job: Job, configuration: Configuration) -> list[int]:
-    """Layers of every pipeline stage where its kinds of device are given their own; [] where they are not."""
+    """Layers of every pipeline stage if some kind of device has its own depth; else []."""
     knobs = configuration.knobs
     told = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
     if not any(told.values()):

@@ -1,4 +1,4 @@
-"""Tensor parallel groups stay where links are fast: degrees whose groups span nodes have to be asked for."""
+"""Keeps tensor parallel groups on fast links: degrees whose groups span nodes are searched only on request."""
 
 import re
 
@@ -8,13 +8,14 @@ from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog
 from kb.records import Job, Node
 
-_ISLANDS = {"gb200": 72, "gb300": 72}  # GPUs that NVLink joins, where those are more than a node's
+_ISLANDS = {"gb200": 72, "gb300": 72}  # GPUs joined by NVLink, if more than a node's
 _TODAY = re.compile(r"--tensor-model-parallel-size[ =]+(\d+)")
 _WHY = "a group would span nodes, and every layer waits for the network between them"
 
 
 def within_nodes(catalog: Catalog, job: Job) -> Catalog:
-    """What today's launch has is asked for. Of nodes with one device each nothing else is left, so all may be had."""
+    """The current launch's degree counts as requested. On nodes with one device each all degrees are allowed, since
+    nothing else is left."""
     today = {int(found) for found in _TODAY.findall(job.launch.current)}
     nodes, degrees = job.cluster.nodes, attributes_of(job)["degrees"]
     inside = {d for d in degrees if any(_inside(d, node) for node in nodes)}
@@ -26,6 +27,6 @@ def within_nodes(catalog: Catalog, job: Job) -> Catalog:
 
 
 def _inside(degree: int, node: Node) -> bool:
-    """Whether groups of neighbouring ranks lie on one node, or in one island of several."""
+    """Whether groups of neighbouring ranks stay on one node, or in one island of several nodes."""
     island = _ISLANDS.get(node.device, node.count)
     return node.count % degree == 0 or (degree <= island and degree % node.count == 0)

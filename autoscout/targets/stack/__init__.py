@@ -1,4 +1,4 @@
-"""A whole cluster as knobs: what computes, how it is wired, which collectives, which layout. Designed on models."""
+"""A whole cluster as knobs: devices, network, collectives and layout. Evaluated on cost models."""
 
 from collections.abc import Iterator
 from pathlib import Path

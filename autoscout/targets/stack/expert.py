@@ -1,5 +1,5 @@
-"""What is usual: tensor parallelism inside the first dimension, as few pipeline stages as fit, replicas for the rest;
-a switched node of eight and switches between nodes, rings of chunks, the optimizer's state sharded."""
+"""The usual design: tensor parallelism inside the first dimension, as few pipeline stages as fit, replicas for the
+rest; a switched node of eight and switches between nodes, chunked rings, sharded optimizer states."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,7 @@
-"""COSMIC's parameter files: its knobs (Python dictionaries) and the network, system and workload that they start from.
-
-A knob file is read as data, never run: {name: (set | (min, max, step), "TRUE" | "FALSE" | "N/A")}, the flag saying
-whether all dimensions share one value. What the other files say and no knob changes is fixed. The result is a job of
-target = "stack" whose [space] is theirs.
+"""Imports COSMIC's parameter files: its knobs (Python dictionaries) and the base network, system and workload. A knob
+file is read as data, never run: {name: (set | (min, max, step), "TRUE" | "FALSE" | "N/A")}; the flag says whether all
+dimensions share one value. Settings in the other files without a knob are fixed. The result is a job of target =
+"stack" with COSMIC's [space].
 """
 
 import ast
@@ -25,7 +24,7 @@ _WORDS = {
     "FIFO": "fifo",
     "LIFO": "lifo",
 }
-_KNOBS = {  # theirs → ours; of a dimension where it ends with _
+_KNOBS = {  # theirs → ours; one per dimension if it ends with _
     "scheduling-policy": "scheduling",
     "collective-optimization": "collectives",
     "preferred-dataset-splits": "chunks",
@@ -40,7 +39,7 @@ _KNOBS = {  # theirs → ours; of a dimension where it ends with _
     "pp": "pp",
     "weight_sharded": "zero",
 }
-_SAID_OTHERWISE = {  # fields of their files that our models do not need, or read elsewhere
+_SAID_OTHERWISE = {  # fields of their files that our models do not use, or read elsewhere
     *("endpoint-delay", "active-chunks-per-dimension", "boost-mode", "roofline-enabled", "num_npus", "peak-perf"),
     *("local-mem-bw", "memory-capacity", "din", "dout", "dff", "dmodel", "batch", "seq", "head", "num_stacks", "tp"),
     *("all-gather-implementation", "reduce-scatter-implementation", "all-to-all-implementation"),
@@ -63,7 +62,7 @@ _MATCHING = {"ring": "ring", "fully_connected": "direct", "switch": "halving_dou
 
 
 def job_of(files: list[Path]) -> dict[str, Any] | None:
-    """A job file's content; None where no file is a knob file. Errors: AutoscoutError (exit 2)."""
+    """A job file's content; None if no file is a knob file. Errors: AutoscoutError (exit 2)."""
     knob_files = [f for f in files if f.suffix == ".py" and any(word in f.read_text() for word in _SECTIONS[:3])]
     if not knob_files:
         return None
@@ -104,7 +103,7 @@ def _job(path: Path, sections: dict[str, Any], said: dict[str, Any]) -> dict[str
     for text in sections.get("DERIVED_KNOBS", []):
         if text not in _DERIVED:
             raise AutoscoutError(f"{path}: derived knob '{text}'{nearest_name(text, _DERIVED)}", 2)
-        if _DERIVED[text] == "bandwidth":  # 100 GB/s of each NPU into a dimension, over however many links
+        if _DERIVED[text] == "bandwidth":  # 100 GB/s per NPU and dimension, over any number of links
             fix |= {f"bandwidth_{i}": 100 for i in range(1, dims + 1)}
         elif _DERIVED[text] == "algorithm":
             rules += [
@@ -146,7 +145,7 @@ def _limited(path: Path, theirs: str, ours: str, declared: Any, dims: int, limit
 
 
 def _of_all_links(said: dict[str, Any]) -> list[Any]:
-    """Their files give the bandwidth of a link; ours is of one NPU over all its links."""
+    """Bandwidth per NPU over all its links; their files give it per link."""
     sizes, wired = said.get("npus-count", []), said.get("topology", [])
     links = {"Ring": lambda n: 2, "FullyConnected": lambda n: n - 1}
     return [b * links.get(t, lambda n: 1)(n) for b, t, n in zip(said["bandwidth"], wired, sizes, strict=False)]
@@ -186,7 +185,7 @@ def _sections(path: Path) -> dict[str, Any]:
 
 
 def _plain(path: Path) -> dict[str, Any]:
-    """A JSON file, or the lists of one level that COSMIC's network files are."""
+    """The content of a JSON file, or of COSMIC's network files, which are flat lists."""
     text = path.read_text()
     if path.suffix == ".json":
         try:

@@ -1,4 +1,4 @@
-"""An "experiment" on a design: the model chunk by chunk. Fidelity predicted, whatever else is said of it."""
+"""An "experiment" on a design: evaluates the cost model chunk by chunk. Fidelity is always "predicted"."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ class StackProfiler:
         return {"recommended": DESIGNED, "model": parts_version()}
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Nothing is started and nothing written: the answer is a function of the configuration."""
+        """Starts and writes nothing: the result is a function of the configuration."""
         began = time.time()
         columns = {knob: np.array([value]) for knob, value in configuration.knobs.items()}
         for i in range(1, 5):
@@ -42,11 +42,11 @@ class StackProfiler:
         )
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """Nothing runs that could finish by itself."""
+        """No process that could have finished by itself."""
         return None
 
     def interrupt(self) -> None:
-        """Nothing lasts long enough."""
+        """Nothing to interrupt."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

@@ -1,4 +1,4 @@
-"""The catalog of a stack job: its rules for each of its workloads, its devices, and memory as a rule."""
+"""The catalog of a stack job: rules instantiated for each of its workloads, its devices, and memory as a rule."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _OF_A_WORKLOAD = re.compile(r"\{?\bw_(\w+)\b\}?")
 
 
 def problems(job: Job) -> Iterator[str]:
-    """What of a job file cannot be a design, a sentence each."""
+    """What in a job file cannot be a design, a sentence each."""
     kinds = {node.device for node in job.cluster.nodes}
     known = parts().device
     if len(kinds) > 1:
@@ -40,7 +40,7 @@ def problems(job: Job) -> Iterator[str]:
 
 
 def tailored(catalog: Catalog, job: Job) -> Catalog:
-    """Devices and sizes as the job has them, unless its [space] names others."""
+    """The catalog with the job's devices and sizes, unless its [space] names others."""
     named = {*job.space.fix, *job.space.limit}
     instead = {"device": [job.cluster.nodes[0].device], "npus": [job.devices]}
     sizes = [d for d in divisors(job.devices) if 2 <= d <= _LARGEST_DIMENSION]
@@ -64,7 +64,7 @@ def _tailored(knob: KnobEntry, named: set[str], instead: dict, sizes: list[int],
 
 
 def _named(knob: KnobEntry, limits: SpaceLimits) -> KnobEntry:
-    """Any bandwidth or latency can be had that a person names."""
+    """Adds any bandwidths or latencies that the user names to the knob's values."""
     if not re.fullmatch(r"(bandwidth|latency)_\d", knob.name) or isinstance(knob.values, str):
         return knob
     wanted = [*limits.limit.get(knob.name, []), *([limits.fix[knob.name]] if knob.name in limits.fix else [])]
@@ -73,7 +73,7 @@ def _named(knob: KnobEntry, limits: SpaceLimits) -> KnobEntry:
 
 
 def _differing(rule: RuleEntry, found: list[Workload]) -> list[Workload]:
-    """One for each different text of a rule; all rules have ids of their own."""
+    """One workload for each distinct instantiation of a rule, so that no rule is repeated."""
     return list({_filled(rule.holds, w): w for w in found}.values())
 
 
@@ -88,7 +88,7 @@ def _filled(text: str, w: Workload) -> str:
 
 
 def _memory(w: Workload, number: int) -> RuleEntry:
-    """`transformer.memory_gib` as an expression (a test holds the two against each other)."""
+    """`transformer.memory_gib` as an expression (a test compares the two)."""
     attention = 2 * w["hidden"] * w["heads"] * w["head_dim"] + 2 * w["hidden"] * w["kv_heads"] * w["head_dim"]
     mlp = (3 if w["gated"] else 2) * w["hidden"]
     dense = attention + (0 if w["experts"] else mlp * w["ffn"])

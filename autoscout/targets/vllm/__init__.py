@@ -1,4 +1,4 @@
-"""vLLM: a real server or engine, loaded as its users would."""
+"""vLLM: a real server or engine, under the load of its users."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

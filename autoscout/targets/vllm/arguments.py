@@ -1,4 +1,4 @@
-"""From (job, configuration) to the arguments of vLLM's engine: plain data in vLLM's own words."""
+"""From (job, configuration) to the arguments of vLLM's engine: plain data under vLLM's own names."""
 
 import json
 import math
@@ -19,13 +19,12 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """EngineArgs's keyword arguments for what the job and the configuration decide; the model's path is not among them.
-
-    The longest request comes from the job's traffic, or a person's own line that allows longer ones. A knob of a
-    person's own catalog sets what its `sets` says.
+    """EngineArgs's keyword arguments decided by the job and the configuration, without the model's path. The longest
+    request comes from the job's traffic, or from the user's own line if that allows longer ones. A knob of the user's
+    own catalog sets the argument in its `sets`.
     """
     arguments: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": _DTYPES[job.model.dtype]}
-    # Whatever is installed here today: the configuration has the knobs of the version that measured it.
+    # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
     for name, value in configuration.knobs.items():
         if name not in fields or _is_default(name, value):
@@ -45,7 +44,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
-    """What speculative decoding has to be told beside its method and depth."""
+    """Settings of speculative decoding besides its method and depth."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
         found["prompt_lookup_max"] = _LOOKUP
@@ -58,7 +57,7 @@ def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
 
 
 def _files(folder: str) -> dict[str, Any]:
-    """A second tier of the KV cache behind the host's memory, whose size kv_offloading_size says."""
+    """A second tier of the KV cache, on disk, behind host memory, whose size is kv_offloading_size."""
     tiers = [{"type": "fs", "root_dir": folder}]
     return {
         "kv_connector": "OffloadingConnector",
@@ -68,8 +67,8 @@ def _files(folder: str) -> dict[str, Any]:
 
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
-    """How the ranks are spread where they need more than one node: an engine that spans nodes takes its workers from a
-    Ray cluster, which the person has started on them (`ray start`), and so do engines on several nodes."""
+    """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
+    which the user has started on them (`ray start`), and so do engines on several nodes."""
     used = [node.count for node in used_nodes(job, configuration)]
     ranks = engine_size(configuration)
     if world_size(configuration) <= max(used):
@@ -82,7 +81,8 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 
 def flags(arguments: dict[str, Any]) -> dict[str, Value | list[str]]:
-    """The arguments as `vllm serve` has them: --no-… for what is off; a nested one is JSON; one alone has True."""
+    """The arguments as flags of `vllm serve`: --no-… for False; JSON for nested ones; a flag without a value has
+    True."""
     found: dict[str, Value | list[str]] = {}
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -112,12 +112,12 @@ def engine_size(configuration: Configuration) -> int:
 
 
 def environment_variables(job: Job) -> dict[str, str]:
-    """What a person has to set too for the same run, with what they set anyway."""
+    """Environment variables needed for the same run, with the user's own."""
     if devices.device_kind(job) == "cuda":
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | job.launch.environment
-    # One thread a rank, not bound: two that spin on busy cores are twenty times slower.
+    # One unbound thread per rank: two that spin on busy cores are twenty times slower.
     variables = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    # A single rank computes in the engine's process; else it has one of its own, and both spin waiting for each other.
+    # A single rank computes in the engine's process; in its own process, both would spin waiting for each other.
     alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if job.devices == 1 else {}
     return variables | alone | job.launch.environment
 
@@ -125,7 +125,7 @@ def environment_variables(job: Job) -> dict[str, str]:
 def launcher(job: Job) -> str:
     """ "warm", "reuse", "serve" or "replay"; "auto" is warm for one rank on CPUs, else serve.
 
-    Errors: AutoscoutError (exit 2) for torchrun, and for warm where an engine is more than one process.
+    Errors: AutoscoutError (exit 2) for torchrun, and for warm or reuse if an engine is more than one process.
     """
     chosen = job.launch.launcher
     alone = devices.device_kind(job) == "cpu" and job.devices == 1
@@ -170,7 +170,7 @@ def model_config(job: Job) -> dict[str, Any]:
 
 
 def _is_default(name: str, value: Value) -> bool:
-    """What vLLM has no word for: nothing is said."""
+    """Whether a value is vLLM's default without a name of its own, so that nothing is passed."""
     return (
         (name in ("spec", "quantization") and value == "none")
         or (name == "kv_offload" and not value)

@@ -1,4 +1,4 @@
-"""Whether an exported server really starts and answers here, before it is called ready."""
+"""Checks that an exported server starts and answers here, before it is called ready."""
 
 import contextlib
 import http.client
@@ -25,8 +25,8 @@ _ASK_S = 60.0
 
 
 def check(job: Job, found: Launch, form: str) -> float:
-    """Seconds until the server that `form` describes was ready; then it has answered a request. Errors: AutoscoutError
-    (exit 1) with the cause when it does not."""
+    """Seconds until the server exported as `form` was ready; it then has to answer a request. Errors: AutoscoutError
+    (exit 1) with the cause if it does not."""
     with serving(job, found, form) as (port, seconds):
         _ask(port, found.name)
     return seconds
@@ -34,9 +34,9 @@ def check(job: Job, found: Launch, form: str) -> float:
 
 @contextlib.contextmanager
 def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
-    """(port, seconds until it was ready) of a server on this machine, started by what is exported: the command that a
-    shell, a Slurm script or a container runs, or `vllm serve --config` with the YAML file. A job with random weights
-    gets the model that its experiments were served. Nothing of it stays."""
+    """(port, seconds until it was ready) of a server on this machine, started from the export: the command of a shell,
+    a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model
+    of its experiments. Leaves nothing behind."""
     port = processes.free_port()
     model = job.launch.model_path or profiler.random_model(job)
     python = Path(job.launch.python or sys.executable)
@@ -81,7 +81,7 @@ def _why(log: Path, late: bool, limit_s: float) -> str:
 
 
 def _ask(port: int, name: str) -> None:
-    """A prompt of three token ids, which every vocabulary has."""
+    """Sends a prompt of three token ids that every vocabulary has."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/v1/models")

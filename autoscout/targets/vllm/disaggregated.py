@@ -1,7 +1,6 @@
-"""Prompts read by one server and answered by another (the knob `prefill`): both as `vllm serve`, and a router between
-them. Written down, not started: nobody has seen the pair run with our load yet.
-
-The cache travels by NIXL, the servers' roles are those of vLLM 0.32 (kv_connector/v1/nixl/connector.py).
+"""Disaggregated prefill (the knob `prefill`): one server reads prompts, another answers, both `vllm serve`, with a
+router between them. Exported, not started: the pair has not been run with our load yet. The KV cache is sent by NIXL;
+the servers' roles are those of vLLM 0.32 (kv_connector/v1/nixl/connector.py).
 """
 
 import shlex
@@ -17,11 +16,11 @@ from kb.records import AutoscoutError, Configuration, Job
 KNOB = "prefill"
 _SCRIPT, _ROUTER = "disaggregated.sh", "router.py"
 _PORT, _PREFILL_PORT, _DECODE_PORT = 8000, 8100, 8200
-_SIDE_PORTS = (5600, 5700)  # where a server's engines tell of themselves, each on a port of its own from there on
+_SIDE_PORTS = (5600, 5700)  # first side-channel port of a server's engines, which take consecutive ports
 
 
 def refused(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) where a session of the job might come to such a pair."""
+    """Errors: AutoscoutError (exit 2) if a session of the job might try such a pair."""
     space = job.space
     if KNOB in space.allow or any(v for v in [space.fix.get(KNOB, 0), *space.limit.get(KNOB, [])]):
         raise AutoscoutError(
@@ -32,7 +31,7 @@ def refused(job: Job) -> None:
 
 
 def pair(job: Job, configuration: Configuration) -> list[dict[str, Any]]:
-    """The arguments of the server that reads prompts, and of the one that answers."""
+    """The arguments of the prefill server and of the decode server."""
     knobs, both = configuration.knobs, engine_arguments(job, configuration)
     ranks, size = int(knobs[KNOB]), int(knobs.get("prefill_tp", 1))
     engines = {"tensor_parallel_size": size, "data_parallel_size": ranks // size}
@@ -41,7 +40,7 @@ def pair(job: Job, configuration: Configuration) -> list[dict[str, Any]]:
 
 
 def lines(job: Job, configuration: Configuration, model: str) -> list[str]:
-    """Of a shell: the server that reads prompts, and the one that answers."""
+    """Shell lines that start the prefill server and the decode server."""
     ranks = int(configuration.knobs[KNOB])
     gpus = [range(ranks), range(ranks, ranks + world_size(configuration))]
     found = []
@@ -56,7 +55,8 @@ def lines(job: Job, configuration: Configuration, model: str) -> list[str]:
 
 
 def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
-    """`found`: the launch of the server that answers. A script that starts both and a router, and ends them all."""
+    """The launch of a script that starts both servers and a router, and ends them all. `found`: the decode server's
+    launch."""
     router = f"python {_ROUTER} {_PORT} {_PREFILL_PORT} {_DECODE_PORT}"
     script = [
         "#!/bin/bash",
@@ -77,7 +77,7 @@ def launch(job: Job, configuration: Configuration, found: Launch) -> Launch:
 
 
 def one_server(found: Launch) -> None:
-    """Errors: AutoscoutError (exit 2) for a pair, in a format that describes one server."""
+    """Errors: AutoscoutError (exit 2) for a pair in a format that describes one server."""
     if _SCRIPT in found.files:
         raise AutoscoutError(
             "two servers and a router go into no one file of that kind; use --format command or slurm", 2

@@ -1,4 +1,4 @@
-"""What vLLM's guides advise for a server, beside what vLLM does by default for a device.
+"""Recipes by vLLM's guides for a server, on top of vLLM's own defaults for a device.
 
     throughput   engines of as few devices as hold the model beside the KV cache of the requests that are theirs, as
                  many engines as there are devices for
@@ -19,18 +19,18 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
-_NODE = 8  # largest number of devices that NVLink joins
+_NODE = 8  # largest number of devices joined by NVLink
 
 
 def portfolio(space: Space) -> list[Configuration]:
-    """The recipes of a space, the one for throughput first, none twice."""
+    """The recipes of a space without duplicates, the one for throughput first."""
     found = [first(space, stated(space), advised(space, way)) for way in WAYS]
     return [c for i, c in enumerate(found) if c not in found[:i]]
 
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
-    """What an expert tries one after another until something can be had. Where no size has room for the requests that
-    are its own: the fewest devices that hold the model beside a tenth of memory."""
+    """What an expert tries in turn until something is valid. If no engine size has room for its share of the requests:
+    the fewest devices that hold the model with about a tenth of memory to spare."""
     a = space.attributes
     block = {"block_size": 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -49,19 +49,18 @@ def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]
 
 
 def _room(a: Mapping[str, Any], size: int) -> float:
-    """GiB for the KV cache of an engine of so many devices."""
+    """GiB for the KV cache of an engine of `size` devices."""
     return size * MARGIN * a["memory_gib"] - a["weights_gib"]
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """GiB that the KV cache of a share of the requests takes that are served at once; of an open loop nobody knows how
-    many these are."""
+    """GiB of KV cache for a share of the concurrent requests; 0 for an open loop, whose concurrency is unknown."""
     tokens = a["input_mean"] + a["output_mean"]
     return a["concurrency"] * share * tokens * a["kv_mib"] / a["model_len"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
-    """How much a step takes in, if nobody says anything."""
+    """vLLM's default batch limits of a step."""
     if not a["cuda"]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:

@@ -9,7 +9,7 @@ from autoscout.running.outcome import Outcome
 from autoscout.running.results import RankError
 from kb.records import Status
 
-# Memory that does not suffice is named in many ways; of the KV cache it is said when the engine starts.
+# Messages about insufficient memory; those about the KV cache come when the engine starts.
 _KV_TOO_SMALL = (
     "No available memory for the cache blocks",
     "larger than the available KV cache memory",
@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = (
 )
 _REFUSING_TYPES = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "TypeError", "UsageError")
 _BROKEN = ("CUDA error", "NCCL error", "CUBLAS_STATUS", "EngineDeadError", "No space left on device")
-# What a process reports because another one has failed.
+# Errors in a process because another one failed.
 _SECONDARY = (
     *("Engine core initialization failed", "EngineCore encountered an issue", "EngineCore failed to start"),
     *("WorkerProc initialization failed", "cancelled", "Failed core proc", "EngineCore_DP"),
@@ -40,7 +40,7 @@ _PHASES = {
 
 
 def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
-    """(status, evidence) of an experiment without a complete result; `oom_kills`: the kernel's, meanwhile."""
+    """(status, evidence) of an experiment without a complete result; `oom_kills`: by the kernel during the run."""
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
     errors = results.errors(folder)
@@ -68,7 +68,7 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
 
 
 def cause_in_log(text: str) -> tuple[str, str] | None:
-    """(type, message) of the first error in a server's log that is not the consequence of another one."""
+    """(type, message) of the first error in a server's log that is not the consequence of another."""
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
     found: list[tuple[str, str]] = []
     for i, line in enumerate(lines):
@@ -124,13 +124,13 @@ def _cause(error: RankError) -> str:
 
 
 def _signal(outcome: Outcome) -> int:
-    """The signal that ended the engine or the server (through its keeper: 128 + n); 0 for none."""
+    """The signal that ended the engine or the server (128 + n from its keeper); 0 for none."""
     codes = [code for code in (outcome.launcher_code, outcome.codes.get(0)) if code]
     return next((-c if c < 0 else c - 128 for c in codes if c < 0 or 128 < c < 160), 0)
 
 
 def _last(folder: Path) -> str:
-    """What it said last."""
+    """The last line of its output, as the end of a sentence."""
     for name in ("rank-0.log", "launcher.log"):
         path = folder / name
         lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []

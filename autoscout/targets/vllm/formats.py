@@ -1,4 +1,4 @@
-"""Formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest."""
+"""Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest."""
 
 import json
 
@@ -28,7 +28,7 @@ def slurm(found: Launch) -> str:
 
 
 def _ray(nodes: int) -> list[str]:
-    """A Ray cluster over the nodes of the Slurm job, from which vLLM takes its workers."""
+    """Lines that start a Ray cluster over the nodes of the Slurm job, from which vLLM takes its workers."""
     others = f'srun --nodes={nodes - 1} --ntasks={nodes - 1} --overlap -x "$head"'
     alive = "ray list nodes --filter state=ALIVE --format=json | grep -c node_id"
     return [

@@ -1,8 +1,8 @@
-"""Results of `vllm bench serve`, `vllm bench throughput` and `vllm bench sweep` (a folder of them).
+"""Imports results of `vllm bench serve`, `vllm bench throughput` and `vllm bench sweep` (a folder of them).
 
-A result file of `bench serve` holds the metrics and, in a sweep, the server's and the client's overrides beside them;
-a sweep's summary.json repeats its run=N.json, so only the latter are read. What a client of the same server was told
-(request rate, concurrency) is the job's traffic, not a knob: rows of another load are no measurement of the job.
+A result file of `bench serve` has the metrics and, in a sweep, the overrides of server and client; a sweep's
+summary.json repeats its run=N.json, so only the latter are read. The client's request rate and concurrency are the
+job's traffic, not knobs: rows with another load are not measurements of the job.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
-"""What the target's interpreter has installed: names and defaults change between versions; the installed one counts.
+"""The vLLM installed in the target's interpreter: names and defaults change between versions, and the installed one
+counts.
 
-Asked of vLLM, whose arguments come and go with every release: a short script under the target's interpreter lists the
-engine's arguments with their defaults. Importing vLLM takes seconds, so the answer is kept in the user's cache folder,
-by interpreter, version and place of installation.
+Arguments come and go with every release of vLLM, so a short script under the target's interpreter lists the engine's
+arguments with their defaults. Importing vLLM takes seconds, so the answer is cached in the user's cache folder, by
+interpreter, version and install location.
 """
 
 import contextlib
@@ -44,23 +45,22 @@ print(json.dumps(arguments))
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """`arguments`: name → default, None where it is computed later or not a plain value."""
+    """`arguments`: name → default, None if it is computed later or not a plain value."""
 
     version: str
     arguments: dict[str, Value | None]
 
 
 def version_of(job: Job) -> Installed | None:
-    """None where the catalog's own version counts: nothing installed where the job says.
-
-    An interpreter inside a container (`launch.command_prefix`) is asked there.
+    """The installed vLLM; None if there is none, and the catalog's own version counts. An interpreter in a container
+    (`launch.command_prefix`) is queried there.
     """
     return _asked((*job.launch.command_prefix, job.launch.python or sys.executable))
 
 
 def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
-    """Without the knobs that the installed version lacks (expressions then read what they are without: `off`, else
-    the default), and with its defaults. Errors: AutoscoutError (exit 2) when it lacks one that has neither."""
+    """The catalog with the installed version's defaults and without knobs that it lacks (expressions then read their
+    `off`, else their default). Errors: AutoscoutError (exit 2) if it lacks a knob that has neither."""
     if installed is None:
         return catalog
     gone = {knob.name: _left_out(installed, catalog, knob) for knob in catalog.knob if not _has(installed, knob)}
@@ -71,7 +71,7 @@ def adapted(catalog: Catalog, installed: Installed | None) -> Catalog:
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
-    """How the catalog and what is installed differ."""
+    """Differences between the catalog and the installed version."""
     installed = version_of(job)
     if installed is None:
         asked = job.launch.python or sys.executable
@@ -89,7 +89,7 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
-    """Why, in a sentence."""
+    """Why the knob is left out, in a sentence."""
     if instead(knob) is None:
         raise AutoscoutError(
             f"{catalog.target} {installed.version} has no {_argument(knob)}, which our catalog cannot do without; "
@@ -140,7 +140,7 @@ def _cache() -> Path:
 
 
 def _run(python: tuple[str, ...], script: str) -> dict[str, Any] | None:
-    """The last line of what the script prints, as JSON; None if it cannot be run or says something else."""
+    """The last line of the script's output, as JSON; None if it cannot be run or prints something else."""
     try:
         done = subprocess.run(
             [*python, "-c", script],

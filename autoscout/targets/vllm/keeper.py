@@ -1,7 +1,7 @@
-"""Stands between us and a server, so that nothing of it outlives us: also its workers, which lead sessions of their
-own, the sockets that they speak over and the shared memory that they leave when they are killed.
+"""A supervisor between us and a server, so that nothing of it outlives us: neither its workers, which lead their own
+sessions, nor their sockets, nor the shared memory they leave behind when killed.
 
-    serving_keeper.py COMMAND…      ends with the exit code of the command; ends it when its own stdin closes
+    keeper.py COMMAND… exits with the command's exit code; ends the command when its own stdin closes
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":  # a script of its own: it must start in milliseconds, whatever the package imports
+if __name__ == "__main__":  # run as a script, so that it starts in milliseconds, whatever the package imports
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from autoscout.running import processes
@@ -24,7 +24,7 @@ _TICK_S = 0.2
 
 
 def main(command: list[str]) -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whose parent dies becomes our child
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="autoscout-") as sockets:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a person's serve line says beside the knobs: their own settings, in every experiment and in what is exported."""
+"""Settings in the user's serve line besides knobs: kept in every experiment and in exports."""
 
 import json
 import re
@@ -18,8 +18,8 @@ from autoscout.targets.vllm.installed import version_of
 from kb import door
 from kb.records import AutoscoutError, Job, Value, content_hash
 
-MODULE = "vllm.entrypoints.openai.api_server"  # as `python -m …`
-IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # whose entry point is the server
+MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
+IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -27,14 +27,15 @@ _ALIASES = {
     "-O": "--compilation-config",
     "-cc": "--compilation-config",
 }
-# What the job says itself, or an experiment has to choose: which model, in which type, and where it listens.
+# Decided by the job or by an experiment: model, dtype, and where the server listens.
 _OURS = {"model", "tokenizer", "dtype", "seed", "disable_log_stats", "max_model_len"}
 _WHERE = {"host", "port", "uds", "headless"}
-_NAMES = {"served_model_name"}  # which users ask for, and an experiment's do not
+_NAMES = {"served_model_name"}  # names used by clients, but not by an experiment's
 
 
 def begins(words: Sequence[str]) -> int | None:
-    """Where a server's own words begin, behind `vllm serve`, its older module or its image; None where nothing does."""
+    """Index of the server's own words, after `vllm serve`, its older module or its image; None if there is no
+    server."""
     for i, word in enumerate(words):
         if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
             return i + 2
@@ -44,7 +45,7 @@ def begins(words: Sequence[str]) -> int | None:
 
 
 def said_in(line: str) -> dict[str, list[str]]:
-    """The server's flags by their long names, without those of a container or a launcher before it.
+    """The server's flags by their long names, without those of a container or launcher before it.
 
     Errors: AutoscoutError (exit 2)."""
     try:
@@ -60,7 +61,7 @@ def said_in(line: str) -> dict[str, list[str]]:
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
-    """A flag whose value is JSON as one flag a field, which is another way to write it. Errors: AutoscoutError."""
+    """A flag with a JSON value as one flag per field, an equivalent spelling. Errors: AutoscoutError."""
     if not text.startswith("{"):
         return {flag: text}
     try:
@@ -71,33 +72,34 @@ def spread(flag: str, text: str) -> dict[str, str]:
 
 
 def kept(job: Job) -> dict[str, Any]:
-    """Arguments of the engine that the line says and no knob of the space sets, by vLLM's names."""
+    """Engine arguments in the line that no knob of the space sets, by vLLM's names."""
     installed = version_of(job) if job.launch.current else None
     return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _NAMES}
 
 
 def longest(job: Job) -> int:
-    """Tokens of the longest request that an engine is made for: what the traffic needs, or more if the line says it."""
+    """Tokens of the longest request that an engine is built for: that of the traffic, or more if the user's line asks
+    for it."""
     said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
     return max(attributes_of(job)["model_len"], int(said) if said.isdigit() else 0)
 
 
 def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
-    """With rules for that length."""
+    """The catalog with the line's longest request, if it is longer than the traffic's."""
     if (length := longest(job)) <= attributes_of(job)["model_len"]:
         return catalog
     return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
-    """Flags that concern the server alone (keys, names, templates): for what is exported."""
+    """Flags for the server alone (keys, names, templates), for exports."""
     engine = kept(job)
     found = {name: value for name, value in _beside(job).items() if name not in engine}
     return {f"--{name.replace('_', '-')}": _as_said(value) for name, value in found.items()}
 
 
 def identity_of(job: Job) -> dict[str, str]:
-    """What tells measurements apart that were made with other settings of the person's own."""
+    """Environment entries that separate measurements with different settings of the user's own."""
     own = kept(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}

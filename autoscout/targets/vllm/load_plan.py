@@ -1,9 +1,9 @@
-"""The load of a serving experiment, and what its users felt. Definitions are those of `vllm bench serve` (0.32.0):
+"""The load of a serving experiment and the resulting metrics. Definitions follow `vllm bench serve` (0.32.0):
 
 * TTFT: from sending a request to its first token; E2EL: to its last;
 * TPOT: (E2EL − TTFT) / (output tokens − 1) of a request with more than one; ITL: between two chunks of an answer;
-* throughput: over the whole pass, from the first request's sending to the last one's end;
-* goodput: requests a second that keep all latency limits.
+* throughput: over the whole pass, from sending the first request to the end of the last;
+* goodput: requests per second that meet all latency limits.
 """
 
 import math
@@ -23,13 +23,14 @@ _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
-# The search for the highest rate: how exactly, at most how many loads of how many requests, of one rate how many.
+# The search for the highest rate: relative precision, most loads, requests per load, most loads per rate.
 MAX_RATE = "max_rate_rps"
 _WITHIN, _LOADS, _SEARCH_REQUESTS, _REPEATS = 0.05, 24, 200, 3
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What happened to one request; seconds from the start of its pass. `count`: tokens of the answer."""
+    """The timing of one request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: of the
+    prompt."""
 
     sent: float
     chunks: list[float]
@@ -39,7 +40,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """`duration_s` is by the clock that the requests are measured by, `wall_s` by the wall's."""
+    """`duration_s` is by the clock of the requests, `wall_s` by the wall clock."""
 
     duration_s: float
     cpu_s: float
@@ -49,7 +50,8 @@ class Pass(msgspec.Struct, frozen=True):
 
 
 def plan(job: Job) -> dict[str, Any]:
-    """What worker/prompts.py makes the requests from. Errors: AutoscoutError (exit 2) for a trace that is none."""
+    """The plan from which worker/prompts.py makes the requests. Errors: AutoscoutError (exit 2) for an invalid
+    trace."""
     requests = of_traffic(job.traffic, _SEED, _count(job))
     arrival = [] if requests.concurrency else requests.arrival_s.tolist()
     made = {
@@ -83,12 +85,13 @@ def plan(job: Job) -> dict[str, Any]:
 
 
 def searches_rate(job: Job) -> bool:
-    """Whether an experiment looks for the highest rate that keeps the limits (worker/rates.py)."""
+    """Whether an experiment searches the highest rate that meets the limits (worker/rates.py)."""
     return job.objective.metric == MAX_RATE
 
 
 def _count(job: Job) -> int:
-    """Requests of a pass: what the job says, else as many as come within launch.measure_s (several for each user)."""
+    """Requests per pass: the job's number, else as many as arrive within launch.measure_s (closed loop: several per
+    user)."""
     traffic = job.traffic
     if traffic.requests:
         return traffic.requests
@@ -122,8 +125,8 @@ def _latency_limits(job: Job) -> list[tuple[str, float]]:
 
 
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
-    """Of each pass as `vllm bench serve` has it; then the median over the passes: a disturbed one does not count. The
-    loads of a search for the highest rate are one: what decided about the rate is what is told."""
+    """Metrics of each pass as in `vllm bench serve`, then the median over passes, which ignores a disturbed one. The
+    loads of a search for the highest rate are pooled: what decided about the rate is reported."""
     if searches_rate(job):
         passes = [pooled(passes)]
     each = [of_pass(p, limits(job)) for p in passes]
@@ -142,8 +145,8 @@ def pooled(passes: list[Pass]) -> Pass:
 
 
 def per_device(found: dict[str, float], job: Job, configuration: Configuration) -> dict[str, float]:
-    """Throughput and cost by what the configuration uses: a kind of device that it leaves out is neither counted nor
-    paid. A node's price is per hour, for all of its devices."""
+    """Throughput per GPU and cost of the nodes that the configuration uses; others are neither counted nor paid for. A
+    node's price is per hour, for all of its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
     used = used_nodes(job, configuration)
     told = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
@@ -154,7 +157,7 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
 
 
 def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
-    """Latencies in ms, rates per second. A request that failed counts nowhere. `slo`: as limits()."""
+    """Latencies in ms, rates per second. Failed requests are left out. `slo`: as in limits()."""
     done = [r for r in measured.requests if not r.error]
     latencies = {
         "ttft": np.array([r.chunks[0] - r.sent for r in done]),
@@ -192,8 +195,8 @@ def _keeps(request: Request, slo: dict[str, float]) -> bool:
 
 
 def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
-    """ "" or, of an open loop, that requests come faster than they are answered: what waits grows, and latencies
-    depend on how long the load lasts."""
+    """ "" or a sentence if requests of an open loop arrive faster than they are answered: the queue grows, and
+    latencies depend on the load's duration."""
     if len(arrival_s) < 2 or arrival_s[-1] <= 0:
         return ""
     offered = (len(arrival_s) - 1) / arrival_s[-1]
@@ -214,9 +217,8 @@ def saturation(passes: list[Pass], arrival_s: list[float]) -> str:
 
 
 def kv_needed_tokens(passes: list[Pass]) -> float:
-    """The most tokens, prompts and answers, that the requests in flight had at a time: what the KV cache should hold
-    so that nobody waits for a place in it (each pass's largest; the median pass). Prompts that share a beginning need
-    less."""
+    """The KV cache size, in tokens, with which no request waits for space: the largest number of prompt and answer
+    tokens in flight (maximum of each pass, median over passes). Prompts with shared prefixes need less."""
     return float(np.median([_most_in_flight(p) for p in passes]))
 
 
@@ -233,7 +235,7 @@ def _most_in_flight(measured: Pass) -> int:
 
 
 def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """ "" or that no rate of a search kept the limits, and how near the lowest came."""
+    """ "" or a sentence if no rate of a search met the limits, with the latencies at the lowest."""
     if measured["max_rate"]:
         return ""
     lowest = min(step["rate"] for step in measured["tried"])
@@ -242,7 +244,7 @@ def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
 
 
 def failed(passes: list[Pass]) -> str:
-    """ "" or how many requests failed, and why the first one did."""
+    """ "" or how many requests failed, and why the first did."""
     errors = [r.error for p in passes for r in p.requests if r.error]
     total = sum(len(p.requests) for p in passes)
     return f"{len(errors)} of {total} requests failed: {errors[0]}" if errors else ""

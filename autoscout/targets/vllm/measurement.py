@@ -1,4 +1,4 @@
-"""From what an experiment of a serving job left in its folder to its measurement."""
+"""Builds a serving experiment's measurement from the files in its folder."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from kb.records import Configuration, Job, Measurement
 
 
 def measurement(folder: Path) -> Measurement | None:
-    """The measurement of a finished experiment from its folder alone; None when it is not complete, or when it is the
-    same engine as an experiment that is gone."""
+    """The measurement of a finished experiment from its folder alone; None if it is not complete, or refers to an
+    experiment that no longer exists."""
     try:
         experiment = json.loads((folder / "experiment.json").read_bytes())
         about = msgspec.convert(experiment["about"], About)
@@ -40,7 +40,7 @@ def measurement(folder: Path) -> Measurement | None:
     failed = load_plan.failed(passes)
     metrics = load_plan.metrics(passes, job)
     if not metrics["cpu_s"]:
-        del metrics["cpu_s"]  # of a server it is not known
+        del metrics["cpu_s"]  # unknown for a server
     metrics |= load_plan.per_device(metrics, job, about.configuration)
     evidence = failed or load_plan.saturation(passes, experiment["plan"]["arrival_s"])
     if load_plan.searches_rate(job):
@@ -64,8 +64,8 @@ def measurement(folder: Path) -> Measurement | None:
 
 
 def engines(experiments: Path, configuration: Configuration) -> dict[str, str]:
-    """identity of an engine → the folder (its name) of the first experiment that measured it, among those of other
-    configurations than this one: repeats of the same are wanted."""
+    """identity of an engine → folder name of the first experiment that measured it, among other configurations than
+    this one: repeats of the same are intended."""
     found: dict[str, str] = {}
     for path in sorted(experiments.glob("*/effective.json")):
         knobs = _json(path.with_name("experiment.json")).get("about", {}).get("configuration", {}).get("knobs")

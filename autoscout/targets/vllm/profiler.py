@@ -1,4 +1,4 @@
-"""Profiles configurations of a serving job: a real vLLM, the job's load, what its users felt."""
+"""Profiles configurations of a serving job: a real vLLM under the job's load."""
 
 import contextlib
 import hashlib
@@ -36,11 +36,11 @@ _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one
 
 
 class VllmProfiler:
-    """One experiment at a time; `launcher` "warm" forks a process that has imported vLLM, "reuse" lets the fork stay
-    for the next experiment where that can share its engine, "serve" starts a server."""
+    """One experiment at a time; launcher "warm" forks a process that has imported vLLM, "reuse" keeps the fork for the
+    next experiment if that can share its engine, "serve" starts a server."""
 
     def __init__(self, job: Job) -> None:
-        """Nothing is started yet. Errors: AutoscoutError (exit 2) for a launcher or a trace that will not do."""
+        """Nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher or trace."""
         self._job = job
         self._kind = vllm.launcher(job)
         variables = {**_OFFLINE, **vllm.environment_variables(job)}
@@ -58,25 +58,24 @@ class VllmProfiler:
         self._given: list[int] = []
 
     def on(self, placement: Placement) -> None:
-        """This machine's GPUs, by their indices, that the next runs have for themselves."""
+        """Sets this machine's GPUs, by index, that the next runs have to themselves."""
         self._given = [int(device.index) for device in placement.hosts[0].devices]
 
     def environment(self) -> dict[str, str]:
-        """Versions and devices of the target, and what was asked how (looked up once).
+        """Versions and devices of the target, the model, and the way of measuring (looked up once).
 
-        Errors: AutoscoutError when the interpreter does not run or lacks vLLM, when the machine lacks the job's GPUs,
-        or when launch.model_path is no model of the job's shape.
+        Errors: AutoscoutError if the interpreter does not run or lacks vLLM, if the machine lacks the job's GPUs, or if
+        launch.model_path is not a model of the job's shape.
         """
         if not self._environment:
             self._environment = self._described()
         return self._environment
 
     def run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
-        """Runs one experiment in `folder`, which is emptied of an earlier attempt. Failures are returned as
-        measurements; after interrupt() the status is "killed". A configuration of which vLLM makes the same engine as
-        of another one in the folders beside it is answered by that one's measurement.
-
-        Errors: AutoscoutError when the folder cannot be written or the random model cannot be made.
+        """Runs one experiment in `folder`, after removing the files of an earlier attempt. Failures are returned as
+        measurements; after interrupt() the status is "killed". If vLLM makes the same engine as for another
+        configuration in a sibling folder, that one's measurement is returned. Errors: AutoscoutError if the folder
+        cannot be written or the random model cannot be made.
         """
         try:
             return self._run(configuration, name, folder)
@@ -84,15 +83,15 @@ class VllmProfiler:
             self._stopping = False
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """The measurement of an experiment that finished while nobody was left to write it down."""
+        """The measurement of an experiment that finished after its session was killed."""
         return serving.measurement(folder)
 
     def interrupt(self) -> None:
-        """Ends the experiment that is running, or the next one; safe in a signal handler and from any thread."""
+        """Ends the running experiment, or the next one; safe in signal handlers and from any thread."""
         self._stopping = True
 
     def close(self) -> None:
-        """Ends every process that is still held."""
+        """Ends every process kept alive."""
         self._launcher.close()
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
@@ -111,14 +110,14 @@ class VllmProfiler:
         )
 
     def _measured(self, configuration: Configuration, name: str, folder: Path, ceiling: dict[str, Any]) -> Measurement:
-        """`ceiling`: of the engine that may be reused, and is kept; {}: a fresh one."""
+        """`ceiling`: arguments that a kept, reusable engine is built with; {}: a fresh engine."""
         ranks = vllm.world_size(configuration)
         about = results.About(
             configuration=configuration,
             name=name,
             context=environment.context_of(self._job, self.environment()),
             environment=self.environment(),
-            ranks=1,  # one process speaks for the whole engine
+            ranks=1,  # one process reports for the whole engine
             started=time.time(),
         )
         self._model = self._model or self._model_folder()
@@ -205,7 +204,7 @@ class VllmProfiler:
 
 
 def _gpus(chosen: dict[str, str], ranks: int) -> list[str]:
-    """The GPUs of the engine, by index or UUID: the first of those that it may see."""
+    """The GPUs of the engine, by index or UUID: the first of the visible ones."""
     visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
     return (names or [str(i) for i in range(ranks)])[:ranks]
@@ -237,14 +236,14 @@ def random_model(job: Job) -> str:
 
 
 def draft_of(job: Job) -> str:
-    """What guesses, for the identity of measurements."""
+    """The draft method and model, for the identity of measurements."""
     draft = job.launch.draft
     return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
 
 
 def model_of(job: Job) -> str:
-    """Which model is served, for the identity of measurements. Errors: AutoscoutError (exit 2) when launch.model_path
-    is no model folder, or one of another shape than the job's."""
+    """The served model, for the identity of measurements. Errors: AutoscoutError (exit 2) if launch.model_path is not a
+    model folder, or has another shape than the job's."""
     path = Path(job.launch.model_path)
     if not job.launch.model_path:
         return "random weights"

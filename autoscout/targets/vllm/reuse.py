@@ -1,9 +1,8 @@
-"""One engine for several configurations, those that differ in what vLLM can change while it runs: mode (c).
+"""One engine for several configurations that differ only in settings that vLLM can change while it runs: mode (c).
 
-The engine is built with the largest values that the space has; each experiment then sets its own. Whether that is the
-same as an engine built for it is not taken for granted: the first reuse and every eighth after it are measured on a
-fresh engine too. Where the two disagree, the knob that lies furthest below what the engine was built with is from then
-on set by building.
+The engine is built with the largest values in the space; each experiment then sets its own. Equivalence with an engine
+built for it is checked: the first reuse and every eighth after it are also measured on a fresh engine. If the two
+disagree, the knob furthest below the value the engine was built with is from then on set by building.
 """
 
 import math
@@ -15,8 +14,8 @@ from autoscout.targets.vllm import arguments as vllm
 from kb.records import Configuration, Job, Measurement, content_hash
 
 LIVE = {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens", "long_prefill": ""}
-_EVERY = 8  # one of this many reuses is checked
-_TOLERANCE = 0.15  # of the objective's metric: repeats of one configuration on fresh engines differ by 4 %
+_EVERY = 8  # one in this many reuses is checked
+_TOLERANCE = 0.15  # relative, of the objective's metric; repeats on fresh engines differ by 4 %
 
 
 class Reuse:
@@ -28,12 +27,12 @@ class Reuse:
             for name, argument in LIVE.items()
             if argument and name in space.knob
         }
-        self.refused: dict[str, str] = {}  # knob → why it is not changed live any more
+        self.refused: dict[str, str] = {}  # knob → why it is no longer changed live
         self._reused = 0
 
     def ceiling(self, configuration: Configuration) -> dict[str, Any]:
-        """The arguments that an engine is built with so that the configuration's can be set on it; {} when nothing of
-        it may be set live, or memory counts, which is that of the larger engine."""
+        """The arguments that an engine is built with so that the configuration's can be set on it; {} if none may be
+        set live, or if memory counts, since it would be the larger engine's."""
         objective = self._job.objective
         asked = " ".join([objective.metric, *objective.constraints, *objective.also])
         if "peak_memory_gib" in asked:
@@ -42,19 +41,19 @@ class Reuse:
         if "max_num_batched_tokens" in largest:
             least = largest.get("max_num_seqs", configuration.knobs.get("max_num_seqs", 1))
             largest["max_num_batched_tokens"] = max(largest["max_num_batched_tokens"], int(least))
-        elif "max_num_seqs" in largest:  # a step gives each request a token
+        elif "max_num_seqs" in largest:  # a step computes a token for each request
             largest["max_num_seqs"] = min(
                 largest["max_num_seqs"], int(configuration.knobs.get("max_num_batched_tokens", math.inf))
             )
         return {LIVE[name]: value for name, value in largest.items()}
 
     def due(self) -> bool:
-        """Whether this reuse is one to check."""
+        """Whether to check this reuse."""
         self._reused += 1
         return self._reused % _EVERY == 1
 
     def disagreement(self, reused: Measurement, fresh: Measurement) -> str:
-        """ "" or how the two differ; the knob that is blamed is not changed live again."""
+        """ "" or how the two differ; the blamed knob is not changed live again."""
         problem = self._differ(reused, fresh)
         if not problem:
             return ""
@@ -82,13 +81,13 @@ class Reuse:
 
 
 def key(job: Job, configuration: Configuration, ceiling: dict[str, Any]) -> str:
-    """Equal for configurations that can share an engine."""
+    """A key that is equal for configurations that can share an engine."""
     arguments = vllm.engine_arguments(job, configuration) | ceiling
     return content_hash({k: v for k, v in arguments.items() if k != "long_prefill_token_threshold" or not ceiling})
 
 
 def in_turn(job: Job, batch: list[Configuration]) -> list[Configuration]:
-    """Those that can share an engine follow each other, in the order in which the first of them was asked for."""
+    """The batch grouped by shared engines, in the order of each group's first configuration."""
     if job.launch.launcher != "reuse":
         return batch
     kinds = [tuple((n, v) for n, v in c.knobs.items() if n not in LIVE) for c in batch]

@@ -1,10 +1,10 @@
-"""A router between a vLLM server that reads prompts and one that answers them: each request goes to the first for one
-token, and with what that says of its KV cache to the second, whose answer is passed on as it comes.
+"""A router between a vLLM prefill server and a decode server: each request goes to the first for one token, then with
+the returned KV cache parameters to the second, whose answer is streamed through.
 
     python router.py PORT PREFILL-PORT DECODE-PORT
 
-All three on this machine. It needs nothing but Python, and is enough to try the pair out; many users want a router of
-production (llm-d, Dynamo, vLLM's own).
+All three run on this machine. It needs only Python and suffices to try the pair; production needs a real router (llm-d,
+Dynamo, vLLM's own).
 """
 
 import http.client
@@ -21,7 +21,7 @@ _READ_ONLY |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_hos
 
 
 def prompt_only(body: dict[str, Any]) -> dict[str, Any]:
-    """The request for the server that reads: as little of an answer as can be asked for."""
+    """The request for the prefill server: with the shortest possible answer."""
     asked = {name: value for name, value in body.items() if name != "stream_options"}
     known = {name: value for name, value in _ONE_TOKEN.items() if name != "max_completion_tokens" or name in body}
     return {**asked, **known, "kv_transfer_params": _READ_ONLY}
@@ -32,7 +32,7 @@ class Router(BaseHTTPRequestHandler):
     decode: int
 
     def do_GET(self) -> None:
-        """/health is that of both; everything else is the answering server's to say."""
+        """/health needs both servers; everything else goes to the decode server."""
         if self.path == "/health" and self._asked(self.prefill, "GET", None, {})[0] != 200:
             self.send_error(503, "the server that reads prompts is not ready")
             return
@@ -77,14 +77,14 @@ class Router(BaseHTTPRequestHandler):
             return
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.getheader("Content-Type", "application/json"))
-        self.end_headers()  # HTTP/1.0: it ends with the connection
+        self.end_headers()  # HTTP/1.0: the body ends with the connection
         while part := answer.read1(_CHUNK):
             self.wfile.write(part)
             self.wfile.flush()
         connection.close()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing a request."""
+        """No log line per request."""
 
 
 def serve(port: int, prefill: int, decode: int) -> ThreadingHTTPServer:

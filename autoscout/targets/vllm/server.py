@@ -1,4 +1,4 @@
-"""The fresh launcher of serving jobs: a new `vllm serve` for every experiment, loaded over HTTP as its users would."""
+"""The fresh launcher of serving jobs: a new `vllm serve` for every experiment, under load over HTTP."""
 
 import http.client
 import json
@@ -29,24 +29,24 @@ _TAKEN = "address already in use"
 
 
 class Server:
-    """Runs one experiment at a time in process trees of its own, and leaves nothing of them running."""
+    """Runs one experiment at a time in its own process trees and leaves nothing running."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
     def start(self, stopping: Callable[[], bool]) -> None:
-        """Nothing has to be got ready."""
+        """Nothing to prepare."""
 
     def close(self) -> None:
-        """Nothing stays between experiments."""
+        """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
-        """Starts the server, loads it when it is ready, ends it. Errors: AutoscoutError when the folder cannot be
-        written."""
+        """Starts the server, puts it under load once it is ready, ends it. Errors: AutoscoutError if the folder cannot
+        be written."""
         deadline = time.monotonic() + timeout_s
         while True:
             outcome = self._run(experiment.resolve(), deadline, stopping)
-            if _TAKEN not in outcome.said or stopping() or time.monotonic() > deadline:  # the port: others look too
+            if _TAKEN not in outcome.said or stopping() or time.monotonic() > deadline:  # the port was taken meanwhile
                 return outcome
 
     def _run(self, experiment: Path, deadline: float, stopping: Callable[[], bool]) -> Outcome:
@@ -55,7 +55,7 @@ class Server:
         command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
         log = experiment.with_name(SERVER_LOG)
         with results.writing(experiment.parent):
-            output = open(log, "wb")  # noqa: SIM115 - what fails below has other causes
+            output = open(log, "wb")  # noqa: SIM115 - later failures have other causes
         before = gpus.look() if devices.device_kind(self._job) == "cuda" else None
         with output:
             output.write((shlex.join(command) + "\n").encode())
@@ -72,7 +72,7 @@ class Server:
                 while client.poll() is None and _waits(server, deadline, stopping):
                     time.sleep(_TICK_S)
                 _note_memory(experiment, server, before)
-                if not healthy(port):  # its keeper notices a moment later that it has died
+                if not healthy(port):  # if it died, its keeper notices a moment later
                     processes.exited(server, _NOTICE_LIMIT_S)
             code, answered = server.poll(), None if client is None else client.poll()
         finally:
@@ -98,16 +98,16 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """A server's environment; in its development mode it tells its configuration."""
+    """A server's environment; development mode makes it report its configuration."""
     inherited = {**os.environ, **wanted, "VLLM_SERVER_DEV_MODE": "1"}
-    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently count instead of kv_cache_memory_bytes
+    inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     return inherited
 
 
 def started(command: list[str], output: Any, environ: dict[str, str] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # it ends when this closes, so also when we are killed
+        stdin=subprocess.PIPE,  # it ends when this closes, so also if we are killed
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -120,7 +120,7 @@ def _waits(server: subprocess.Popen[bytes], deadline: float, stopping: Callable[
 
 
 def healthy(port: int) -> bool:
-    """Whether a server on this machine says that it is ready."""
+    """Whether a server on this machine reports that it is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", "/health")
@@ -132,7 +132,7 @@ def healthy(port: int) -> bool:
 
 
 def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -> None:
-    """The keeper ends what it keeps; whoever is left is ended after that."""
+    """Ends the keeper and its server, then any process left."""
     if keeper is None:
         return
     if keeper.stdin is not None:
@@ -142,8 +142,8 @@ def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -
 
 
 def _note_memory(experiment: Path, server: subprocess.Popen[bytes], before: list[gpus.Gpu] | None) -> None:
-    """Of a server on GPUs what its fullest GPU holds, as the driver tells it, or by how much it is fuller than it was
-    `before`; nothing where it tells neither. On CPUs the sum of what its processes had at most."""
+    """Writes the server's peak memory. On GPUs that of its fullest GPU as reported by the driver, else that GPU's
+    increase since `before`; nothing if the driver reports neither. On CPUs the sum of its processes' peaks."""
     family = processes.family(server.pid)
     if before is None:
         gib = sum(_high_water_kib(pid) for pid in family) / 2**20
@@ -162,7 +162,7 @@ def _high_water_kib(pid: int) -> int:
 
 
 def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
-    """The server's own error as an error of the experiment; requests that failed with it are its consequence."""
+    """Records the server's own error as the experiment's; failed requests are its consequence."""
     cause = cause_in_log(log.read_text(errors="replace"))
     if cause is None or late:
         return
@@ -174,7 +174,7 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
         "in_megatron": False,
         "phase": phase,
         "steps": 0,
-        "time": 0.0,  # before the client's
+        "time": 0.0,  # earlier than the client's error
     }
     experiment.with_name("rank-0.json").unlink(missing_ok=True)
     experiment.with_name("rank-0.error.json").write_text(json.dumps(said))

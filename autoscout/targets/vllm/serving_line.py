@@ -1,4 +1,4 @@
-"""A person's present `vllm serve` command (`[launch] current`): what it says, as a configuration or a job has it."""
+"""The user's current `vllm serve` command (`[launch] current`) as a configuration or a job."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from autoscout.targets.vllm.kept import IMAGE, begins, said_in, spread
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_LOAD = {  # of `vllm bench serve`: what it is in [traffic]
+_LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
     "--random-output-len": "output_len",
     "--input-len": "input_len",
@@ -31,8 +31,8 @@ _GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 
 
 def job_of_server(words: list[str]) -> dict[str, Any] | None:
-    """A job file's content from a line that starts a server (and maybe one that loads it, `vllm bench serve`); None
-    where it starts none. `notes`: what a person should look at."""
+    """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if it
+    starts none. `notes`: what the user should check."""
     start = begins(words)
     if start is None:
         return None
@@ -72,8 +72,8 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
 
 
 def _before(words: list[str]) -> tuple[list[str], str]:
-    """(what stands before the interpreter: a container or a launcher, the program that starts the server)."""
-    if IMAGE.search(words[-1]):  # its entry point is put aside, and nothing of it stays behind
+    """(the words before the interpreter: a container or launcher, the program that starts the server)."""
+    if IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
         return [*shell[:2], "--rm", *shell[2:], "--entrypoint", "", words[-1]], ""
     if words[-1] == "serve":
@@ -82,14 +82,14 @@ def _before(words: list[str]) -> tuple[list[str], str]:
 
 
 def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
-    """What the line says of knobs that ask for the job's word, such as 8-bit weights: the models have to know of it."""
+    """Values in the line of knobs that the job must allow explicitly, such as 8-bit weights."""
     knobs = [knob for knob in shipped("vllm").knob if knob.asks]
     told = {knob.name: " ".join(said.get(f"--{knob.sets.replace('_', '-')}", [])) for knob in knobs}
     return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told[knob.name]}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """[model] of what a line serves: a folder's, a downloaded one's, or a shape that we know by its name."""
+    """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     folder = next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
@@ -112,7 +112,7 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
 
 
 def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
-    """[traffic] of a load test's line, or a guess. All prompts are asked at once where it does not say how many."""
+    """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once."""
     said = {flag: "".join(words) for flag, words in current_launch.said_of(line).items()}
     told = {field: int(said[flag]) for flag, field in _LOAD.items() if said.get(flag, "").isdigit()}
     rate = said.get("--request-rate", "inf")
@@ -125,7 +125,7 @@ def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """What of the line cannot be read."""
+    """Why the line cannot be read."""
     try:
         said = said_in(job.launch.current)
     except AutoscoutError as error:
@@ -136,7 +136,7 @@ def problems(job: Job) -> Iterator[str]:
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
-    """The configuration that the line serves with, or the nearest valid one, and what a person should know of that."""
+    """The configuration of the line, or the nearest valid one, and notes for the user."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found: dict[str, object] = {}

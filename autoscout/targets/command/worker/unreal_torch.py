@@ -1,8 +1,7 @@
-"""Torch without a device, without storage and without other ranks, for a person's own script that knows nothing of it.
-What each piece prevents is said beside it.
+"""Torch without devices, storage or other ranks, for a user's own unmodified script. Each patch says what it prevents.
 
-Tensors are fake and on the CPU, also those that the script puts on a GPU: fake CUDA tensors abort in autograd's C++ on
-builds for CPUs.
+Tensors are fake and on the CPU, even those that the script puts on a GPU: fake CUDA tensors abort in autograd's C++ on
+CPU builds.
 """
 
 import functools
@@ -30,7 +29,7 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """Storages that are resized, too: FSDP frees and fills its buffers so, and no operator says it."""
+    """Also tracks resized storages: FSDP frees and refills its buffers that way, without an operator."""
 
     def see(self, tensor: Any, tag: str) -> None:
         if isinstance(tensor, torch.Tensor):  # a DTensor also has its mesh
@@ -66,8 +65,8 @@ class ScriptWatch(Watch):
 
 
 class Buckets:
-    """DDP's reducer, whose buckets stay as they were made: to order them anew after the first step it reads what the
-    ranks have sent each other. Their sizes are the same."""
+    """DDP's reducer with its initial buckets: rebuilding them after the first step would read data exchanged by the
+    ranks. Bucket sizes are the same."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -80,10 +79,10 @@ class Buckets:
 
 
 class OnCpu(TorchFunctionMode):
-    """Whatever names a GPU means the CPU."""
+    """Redirects every GPU device to the CPU."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.device:  # a name only, until something is put there
+        if function is torch.device:  # only a name until something is put there
             return function(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return function(*map(_on_cpu, args), **kwargs)
@@ -108,7 +107,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
 
 
 def _processes(rank: int, world: int) -> None:
-    """One group of all ranks, of which the others do not exist."""
+    """One process group of all ranks, only one of which exists."""
     begin, new_group = dist.init_process_group, dist.new_group
 
     def began(*_: Any, **__: Any) -> None:
@@ -129,8 +128,8 @@ def _processes(rank: int, world: int) -> None:
 
 
 def _meshes() -> None:
-    """A mesh of devices asks for the values of its ranks, so it is made of real tensors."""
-    importlib.import_module("torch.distributed.fsdp")  # which has taken the function by then
+    """A device mesh reads its ranks' values, so it is built from real tensors."""
+    importlib.import_module("torch.distributed.fsdp")  # it holds its own reference to the function
     from torch.distributed import device_mesh
 
     make = device_mesh.init_device_mesh
@@ -159,7 +158,7 @@ def _really(function: Any) -> Any:
 
 def _data_parallel(watch: ScriptWatch) -> None:
     wrapped: Any = data_parallel.DistributedDataParallel
-    # They read what is in tensors.
+    # They read tensor values.
     data_parallel._verify_param_shape_across_processes = lambda *args, **kwargs: None  # type: ignore[assignment]
     data_parallel._sync_module_states = lambda *args, **kwargs: None  # type: ignore[assignment]
     make, buckets = wrapped.__init__, wrapped._ddp_init_helper
@@ -168,14 +167,14 @@ def _data_parallel(watch: ScriptWatch) -> None:
 
     @functools.wraps(buckets)
     def bucketed(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Those that DDP would have after its first step: until then it has one for all."""
+        """The buckets that DDP has after its first step; before that it has a single one."""
         limits = [self.bucket_bytes_cap]
         functions._compute_bucket_assignment_by_size = lambda tensors, _, *more: assigned(tensors, limits, *more)
         with watch.in_phase("gradients"):
             buckets(self, *args, **kwargs)
 
-    def reduced(_, bucket):  # its annotations would be checked
-        """The C++ reducer asks its work for a result, which a fake one has not."""
+    def reduced(_, bucket):  # annotations would be checked
+        """The C++ reducer asks its work for a result, which fake work does not have."""
         dist.all_reduce(bucket.buffer())
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -208,7 +207,7 @@ def _modules() -> None:
 
     @functools.wraps(move)
     def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Fake parameters cannot be swapped for others of the same kind."""
+        """Fake parameters cannot be swapped, so only dtype changes are applied."""
         dtype = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)), None)
         if dtype is None or all(p.dtype == dtype for p in self.parameters()):
             return self
@@ -219,7 +218,7 @@ def _modules() -> None:
 
 
 def _loaders() -> None:
-    """Batches are made in this process: fake tensors cannot be sent to another one."""
+    """Loads batches in this process: fake tensors cannot be sent to another one."""
     loader: Any = torch.utils.data.DataLoader
     make = loader.__init__
     signature = inspect.signature(make)
@@ -234,15 +233,15 @@ def _loaders() -> None:
 
 
 def _values() -> None:
-    """What would follow from values that are not there: gradients that are no numbers, checkpoints."""
+    """Skips what needs real values: checks for non-finite gradients, checkpoints."""
     scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
     scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
     torch.save = lambda *args, **kwargs: None  # type: ignore[assignment]
 
 
 def hugging_face() -> None:
-    """Transformers, once a script has imported it: for fake tensors it makes masks, and with them copies of keys and
-    values, that a run has not; and it reads from positions whether several samples share a sequence."""
+    """Patches Transformers once a script has imported it: for fake tensors it builds masks, and with them copies of
+    keys and values, that a real run does not have; and it reads positions to detect packed sequences."""
     if tools := sys.modules.get("transformers.utils.import_utils"):
         tools.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
     if masks := sys.modules.get("transformers.masking_utils"):
@@ -272,12 +271,12 @@ def _gpu(world: int) -> None:
         make(self, _on_cpu(device_type), *args, **kwargs)
 
     autocast.__init__ = cast
-    # A GPU's dropout keeps a mask of one byte an element; the CPU's keeps the noise in the input's type.
+    # On GPUs dropout saves a mask of one byte per element; on CPUs it saves the noise in the input's dtype.
     functional: Any = torch.nn.functional
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
-    # On GPUs optimizers take all parameters at once, with copies of that size; on CPUs one after the other.
+    # On GPUs optimizers process all parameters at once (foreach), with temporaries of that size; on CPUs one by one.
     for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
         module: Any = importlib.import_module(name)
         known: list[str] = module._get_foreach_kernels_supported_devices()

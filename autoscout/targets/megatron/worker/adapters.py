@@ -1,7 +1,7 @@
-"""Fine-tuning less than all: LoRA adapters beside frozen weights, or the layers above frozen ones.
+"""Partial fine-tuning: LoRA adapters on frozen weights, or only the layers above frozen ones.
 
-An adapter is y += 2 · U(D x) of `rank`; beside a product whose outputs tensor parallelism splits, U is split and D is
-on every rank; beside one whose inputs it splits, D is split and U is on every rank.
+An adapter computes y += 2 · U(D x) with inner dimension `rank`. On a column-parallel linear layer (outputs split) U is
+split and D replicated; on a row-parallel one (inputs split) D is split and U replicated.
 """
 
 from typing import Any
@@ -13,9 +13,8 @@ _SCALE = 2.0  # alpha is twice the rank
 
 
 def apply(chunk: Any, config: dict[str, Any]) -> None:
-    """Freezes, and adds adapters, before weights are filled and DDP makes its buffers. `config`: experiment.json.
-
-    Errors: ValueError for a product that no layer has."""
+    """Freezes layers and adds adapters, before weights are filled and DDP makes its buffers. `config`: experiment.json.
+    Errors: ValueError for a linear layer that does not exist."""
     lora, frozen = config.get("lora"), config.get("frozen_layers", 0)
     if lora:
         chunk.requires_grad_(False)
@@ -28,7 +27,7 @@ def apply(chunk: Any, config: dict[str, Any]) -> None:
         if chunk.pre_process and not chunk.share_embeddings_and_output_weights:
             chunk.embedding.requires_grad_(False)
     if (lora or frozen) and chunk.pre_process:
-        # A layer that is computed again gives no gradient to its weights unless its input asks for one.
+        # A recomputed layer gives its weights no gradient unless its input requires one.
         again = config["given"].get("recompute_granularity") == "full"
         chunk.embedding.register_forward_hook(lambda module, given, out: _asking(out) if lora or again else out)
 
@@ -47,13 +46,13 @@ def _product(layer: Any, name: str) -> Any:
 
 def _adapt(product: Any, rank: int) -> None:
     product.adapter = Adapter(product, rank)
-    normed = hasattr(product, "layer_norm_weight")  # Transformer Engine's norm and product in one
+    normed = hasattr(product, "layer_norm_weight")  # Transformer Engine's fused norm and linear layer
     if normed:
         product.return_layernorm_output = True
 
     def add(module: Any, given: tuple[Any, ...], out: Any) -> tuple[torch.Tensor, Any]:
         x, y, bias = given[0], out[0], out[1]
-        if normed:  # ((product, norm), None), or (product, bias, norm)
+        if normed:  # ((output, norm), None), or (output, bias, norm)
             x, y, bias = (out[0][1], out[0][0], None) if isinstance(out[0], tuple) else (out[2], out[0], out[1])
         return y + module.adapter(x), bias
 
@@ -61,7 +60,7 @@ def _adapt(product: Any, rank: int) -> None:
 
 
 class Adapter(torch.nn.Module):
-    """Beside one product of Megatron-core, with its split over tensor parallel ranks."""
+    """An adapter of one linear layer of Megatron-core, split like it over tensor parallel ranks."""
 
     def __init__(self, product: Any, rank: int) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class Adapter(torch.nn.Module):
         marks: Any = split
         marks.tensor_model_parallel, marks.partition_dim, marks.partition_stride = True, dim, 1
         marks = whole
-        marks.sequence_parallel = self.sequence_parallel  # its gradients are of a share of the sequence
+        marks.sequence_parallel = self.sequence_parallel  # its gradients cover only a share of the sequence
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inner = torch.nn.functional.linear(x, self.down)

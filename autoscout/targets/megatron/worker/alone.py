@@ -1,13 +1,12 @@
-"""How fast this rank's device is by itself: a fixed piece of arithmetic, the same on all, without any communication.
-
-Ranks wait for each other in every iteration, so that their step times are those of the slowest. What tells a device
-that is throttled, or whose processor others use, from its peers is what it does without them."""
+"""The speed of this rank's device alone: a fixed piece of arithmetic, equal on all ranks, without communication. Ranks
+wait for each other in every iteration, so all have the step time of the slowest. Only work without communication tells
+a throttled device, or one shared with others, from its peers."""
 
 import time
 from typing import Any
 
-_SIDE = {"cpu": 192, "cuda": 2048}  # of square matrices: 24 MiB on a GPU
-_TIMES = {"cpu": 8, "cuda": 32}  # some milliseconds
+_SIDE = {"cpu": 192, "cuda": 2048}  # side of square matrices: 24 MiB on a GPU
+_TIMES = {"cpu": 8, "cuda": 32}  # matrix products: a few milliseconds
 
 
 class Alone:
@@ -20,7 +19,7 @@ class Alone:
         self._matrix = torch.full((_SIDE[kind], _SIDE[kind]), 1 / _SIDE[kind], device=device, dtype=dtype)
 
     def seconds(self) -> float:
-        """Of this time; the processor's as much as the clock's, so what others take of it counts."""
+        """Wall-clock seconds of the arithmetic, so time that others take of the device counts."""
         import torch
 
         self._finish()

@@ -18,8 +18,8 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-# Small: rounding must not grow from step to step, or correct layouts would part. Adam moves every weight by this much
-# whatever its gradient, so that an update that went wrong shows in the next loss all the same.
+# Small: rounding must not grow from step to step, or correct layouts would diverge. Adam moves every weight by about
+# this much whatever its gradient, so a wrong update still shows in the next loss.
 _LEARNING_RATE = 1e-5
 # Transformer Engine's names for the GEMMs of a layer that communicate.
 _OVERLAPPED_GEMMS = (
@@ -29,7 +29,7 @@ _OVERLAPPED_GEMMS = (
 
 
 def device_of(config: dict[str, Any]) -> torch.device:
-    """This rank's device, which becomes the current one. Errors: RuntimeError for a driver that does not work."""
+    """This rank's device, which becomes the current one. Errors: RuntimeError if the driver does not work."""
     if config["device"] == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -44,11 +44,11 @@ def make_groups(config: dict[str, Any]) -> torch.device:
     device = device_of(config)
     torch.distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timeout)
     groups = configs.groups(config["given"])
-    minutes: Any = timeout.total_seconds() / 60  # declared as int, and only given to a timedelta
+    minutes: Any = timeout.total_seconds() / 60  # declared as int, but only passed to a timedelta
     parallel_state.initialize_model_parallel(
         **groups,
         distributed_timeout_minutes=minutes,
-        create_gloo_process_groups=False,  # beside NCCL's, for checkpoints only
+        create_gloo_process_groups=False,  # needed besides NCCL's only for checkpoints
     )
     graphs = bool(config["given"].get("te_rng_tracker"))
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker=graphs, use_cudagraphable_rng=graphs)
@@ -56,7 +56,7 @@ def make_groups(config: dict[str, Any]) -> torch.device:
 
 
 def transformer_config(config: dict[str, Any]) -> TransformerConfig:
-    """Megatron's own checks run here. Errors: whatever it raises for what it refuses."""
+    """Megatron's own checks run here. Errors: whatever they raise."""
     replicas = parallel_state.get_data_parallel_world_size()
     if config["global_batch"] % (config["micro_batch"] * replicas):
         raise ValueError(
@@ -90,7 +90,7 @@ def build(config: dict[str, Any], shape: TransformerConfig, device: torch.device
 
 
 def sharded_replicas(exchange: Any) -> Any:
-    """Megatron-FSDP, with the size of its units that Megatron-LM gives it. Errors: RuntimeError where it is missing."""
+    """Megatron-FSDP, with Megatron-LM's default bucket size. Errors: RuntimeError if it is missing."""
     from megatron.core.distributed.fsdp import mcore_fsdp_adapter as fsdp
 
     if not fsdp.HAVE_MEGATRON_FSDP:
@@ -102,7 +102,7 @@ def sharded_replicas(exchange: Any) -> Any:
 
 
 def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any], optimizer: Any) -> Any:
-    """What records CUDA graphs of layers after `cuda_graph_warmup_steps`; None where nobody wants any."""
+    """Helper that captures CUDA graphs of layers after `cuda_graph_warmup_steps`; None if they are off."""
     if shape.cuda_graph_impl != "transformer_engine":
         return None
     from megatron.core import num_microbatches_calculator as calculator
@@ -125,7 +125,8 @@ def recorder(config: dict[str, Any], shape: TransformerConfig, chunks: list[Any]
 
 
 def record(graphs: Any, chunks: list[Any], gathers_ahead: bool) -> None:
-    """Between two steps, as Megatron-LM's train(): hooks that gather parameters must not be recorded."""
+    """Captures CUDA graphs between two steps, as Megatron-LM's train(): hooks that gather parameters must not be
+    captured."""
     if gathers_ahead:
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
@@ -169,7 +170,7 @@ def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
 
 
 def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimizer: Any) -> None:
-    """The hooks by which the schedule starts and ends communication, as Megatron-LM's train() sets them."""
+    """Sets the hooks with which the schedule starts and ends communication, as Megatron-LM's train() does."""
 
     def for_chunks(hooks: list[Any]) -> Any:
         return hooks[0] if len(hooks) == 1 else hooks

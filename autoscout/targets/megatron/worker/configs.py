@@ -2,9 +2,9 @@
 
 Its rules (v0.16.1: training/arguments.py, core_transformer_config_from_args; training/training.py, get_model and
 get_megatron_optimizer_config): a field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig takes the
-argument of its own name; some have another name; and some arguments are on unless a flag says otherwise, whatever the
-field's own default is. megatron-core's wheel has no `megatron/training`, so the rules are written here once more, and
-tests hold them against what Megatron-LM's own parser made of the same flags.
+argument of its own name; some have another name; and some arguments are on unless a flag switches them off, whatever
+the field's own default. megatron-core's wheel has no `megatron/training`, so the rules are repeated here, and tests
+compare them with the output of Megatron-LM's own parser.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ _GROUPS = (
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
     *("hierarchical_context_parallel_sizes", "num_distributed_optimizer_instances"),
 )
-PACKED = "packed.jsonl"  # what targets/megatron/finetuning.py calls a file whose samples share sequences
+PACKED = "packed.jsonl"  # targets/megatron/finetuning.py's name for a file with packed samples
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 _OFF = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
@@ -62,7 +62,7 @@ _OFF = {
     "disable_bias_linear": "add_bias_linear",
     "no_check_for_nan_in_loss_and_grad": "check_for_nan_in_loss_and_grad",
 }
-# Of the script, not of a configuration object.
+# Arguments of the script, not fields of a configuration object.
 _OF_THE_SCRIPT = frozenset(
     (
         *("micro_batch_size", "global_batch_size", "seq_length", "max_position_embeddings", "vocab_size", "bf16"),
@@ -82,7 +82,7 @@ _OF_THE_SCRIPT = frozenset(
 
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
-    """experiment.json with what its flags say: `given`, Megatron-LM's arguments, and what batches are made of."""
+    """experiment.json extended by its flags: `given`, Megatron-LM's arguments, and the values for making batches."""
     flags = config["arguments"]
     return {
         **config,
@@ -96,7 +96,7 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def groups(given: dict[str, Any]) -> dict[str, Any]:
-    """How ranks are grouped: arguments of parallel_state.initialize_model_parallel."""
+    """Arguments of parallel_state.initialize_model_parallel, which groups the ranks."""
     return {name: given[name] for name in _GROUPS if name in given}
 
 
@@ -124,7 +124,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = _DTYPES[found[name]]
     if found.get("virtual_pipeline_model_parallel_size") is None:
-        found["overlap_p2p_comm"] = found["align_param_gather"] = False  # Megatron-LM: only of interleaved schedules
+        found["overlap_p2p_comm"] = found["align_param_gather"] = False  # Megatron-LM: only for interleaved schedules
     if found.get("position_embedding_type") != "rope":
         found["apply_rope_fusion"] = False
     if found.get("add_bias_linear", True):
@@ -133,7 +133,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
-    """Megatron's own checks run here. Errors: whatever it raises for what it refuses."""
+    """Megatron's own checks run here. Errors: whatever they raise."""
     dtype = torch.bfloat16 if given.get("bf16") else torch.float32
     fields = {field.name for field in dataclasses.fields(TransformerConfig)}
     config = {name: value for name, value in given.items() if name in fields}
@@ -141,7 +141,7 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     overlap = config["overlap_p2p_comm"]
     communication = config["cp_comm_type"]
     config |= {
-        # As Megatron-LM, but gloo may still be sending what would be freed: silently wrong losses, or NaN.
+        # As Megatron-LM, but gloo may still be sending tensors that would be freed: silently wrong losses, or NaN.
         "deallocate_pipeline_outputs": not (on_cpu and overlap),
         "batch_p2p_comm": not overlap,
         "params_dtype": dtype,
@@ -159,11 +159,11 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
 
 
 def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
-    """What Megatron-LM's get_model makes; one bucket for all where communication is not overlapped."""
+    """The config that Megatron-LM's get_model makes; a single bucket if communication is not overlapped."""
     fields = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
     config = {name: value for name, value in given.items() if name in fields}
     config |= {
-        # Megatron-LM switches it on for bf16, whose gradients must be added up in fp32.
+        # Megatron-LM switches it on for bf16, whose gradients must be accumulated in fp32.
         "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16")),
         "check_for_nan_in_grad": given["check_for_nan_in_loss_and_grad"],
         "bucket_size": given.get("ddp_bucket_size"),

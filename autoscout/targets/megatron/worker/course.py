@@ -1,5 +1,5 @@
-"""How far a run has come: warm-up until times do not fall any more, then as many iterations as a decision needs
-(ending.py). All ranks are told the same seconds, so they agree."""
+"""Progress of a run: warm-up until times stop falling, then as many iterations as a decision needs (ending.py). All
+ranks see the same seconds, so they agree."""
 
 import math
 import resource
@@ -15,7 +15,7 @@ _COMPARED = 3  # iterations whose losses and gradient norms are recorded
 
 class Course:
     def __init__(self, config: dict[str, Any], mean: Callable[[Any, Any], float]) -> None:
-        """`mean`: of what an iteration says of its losses, and the device, the global mean; all ranks meet for it."""
+        """`mean`: (an iteration's losses, device) → their global mean; a collective of all ranks."""
         self._config, self.mean = config, mean
         self._warmup = config["warmup"]
         self._spread = config.get("spread", 0.0)
@@ -31,11 +31,11 @@ class Course:
         self._grad_norms: list[float] = []
         self._hopeless = ""
         self._cpu = 0.0
-        self._gpu: list[str] = []  # this rank's, by its UUID
+        self._gpu: list[str] = []  # this rank's GPU, by UUID
         self._taken: float | None = None
 
     def on(self, device: Any, warmup: int = 0) -> None:
-        """Before the first iteration. `warmup`: iterations that something else needs."""
+        """Call before the first iteration. `warmup`: iterations needed by other features."""
         import alone
 
         self._device, self._by_itself = device, alone.Alone(device)
@@ -57,7 +57,7 @@ class Course:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
     def end(self, seconds: float, own: float, losses: Any, grad_norm: float) -> None:
-        """Seconds of the slowest rank, and of this one."""
+        """Records an iteration: `seconds` of the slowest rank, `own` of this one."""
         self.steps += 1
         if len(self._losses) < _COMPARED:
             self._losses.append(self.mean(losses, self._device))

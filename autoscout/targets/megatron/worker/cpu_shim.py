@@ -2,8 +2,8 @@
 
 `before_megatron` replaces parts of torch and must run before the first import of megatron.core;
 `after_megatron` replaces parts of Megatron; `without_transformer_engine` repairs its local layers
-and is also right on GPUs; `for_a_script` does all of it, and what Megatron-LM's own scripts need beside. What each
-piece prevents is said beside it.
+and is also right on GPUs; `for_a_script` does all of it, and more that Megatron-LM's own scripts need. Each patch says
+what it prevents.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _CPU = torch.device("cpu")
 
 
 class _NoStream:
-    """Stands for CUDA streams and events: on a CPU everything is already in order."""
+    """Stands in for CUDA streams and events: on a CPU everything is already in order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -47,8 +47,8 @@ def before_megatron() -> None:
     cuda.manual_seed = torch.default_generator.manual_seed
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
-    # Gloo keeps three threads for each group, used or not (NCCL makes a communicator when it is first used), and of a
-    # few sets of ranks Megatron makes about twenty groups.
+    # Gloo keeps three threads per group, used or not (NCCL creates communicators on first use), and Megatron makes
+    # about twenty groups from a few sets of ranks.
     torch.distributed.new_group = _once_for_each_set(torch.distributed.new_group)
     # Profiling ranges.
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args, **kwargs: None
@@ -56,7 +56,7 @@ def before_megatron() -> None:
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
-    # The gradient of a linear layer's input in bf16: torch takes a plain loop for a matrix that is not transposed,
+    # The gradient of a linear layer's input in bf16: torch uses a plain loop for a matrix that is not transposed,
     # twenty times slower at 4096 × 4096.
     tensor.matmul = _matmul(tensor.matmul)
     # The optimizers accept parameters by type name only: "torch.cuda.FloatTensor".
@@ -69,7 +69,7 @@ def before_megatron() -> None:
 
     tensor.type = cuda_type
 
-    # `device="cuda"` and `pin_memory=True` are written out in schedules, optimizers and masks.
+    # `device="cuda"` and `pin_memory=True` are hard-coded in schedules, optimizers and masks.
     for name in ("tensor", "zeros", "ones", "empty", "full", "arange"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 
@@ -84,12 +84,12 @@ def _matmul(plain: Any) -> Any:
 
 
 def _once_for_each_set(new_group: Any) -> Any:
-    """All ranks ask for the same groups in the same order, so all of them find the same one again."""
+    """Caches groups by their ranks. All ranks create the same groups in the same order, so all find the same one."""
     made: dict[Any, Any] = {}
     world: list[Any] = []
 
     def group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if world != [torch.distributed.group.WORLD]:  # begun anew: groups of before are gone
+        if world != [torch.distributed.group.WORLD]:  # re-initialized: earlier groups are gone
             made.clear()
             world[:] = [torch.distributed.group.WORLD]
         key = None if ranks is None else tuple(ranks), kwargs.get("backend")
@@ -118,17 +118,17 @@ def _norm(chunk_size: int, overflow: Any, tensors: list[list[Any]], *args: Any) 
 def after_megatron() -> None:
     from megatron.core.optimizer import clip_grads
 
-    # torch.norm on a CPU adds up in fp32, one element after the other: off by 7e-4 for a matrix of 4096 × 4096, so
-    # that layouts which cut it differently part.
+    # torch.norm on a CPU sums sequentially in fp32: off by 7e-4 for a matrix of 4096 × 4096, so that layouts that split
+    # it differently would disagree.
     clip_grads.l2_norm_impl = _norm
 
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
-    # Queued for a CUDA start that never comes: without this the RNG tracker silently does nothing.
+    # Queued until CUDA is initialized, which never happens: without this the RNG tracker silently does nothing.
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
 
-    # The dispatcher wants split sizes as numbers, and Megatron converts CUDA tensors only.
+    # The dispatcher needs split sizes as numbers, and Megatron converts only CUDA tensors.
     def to_host(value: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return value.numpy() if as_numpy and torch.is_tensor(value) else value
 
@@ -144,8 +144,8 @@ def without_transformer_engine() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
 
-    # Torch's norms are refused with sequence parallelism. They work when their gradients are summed
-    # over the tensor-parallel ranks, which Megatron does for parameters that are marked so.
+    # Torch's norms are refused with sequence parallelism. They work if their gradients are summed over the
+    # tensor-parallel ranks, which Megatron does for parameters marked this way.
     def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         module = kind(hidden_size, eps=eps)
@@ -157,14 +157,14 @@ def without_transformer_engine() -> None:
 
 
 def for_a_script() -> None:
-    """Before a script of Megatron-LM runs, with its folder first on sys.path."""
-    # Needs Triton, for kernels that nobody asks for here.
+    """Patches for a script of Megatron-LM; call before it runs, with its folder first on sys.path."""
+    # Needs Triton, for kernels that are not used here.
     kernels: Any = types.ModuleType("megatron.core.transformer.custom_layers.batch_invariant_kernels")
     kernels.enable_batch_invariant_mode = lambda: None
     kernels.is_batch_invariant_mode_enabled = lambda: False
     sys.modules[kernels.__name__] = kernels
 
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # the parser insists on it, as on a GPU
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # required by the parser, as on a GPU
     cuda: Any = torch.cuda
     before_megatron()
     cuda.is_available = lambda: True
@@ -192,7 +192,7 @@ def for_a_script() -> None:
     from megatron.legacy import fused_kernels
 
     fused_kernels.load = lambda args: None
-    # Its Makefile asks the system's Python; the wheel of megatron-core has them compiled.
+    # Its Makefile uses the system's Python; megatron-core's wheel has them compiled.
     utils.compile_helpers = lambda: None
     for folder in sys.path:
         if glob.glob(f"{folder}/megatron/core/datasets/helpers_cpp*.so"):

@@ -1,6 +1,5 @@
-"""The norm of the experts' gradients alone, the same for all layouts that compute the same.
-
-Among all gradients they are so small a share that what is missing of them passes for rounding in bf16.
+"""The norm of the experts' gradients alone, equal for all equivalent layouts. Their share of all gradients is so small
+that in bf16 missing ones would pass for rounding in the total norm.
 """
 
 from typing import Any
@@ -10,8 +9,8 @@ from megatron.core import parallel_state
 
 
 def gradient_norm(chunks: list[Any], sharded: bool) -> float:
-    """After a backward pass, before the optimizer's step; on all ranks. `chunks`: in DDP; `sharded`: by the distributed
-    optimizer, each rank has the sum of its own part of every bucket only."""
+    """Call on all ranks after a backward pass and before the optimizer's step. `chunks`: in DDP; `sharded`: with the
+    distributed optimizer each rank has reduced gradients only for its own part of every bucket."""
     total = torch.zeros(1, dtype=torch.float64)
     copies = parallel_state.get_expert_data_parallel_world_size()
     for chunk in chunks:

@@ -1,6 +1,5 @@
-"""Trains with the person's own Megatron-LM: its script, arguments, data, loop and optimizer, under the exported flags.
-
-Ours are the weights (weights.py: all layouts start from the same model), the clock around every step, and the end once
+"""Trains with the user's own Megatron-LM: its script, arguments, data, loop and optimizer, with the exported flags. We
+add the weights (weights.py: all layouts start from the same model), the clock around every step, and the end once
 enough is measured.
 """
 
@@ -17,7 +16,7 @@ _SCRIPT = "pretrain_gpt.py"
 
 
 class _Enough(BaseException):
-    """Leaves the script's loop: its own `except Exception` must not hold it."""
+    """Leaves the script's loop; not an Exception, so that the script does not catch it."""
 
 
 def trained(
@@ -27,8 +26,9 @@ def trained(
     look_at_memory: Callable[[Any], None],
     forget_peak_memory: Callable[[Any], None],
 ) -> tuple[Any, dict[str, int]]:
-    """(this rank's device, how much was built). `course`: train.Course; `enter`: is told of the phases. Errors:
-    whatever the script raises; ValueError for arguments that it refuses, RuntimeError where it ends too early."""
+    """(this rank's device, what was built: parameters and buckets). `course`: course.Course; `enter`: called with each
+    phase. Errors: whatever the script raises; ValueError for arguments that it refuses, RuntimeError if it ends too
+    early."""
     script = Path(config["checkout"]) / _SCRIPT
     sys.path.insert(0, str(script.parent))
     if config["device"] == "cpu":
@@ -53,7 +53,7 @@ def trained(
         runpy.run_path(str(script), run_name="__main__")
     except _Enough:
         return device, built
-    except SystemExit as error:  # of argparse, which has said on stderr what it does not take
+    except SystemExit as error:  # by argparse, which printed the reason to stderr
         raise ValueError(
             f"{_SCRIPT} refused its arguments; the end of the log says which (exit code {error.code})"
         ) from error
@@ -61,7 +61,7 @@ def trained(
 
 
 def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], None], built: dict[str, int]) -> None:
-    """Every part of the model is given our weights when it is made. `built` gets its size."""
+    """Fills every part of the model with our weights when it is made; `built` gets its size."""
     import weights
 
     plain = training.get_model
@@ -116,7 +116,7 @@ def _clock_steps(
 
 
 def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: list[Any]) -> None:
-    """Takes down the norm of the gradients at every step, and at the first that of the experts' alone."""
+    """Records the gradient norm at every step, and at the first also that of the experts alone."""
     import experts
 
     plain = optimizer.step
@@ -134,7 +134,7 @@ def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: 
 
 
 def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:
-    """The loss, which other pipeline stages do not have."""
+    """The loss of the last pipeline stage; the others have none."""
     import torch
 
     loss = losses.get("lm loss", float("-inf"))

@@ -1,6 +1,6 @@
-"""Says what the target is, as one JSON line: versions of what is installed, and the devices.
+"""Describes the target as one JSON line: versions of installed packages, and the devices.
 
-probe.py cpu|cuda      (without importing torch on CPUs, where that is not needed)
+probe.py cpu|cuda (does not import torch on CPUs)
 """
 
 import importlib
@@ -35,7 +35,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the ranks have it: indices must mean the same
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as for the ranks, so that indices agree
     import torch
 
     count = torch.cuda.device_count()
@@ -55,7 +55,7 @@ def cuda() -> dict[str, str]:
 
 
 def broken(module: str) -> str:
-    """ "" or why a module that is installed cannot be imported. Megatron-core takes that for its absence, silently."""
+    """ "" or why an installed module cannot be imported, which Megatron-core silently treats as missing."""
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever its libraries raise
@@ -69,7 +69,7 @@ if __name__ == "__main__":
         found |= cpu() if sys.argv[1] == "cpu" else cuda()
     if sys.argv[1] == "cuda" and "transformer-engine" in found:
         found["broken"] = broken("transformer_engine.pytorch")
-        # Apex's kernel, without which Megatron-core's own linear layers refuse to fuse the accumulation.
+        # Apex's kernel, required by Megatron-core's own linear layers for gradient accumulation fusion.
         fuses = importlib.util.find_spec("fused_weight_gradient_mlp_cuda")
         found["gradient-accumulation-fusion"] = "yes" if fuses else "no"
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""Questions about single ranks, answered one after the other by forks of a process that has imported everything.
+"""Answers questions about single ranks one by one, each in a fork of a process that did the imports.
 
 Every FOLDER/question-N.json becomes FOLDER/answer-N.json.
 """
@@ -15,15 +15,15 @@ import leash
 
 
 def of(folder: Path) -> list[dict[str, Any]]:
-    """In order."""
+    """The questions, in order."""
     return [json.loads(path.read_text()) for path in _paths(folder)]
 
 
 def answer_all(folder: Path, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """0, or 1 where a fork ended without an answer."""
+    """0, or 1 if a fork ended without an answer."""
     parent = os.getpid()
     for path, question in zip(_paths(folder), of(folder), strict=True):
-        child = os.fork()  # Megatron's groups and settings are of a process, and so is a device's context
+        child = os.fork()  # Megatron's groups and settings, and a device's context, are per process
         if child == 0:
             code = 1
             leash.die_with(parent)
@@ -41,7 +41,7 @@ def answer_all(folder: Path, answer: Callable[[dict[str, Any]], dict[str, Any]])
 
 
 def refusal(error: BaseException, phase: str) -> dict[str, Any]:
-    """Which exception it was, and where in Megatron it was raised."""
+    """The answer for an exception: its type and message, and where in Megatron it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     there = [f for f in frames if "/megatron/" in f.filename and "/worker/" not in f.filename] or frames
     return {

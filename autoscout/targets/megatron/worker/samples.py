@@ -1,6 +1,6 @@
-"""Batches of samples of many lengths, for fine-tuning: each alone in a sequence and padded, or packed.
+"""Batches of samples of different lengths for fine-tuning: padded, one per sequence, or packed.
 
-Every layout trains on the same samples in a step, so that losses can be compared: packing only needs fewer sequences.
+Every layout trains on the same samples in a step, so losses can be compared: packing only uses fewer sequences.
 """
 
 import math
@@ -13,9 +13,9 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 
 class Samples(NamedTuple):
-    """Of one micro batch, [micro batch, sequence]; `mask` is 0 where a loss does not count. `hidden`: what a token may
-    not see, [micro batch, 1, sequence, sequence], None where it is causal; `packed`: the same said to fused attention,
-    of one row with all the sequences."""
+    """One micro batch, [micro batch, sequence]; `mask` is 0 where the loss does not count. `hidden`: attention mask of
+    what a token may not see, [micro batch, 1, sequence, sequence], None if causal; `packed`: its equivalent for fused
+    attention, for one row with all sequences."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -26,7 +26,8 @@ class Samples(NamedTuple):
 
 
 def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) -> list[Samples]:
-    """This data parallel rank's share of the samples of `iteration`; as many micro batches on every rank."""
+    """This data parallel rank's share of the samples of `iteration`; every rank has the same number of micro
+    batches."""
     texts = [_sample(config, iteration, number) for number in range(config["samples"])]
     rows = packed(texts, config["seq_len"]) if config["packed"] else [[text] for text in texts]
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
@@ -41,7 +42,8 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
 
 
 def packed(texts: list[torch.Tensor], length: int) -> list[list[torch.Tensor]]:
-    """Samples by the sequence that they share: the longest first, each into the fullest that has room for it."""
+    """Packs samples into sequences (best fit decreasing): longest first, each into the fullest sequence with room for
+    it."""
     rows: list[list[torch.Tensor]] = []
     room: list[int] = []
     for text in sorted(texts, key=len, reverse=True):
@@ -86,7 +88,7 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
 
 
 def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Samples:
-    """As Transformer Engine wants it: all sequences of the micro batch in one, and where each sample ends."""
+    """The format of Transformer Engine: all sequences of the micro batch in one row, with the end of each sample."""
     bounds = torch.tensor(ends, dtype=torch.int32, device=device)
     longest = int((bounds[1:] - bounds[:-1]).max())
     params = PackedSeqParams(
@@ -102,7 +104,7 @@ def _in_one_row(batch: Samples, ends: list[int], device: torch.device) -> Sample
 
 
 def _sample(config: dict[str, Any], iteration: int, number: int) -> torch.Tensor:
-    """Tokens of one sample, and one more, which its last is to foretell."""
+    """Tokens of one sample, plus one that the last token is to predict."""
     generator = torch.Generator().manual_seed(iteration * config["samples"] + number)
     lengths = config["lengths"]
     length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]

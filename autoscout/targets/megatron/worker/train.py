@@ -1,11 +1,10 @@
-"""One rank of one experiment: trains for a few iterations with Megatron-core and writes what it saw.
+"""One rank of one experiment: trains for a few iterations with Megatron-core and writes its measurements.
 
     train.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set
 
-The loop is ours, or that of the person's own Megatron-LM where the experiment names one (megatron_lm.py).
-Beside EXPERIMENT.json it leaves rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why not).
-Runs under the target's interpreter: needs torch and megatron-core and nothing else. With `--leash` it
-ends when its stdin closes.
+The loop is ours, or the user's own Megatron-LM's if the experiment names one (megatron_lm.py). Next to EXPERIMENT.json
+it writes rank-R.log, and rank-R.json (the measurement) or rank-R.error.json (why there is none). Runs under the
+target's interpreter: needs only torch and megatron-core. With `--leash` it ends when its stdin closes.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
+# The folder shared by all targets' workers; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import leash
@@ -30,9 +29,9 @@ from course import Course
 
 _CONTEXT_GIB = 0.6
 _phase = "import"
-_courses: list[Course] = []  # the one that runs
-_entered: dict[str, float] = {}  # monotonic: when each phase began
-_before: dict[str, float] = {}  # GiB of this rank's device before it took any
+_courses: list[Course] = []  # the running one is last
+_entered: dict[str, float] = {}  # monotonic start time of each phase
+_before: dict[str, float] = {}  # GiB of this rank's device before its first allocation
 
 
 def main(experiment: Path) -> int:
@@ -52,7 +51,7 @@ def main(experiment: Path) -> int:
 
 
 def _adopt(variables: dict[str, str]) -> None:
-    """Takes over the experiment's environment. GPUs are counted among those that we were given."""
+    """Sets the experiment's environment. GPU indices count within the GPUs given to this process."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ.update(variables)
     chosen = variables.get("CUDA_VISIBLE_DEVICES")
@@ -63,12 +62,12 @@ def _adopt(variables: dict[str, str]) -> None:
 
 @functools.cache
 def load(device: str) -> None:
-    """Imports torch and Megatron, repaired for this device."""
+    """Imports torch and Megatron, patched for this device."""
     import cpu_shim
 
     if device == "cpu":
         cpu_shim.before_megatron()
-    import building  # noqa: F401 - imports all of Megatron that is used
+    import building  # noqa: F401 - imports everything used of Megatron
 
     if device == "cpu":
         cpu_shim.after_megatron()
@@ -102,7 +101,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int]]:
-    """Our own loop; its device, and how much was built."""
+    """Runs our own loop; returns the device and what was built."""
     import building
     import configs
 
@@ -119,7 +118,7 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
     _forget_peak_memory(device)
     _enter("train")
     graphs = building.recorder(config, shape, chunks, optimizer)
-    sharded = bool(config["given"].get("use_megatron_fsdp"))  # its buffers are its own
+    sharded = bool(config["given"].get("use_megatron_fsdp"))  # it has its own buffers
     buffers = [] if sharded else [b for chunk in chunks for b in chunk.buffers + chunk.expert_parallel_buffers]
     recorded_at = config["given"]["cuda_graph_warmup_steps"] if graphs else -1
     course.on(device, recorded_at + 1)
@@ -138,7 +137,7 @@ def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
 ) -> tuple[float, float, list[Any], float]:
     """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm). `of_experts` gets
-    the norm of their gradients alone, in a first step that warms up."""
+    the experts' gradient norm in the first step, if that is warm-up."""
     import batches
     import experts
     import samples
@@ -160,8 +159,8 @@ def _iteration(
 
 
 def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list[Any]) -> list[Any]:
-    """The forward and backward passes of these micro batches by Megatron's own schedule, from gradients of zero; what
-    each says of its losses."""
+    """Forward and backward passes of these micro batches by Megatron's own schedule, starting from zero gradients;
+    returns [sum, count] of token losses per micro batch."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     rows, length = data[0].tokens.shape
@@ -181,7 +180,8 @@ def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list
 
 
 def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
-    """`return_schedule_plan`: of a schedule that merges one micro batch's forward with another's backward."""
+    """`return_schedule_plan`: for a schedule that overlaps one micro batch's forward pass with another's backward
+    pass."""
     import torch
 
     batch = next(iterator)
@@ -201,7 +201,7 @@ def _forward(iterator: Any, model: Any, return_schedule_plan: bool = False) -> t
 
 
 def _global_mean(losses: list[Any], device: Any) -> float:
-    """Mean loss of the global batch, on every rank (tensor-parallel copies count alike above and below)."""
+    """Mean loss of the global batch, on every rank (tensor-parallel copies cancel in numerator and denominator)."""
     import torch
 
     total = torch.zeros(2, device=device, dtype=torch.float64)
@@ -212,7 +212,7 @@ def _global_mean(losses: list[Any], device: Any) -> float:
 
 
 def _index(device: Any) -> int:
-    """Of this rank's device among its host's, as the driver counts them; of a CPU rank its own number there."""
+    """The index of this rank's device on its host, in the driver's order; of a CPU rank its local rank."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cpu":
         return local
@@ -228,7 +228,7 @@ def _enter(phase: str) -> None:
 
 
 def _of_the_start() -> dict[str, float]:
-    """Seconds of each phase until the first iteration; imports are none where the process is forked from a warm one."""
+    """Seconds of each phase until the first iteration; imports take no time in a fork of a warm process."""
     return {f"start_{a}_s": _entered[b] - _entered[a] for a, b in itertools.pairwise(_entered)}
 
 
@@ -240,7 +240,7 @@ def _finish(device: Any) -> None:
 
 
 def _forget_peak_memory(device: Any) -> None:
-    """Building draws whole tensors for a moment; that is not what training needs."""
+    """Resets the peak: building temporarily allocates unsharded tensors, which training does not need."""
     if device.type == "cuda":
         import torch
 
@@ -252,7 +252,7 @@ def _forget_peak_memory(device: Any) -> None:
 
 
 def _look_at_memory(device: Any) -> None:
-    """What is free before our first allocation: what others hold is not the configuration's doing."""
+    """Records free memory before our first allocation: memory held by others is not the configuration's."""
     if device.type == "cuda":
         import torch
 
@@ -261,7 +261,7 @@ def _look_at_memory(device: Any) -> None:
 
 
 def _memory_at_failure() -> dict[str, float]:
-    """Of RankError; {} on CPUs, or where the device does not answer any more."""
+    """Memory for RankError; {} on CPUs; without the peak if the device no longer answers."""
     if not _before:
         return {}
     import torch
@@ -291,8 +291,8 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
 
 def _beside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
-    """GiB that the context, NCCL and libraries hold: what is taken beside the allocator's, without what others had
-    taken before. A context of our own was there already then, which takes about half a GiB."""
+    """GiB held by the CUDA context, NCCL and libraries: memory in use outside the allocator, minus what others used
+    before. Our own context, about half a GiB, already existed then."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)
     return max(0.0, total - free - reserved - others)
 
@@ -336,7 +336,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def run_and_exit(experiment: Path) -> None:
-    """Sends all output to rank-R.log, runs, and leaves without waiting for anything."""
+    """Redirects all output to rank-R.log, runs, and exits without cleanup."""
     path = experiment.with_name(f"rank-{os.environ['RANK']}.log")
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -1,8 +1,8 @@
 """Initial weights that do not depend on the parallel layout.
 
-Every parameter gets a global name (layer and expert numbers of the whole model) and is drawn whole by a
-generator seeded with that name; each rank keeps its shard. So all layouts of a job start from the same
-model, and their first losses and gradient norms must agree.
+Every parameter gets a global name (with layer and expert numbers of the whole model) and is drawn unsharded by a
+generator seeded with that name; each rank keeps its shard. So all layouts of a job start from the same model, and their
+first losses and gradient norms must agree.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def _global_name(name: str, chunk: Any, tied: bool) -> str:
         return name
     module = chunk.decoder.layers[int(layer[1])]
     name = f"decoder.layers.{module.layer_number - 1}.{name[layer.end() :]}"
-    # local_experts.0.linear_fc1.weight without and linear_fc1.weight0 with Transformer Engine
+    # local_experts.0.linear_fc1.weight without, linear_fc1.weight0 with Transformer Engine
     expert = re.search(r"(?<=local_experts\.)\d+|(?<=\.weight)\d+$", name)
     if ".experts." not in name or expert is None:
         return name

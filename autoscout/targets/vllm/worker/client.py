@@ -1,6 +1,5 @@
-"""Drives a server over HTTP with the load of an experiment, as `vllm bench serve` does: completions, streamed.
-
-client.py EXPERIMENT.json URL      writes rank-0.json beside it, or rank-0.error.json
+"""Drives a server over HTTP with the load of an experiment, as `vllm bench serve` does: streamed completions. client.py
+EXPERIMENT.json URL writes rank-0.json next to it, or rank-0.error.json
 """
 
 import asyncio
@@ -11,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-# The folder that all targets' workers share; this script runs under the target's interpreter, without our packages.
+# The folder shared by all targets' workers; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
 import aiohttp
@@ -61,7 +60,8 @@ async def _drive(experiment: Path, url: str) -> dict[str, Any]:
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, known: dict[str, str]) -> str:
-    """Keeps what the server made of its arguments, if it says it; "" or the experiment that had the same engine."""
+    """Writes the server's effective configuration, if it reports one; returns "" or the experiment with the same
+    engine."""
     async with session.get(f"{url}/server_info", params={"config_format": "json"}) as response:
         if response.status != 200:
             return ""
@@ -77,9 +77,9 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, k
 async def _answer(
     session: aiohttp.ClientSession, url: str, body: dict[str, Any], requests: list[prompts.Request], concurrency: int
 ) -> tuple[float, list[driving.Record]]:
-    """Bodies are written before the first is sent, and answers read after the last has come: client and server share
-    the machine's processors, and what we compute meanwhile the server's users would wait for. Only what goes on from an
-    answer is written when that is there."""
+    """Bodies are encoded before the first is sent, and answers parsed after the last has arrived: client and server
+    share the machine's processors, and our computing would add to the measured latencies. Only requests that continue
+    an answer are encoded once it has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
     said: dict[int, list[int]] = {}
@@ -120,7 +120,7 @@ async def _answer(
 
 
 def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool) -> bytes:
-    """`quoted`: the tokens of the answer are wanted too."""
+    """`quoted`: the answer's tokens are needed, too."""
     asked = {
         **({"return_token_ids": True} if quoted else {}),
         "prompt": prompt,
@@ -134,7 +134,7 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, content: bytes, record: driving.Record) -> Received:
-    """What came, and when."""
+    """The received parts with their arrival times."""
     received: Received = []
     headers = {"Content-Type": "application/json"}
     try:
@@ -150,7 +150,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, content: bytes, record:
 
 
 def _read(record: driving.Record, received: Received, start: float) -> None:
-    """Server-sent events are lines; one has come when its last part has."""
+    """Parses server-sent events, one per line; an event arrives with the last part of its line."""
     left = b""
     try:
         for at, part in received:

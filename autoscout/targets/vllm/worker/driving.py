@@ -1,4 +1,4 @@
-"""What is done to an engine, whatever it is reached by: guard, warm-up, measured passes; and what is left of it."""
+"""Drives an engine, whatever the transport: equivalence prompts, warm-up, measured passes; and writes the results."""
 
 import contextlib
 import heapq
@@ -19,7 +19,7 @@ Answer = Callable[[list[prompts.Request], int, bool], Awaitable[tuple[float, lis
 
 
 class State:
-    """How far the experiment has come, for the sentence about its failure."""
+    """Progress of the experiment, for its failure message."""
 
     phase = "import"
     passes = 0
@@ -28,12 +28,12 @@ class State:
 async def drive(
     plan: dict[str, Any], answer: Answer, alone: bool = False, joules: Callable[[], float | None] = lambda: None
 ) -> dict[str, Any]:
-    """Guard, warm-up, then as many passes as are asked for within `measure_s` seconds (at least one), or those of the
-    search for the highest rate. A pass after which the next one is faster (ending.py) was warm-up, too.
+    """Equivalence prompts, warm-up, then as many passes as requested within `measure_s` seconds (at least one), or
+    those of the search for the highest rate. A pass is warm-up, too, if the next one is faster (ending.py).
 
-    `answer(requests, concurrency, ids)` returns how long it took and a record a request, in order: {"sent", "chunks":
+    `answer(requests, concurrency, ids)` returns the duration and one record per request, in order: {"sent", "chunks":
     times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock. `alone`: the
-    engine computes in this process, whose processor time is then known. `joules`: that its GPUs have taken so far.
+    engine computes in this process, so its CPU time is known. `joules`: its GPUs' energy counter.
     """
     State.phase, State.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
@@ -69,25 +69,25 @@ async def drive(
 
 
 def _felt(requests: list[Record]) -> float:
-    """Seconds that the users of a pass waited for their answers, all of them together."""
+    """Total seconds that the users of a pass waited for their answers."""
     return sum(r["chunks"][-1] - r["sent"] for r in requests if r["chunks"])
 
 
 class Order:
-    """Which request is to be sent when, for who sends them one by one: sessions begin when they arrive or, of a closed
-    loop, when one of `concurrency` users is free; the next stage of a session when the one before has ended."""
+    """The schedule of requests for a sender of single requests: a session begins when it arrives or, in a closed loop,
+    when one of `concurrency` users is free; its next stage when the one before has ended."""
 
     def __init__(self, requests: list[prompts.Request], concurrency: int) -> None:
         self._requests, self._free = requests, concurrency
         self._closed = concurrency > 0
-        self._waiting = prompts.stages(requests)[::-1]  # sessions that have not begun
-        self._sessions: dict[int, list[list[int]]] = {}  # of the requests that are to come or run
-        self._open: dict[int, int] = {}  # requests of the present stage that have not ended, by session
+        self._waiting = prompts.stages(requests)[::-1]  # sessions not begun yet
+        self._sessions: dict[int, list[list[int]]] = {}  # by request to come or running: the stages left of its session
+        self._open: dict[int, int] = {}  # by session: unfinished requests of its current stage
         self._ready: list[tuple[float, int]] = []
-        self.left = len(requests)  # that have not been sent
+        self.left = len(requests)  # requests not sent yet
 
     def due(self, now: float) -> tuple[int, float] | None:
-        """The next request that is to be sent by now, and since when."""
+        """The next request that is due, and since when."""
         while self._waiting and (self._free > 0 if self._closed else self._arrival() <= now):
             stages = self._waiting.pop()
             self._free -= 1
@@ -110,7 +110,7 @@ class Order:
             self._free += 1
 
     def next_at(self) -> float:
-        """When the next one comes, while nothing runs."""
+        """When the next request is due, while none is running."""
         times = [self._ready[0][0]] if self._ready else []
         return min([*times, self._arrival()] if self._waiting and not self._closed else times)
 
@@ -125,9 +125,9 @@ class Order:
 
 
 class Busy:
-    """The clock of an engine that computes alone in this process, on one thread: its processor time, and the time in
-    which it would have waited for the next request, which is skipped. On a free processor that is what the wall shows;
-    on a shared one it is what the wall would have shown without the others."""
+    """The clock of an engine that computes alone in this process, on one thread: its CPU time plus the skipped waits
+    for the next request. On an idle processor it equals wall-clock time; on a shared one, wall-clock time without the
+    others."""
 
     def __init__(self) -> None:
         self._skipped = -time.process_time()
@@ -144,7 +144,7 @@ def record(sent: float, request: prompts.Request) -> Record:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """All of it or nothing."""
+    """Writes atomically."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content))
     os.replace(part, path)

@@ -1,4 +1,4 @@
-"""What vLLM made of its arguments: it overrides some silently, and derives others."""
+"""vLLM's effective configuration: it silently overrides some arguments and derives others."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Nothing:
-    """The part that a configuration does not have."""
+    """Stands in for a part that a configuration lacks."""
 
 
 PARTS = {
@@ -34,12 +34,12 @@ PARTS = {
 
 def of_config(config: Any) -> dict[str, Any]:
     """{"identity": equal for configurations that are the same engine, "values": {"scheduler.max_num_seqs": …}} of a
-    VllmConfig; what this version does not have is left out."""
+    VllmConfig, without fields that this version lacks."""
     return of_described({part: vars(getattr(config, f"{part}_config", None) or _Nothing) for part in PARTS})
 
 
 def of_described(parts: dict[str, Any]) -> dict[str, Any]:
-    """The same of a configuration's parts as dictionaries."""
+    """The same for a configuration's parts as dictionaries."""
     found: dict[str, Any] = {}
     for part, names in PARTS.items():
         for name in names:

@@ -1,4 +1,4 @@
-"""A model folder with random weights: config.json, weights and a tokenizer, made here so that nothing is downloaded.
+"""Makes a model folder with random weights, without downloads: config.json, weights and a tokenizer.
 
 model.py FOLDER CONFIG      with the content of config.json
 """
@@ -22,7 +22,7 @@ def main() -> None:
         (part / "config.json").write_text(json.dumps(config, indent=2))
         try:
             part.rename(folder)
-        except OSError:  # another session was quicker
+        except OSError:  # another session was faster
             shutil.rmtree(part)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -43,7 +43,7 @@ def _weights(folder: Path, config: dict) -> None:
 
 
 def _tokenizer(folder: Path, config: dict) -> None:
-    """A word a token: w17 is 17."""
+    """One word per token: w17 is 17."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {("<s>", "</s>", "<unk>")[i] if i < 3 else f"w{i}": i for i in range(config["vocab_size"])}

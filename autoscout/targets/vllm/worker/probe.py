@@ -1,4 +1,4 @@
-"""Says what the target is, as one JSON line: versions of what is installed, and the devices. Imports nothing large.
+"""Describes the target as one JSON line: versions of installed packages, and the devices. Imports nothing large.
 
 probe.py cpu|cuda
 """
@@ -34,7 +34,7 @@ def cpu() -> dict[str, str]:
 
 
 def cuda() -> dict[str, str]:
-    """As the driver lists them, which is the order of the PCI bus; slices (MIG) in place of the GPU that is cut up."""
+    """GPUs in the driver's order, that of the PCI bus; a partitioned GPU (MIG) is replaced by its instances."""
     ask = [
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total,mig.mode.current",
@@ -60,7 +60,7 @@ def said(command: list[str]) -> str:
 
 
 def cut_up(listed: str) -> dict[int, list[str]]:
-    """Of `nvidia-smi -L` the slices of each GPU: {0: ["1g.10gb", …]}."""
+    """MIG instances of each GPU in the output of `nvidia-smi -L`: {0: ["1g.10gb", …]}."""
     found: dict[int, list[str]] = {}
     for line in listed.splitlines():
         words = line.split()

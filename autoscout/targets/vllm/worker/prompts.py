@@ -1,23 +1,23 @@
-"""The requests of an experiment, made from its plan alone: the same in every process that drives it.
+"""Makes the requests of an experiment from its plan alone: the same in every process that drives it.
 
 A plan: {"vocab", "shared_prefix", "concurrency", "warmup", "passes", "measure_s", "input_len", "output_len",
-"arrival_s"}; lengths in tokens, one a request; arrivals in seconds, empty for a closed loop. "talks": how requests go
-on from each other ("session", "stage", "on", "group", "own", one a request, as autoscout/job/sessions.py has them, and
+"arrival_s"}; lengths in tokens, one per request; arrivals in seconds, empty for a closed loop. "talks": how requests
+continue each other ("session", "stage", "on", "group", "own", one per request, as in autoscout/job/sessions.py, and
 "think_s"). "blocks": hashes of each prompt's blocks of "block_tokens" tokens.
 """
 
 import random
 from typing import Any, NamedTuple
 
-_FIRST = 10  # smaller ids are the tokenizer's own
-_WARM = -1  # the pass of the warm-up
+_FIRST = 10  # smaller ids are special tokens
+_WARM = -1  # number of the warm-up pass
 _GUARDED = 4
 _GUARD_TOKENS = 24
 
 
 class Request(NamedTuple):
-    """`prompt`: what it adds to the prompt and the answer of the request `on` (-1: the whole prompt). Requests of one
-    `session` (-1: of none) and a later `stage` wait for those of the stage before, and then for `think_s`."""
+    """`prompt`: added to the prompt and answer of the request `on` (-1: the whole prompt). Within a `session` (-1:
+    none), requests of a `stage` wait for those of the stage before, and then for `think_s`."""
 
     arrival_s: float
     prompt: list[int]
@@ -29,7 +29,8 @@ class Request(NamedTuple):
 
 
 def of_pass(plan: dict[str, Any], number: int) -> list[Request]:
-    """Every pass asks something new, or the prefix cache would answer all but the first; shared beginnings stay."""
+    """The requests of a pass. Every pass has new prompts, or the prefix cache would serve all but the first; shared
+    prefixes stay."""
     if "talks" in plan:
         return _talking(plan, number)
     if "blocks" in plan:
@@ -66,7 +67,7 @@ def _talking(plan: dict[str, Any], number: int) -> list[Request]:
 
 
 def _hashed(plan: dict[str, Any], number: int) -> list[Request]:
-    """Tokens that are the same where hashes are; what a prompt has beyond its blocks is its own."""
+    """Prompts with equal tokens for equal block hashes; the rest of a prompt is unique."""
     ids, size = range(_FIRST, plan["vocab"]), plan["block_tokens"]
     requests = []
     for i, (asked, answered) in enumerate(zip(plan["input_len"], plan["output_len"], strict=True)):
@@ -80,7 +81,8 @@ def _hashed(plan: dict[str, Any], number: int) -> list[Request]:
 
 
 def stages(requests: list[Request]) -> list[list[list[int]]]:
-    """For each session, in order, the numbers of its requests by stage; a request of no session is one by itself."""
+    """For each session, in order, the numbers of its requests by stage; a request without a session is its own
+    session."""
     found: dict[tuple[int, int], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         key = (request.session, -1 if request.session >= 0 else i)
@@ -89,19 +91,19 @@ def stages(requests: list[Request]) -> list[list[list[int]]]:
 
 
 def continued(requests: list[Request]) -> set[int]:
-    """The requests whose answers others go on from."""
+    """The requests whose answers others continue."""
     return {request.on for request in requests if request.on >= 0}
 
 
 def warm_up(plan: dict[str, Any], number: int) -> list[Request]:
-    """A pass like those that count (of an open loop 16 requests at once): the first steps of an engine are far slower
-    than those after, and the first pass is too."""
+    """A warm-up pass like the measured ones (for an open loop, 16 requests at once): the first steps of an engine, and
+    its first pass, are far slower than later ones."""
     count = None if plan["concurrency"] else 16
     return [r._replace(arrival_s=0.0) for r in of_pass(plan, _WARM - number)[:count]]
 
 
 def guarded(plan: dict[str, Any]) -> list[Request]:
-    """The prompts whose greedy answers must not depend on the configuration; they fit where the load's requests do."""
+    """The prompts whose greedy answers must not depend on the configuration; no longer than the load's requests."""
     ids = range(_FIRST, plan["vocab"])
     asked, answered = max(plan["input_len"]), max(plan["output_len"])
     lengths = [max(1, min(asked, 32) - 5 * i) for i in range(_GUARDED)]

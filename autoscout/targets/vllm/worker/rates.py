@@ -1,5 +1,6 @@
-"""The highest request rate that keeps the limits: doubled or halved until it lies between two rates, then bisected.
-Each rate is loaded until its limits are surely kept or surely not (95 %), or `repeats` loads say which is likelier.
+"""Searches the highest request rate that meets the limits: doubles or halves it until it is bracketed, then bisects.
+Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is
+likelier.
 
 plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": at most, "repeats", "within"}; the
 plan's arrivals have the rate 1.
@@ -19,8 +20,8 @@ Measure = Callable[[list[prompts.Request]], Awaitable[dict[str, Any]]]
 
 
 async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
-    """{"passes": at the highest rate that keeps the limits (at the lowest tried where none does), "max_rate": that rate
-    or 0.0, "tried": [{"rate", "kept", "loads"}, …]}."""
+    """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
+    0.0, "tried": [{"rate", "kept", "loads"}, …]}."""
     search = plan["search"]
     rate, kept, lost = float(search["start"]), 0.0, math.inf
     chosen: list[dict[str, Any]] = []
@@ -45,7 +46,7 @@ async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
 
 
 def verdict(passes: list[dict[str, Any]], limits: list[list[Any]], last: bool) -> bool | None:
-    """Whether loads of one rate keep all limits; None: not sure yet, and this is not the `last` load."""
+    """Whether loads at one rate meet all limits; None: undecided, and this is not the `last` load."""
     records = [r for p in passes for r in p["requests"]]
     if any(r["error"] for r in records) or saturated(passes):
         return False
@@ -56,7 +57,8 @@ def verdict(passes: list[dict[str, Any]], limits: list[list[Any]], last: bool) -
 
 
 def saturated(passes: list[dict[str, Any]]) -> bool:
-    """What waits grows: fewer are answered than come, and the last wait much longer than the first."""
+    """Whether the queue grows: fewer requests are answered than arrive, and the last wait much longer than the
+    first."""
     behind, grows = 0, 0
     for p in passes:
         done, arrivals = p["requests"], [r["sent"] for r in p["requests"]]
@@ -68,7 +70,7 @@ def saturated(passes: list[dict[str, Any]]) -> bool:
 
 
 def _felt(records: list[dict[str, Any]], what: str) -> list[float]:
-    """Milliseconds by request (of ITL: by gap), as autoscout/targets/vllm/load_plan.py has them."""
+    """Milliseconds per request (ITL: per gap), as in autoscout/targets/vllm/load_plan.py."""
     found: list[float] = []
     for r in records:
         chunks, sent = r["chunks"], r["sent"]
@@ -84,8 +86,8 @@ def _felt(records: list[dict[str, Any]], what: str) -> list[float]:
 
 
 def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | None:
-    """Of a percentile: whether few enough exceed the bound (Wilson's interval of their share); of the mean: whether it
-    does not (its normal interval)."""
+    """For a percentile: whether few enough values exceed the bound (Wilson interval of their share); for the mean:
+    whether it is within the bound (normal interval)."""
     n = len(values)
     if n < 2:
         return all(value <= bound for value in values)
@@ -100,7 +102,7 @@ def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | Non
         middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
         half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
         low, high = middle - half, middle + half
-        likely = share * n <= limit * (n - 1) + 1e-9  # then the percentile, between two values, is within it too
+        likely = share * n <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within it, too
     if high < limit:
         return True
     if low > limit:

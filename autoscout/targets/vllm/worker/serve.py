@@ -1,7 +1,6 @@
-"""One experiment on an engine in this process: a fork of the zygote, which has imported vLLM.
-
-Reads experiment.json; leaves rank-0.json (what drive() measured, or {"same_as": …}) or rank-0.error.json, and
-effective.json: what vLLM made of its arguments.
+"""One experiment on an engine in this process: a fork of the zygote, which has imported vLLM. Reads experiment.json;
+writes rank-0.json (drive()'s result, or {"same_as": …}) or rank-0.error.json, and effective.json: vLLM's effective
+configuration.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ import effective
 import prompts
 from driving import State, write
 
-# What an engine imports beside that, seen by what sys.modules gained while one ran.
+# Modules that an engine imports later, found by comparing sys.modules before and after a run.
 _LATER = (
     *("compressed_tensors.compressors", "compressed_tensors.quantization", "compressed_tensors.transform"),
     *(
@@ -34,8 +33,8 @@ _LATER = (
 
 
 def load(device: str) -> None:
-    """Everything that takes seconds to import, once, before the fork."""
-    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently count instead of kv_cache_memory_bytes
+    """Imports everything that takes seconds, once, before the fork."""
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     import vllm.engine.arg_utils
     import vllm.entrypoints.llm
     import vllm.model_executor.models.llama
@@ -54,14 +53,14 @@ def load(device: str) -> None:
 
 def run_and_exit(experiment: Path) -> NoReturn:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # a launcher's, for ranks that find each other
-    code, _kept = _logged(experiment, None)  # taking an engine down takes seconds, and this process ends anyway
+        os.environ.pop(name, None)  # set by the launcher for ranks with a rendezvous
+    code, _kept = _logged(experiment, None)  # tearing down an engine takes seconds, and this process ends anyway
     os._exit(code)
 
 
 def stay(connection: int) -> NoReturn:
-    """Experiments whose paths come in lines, on one engine; each is answered by its exit code. After one that failed
-    nobody knows what became of the engine: it ends with this process."""
+    """Runs experiments, whose paths come one per line, on one engine; answers each with its exit code. After a failure
+    the engine's state is unknown, so it ends with this process."""
     code, engine = 0, None
     with os.fdopen(os.dup(connection), "rb") as paths:
         for path in paths:
@@ -89,8 +88,8 @@ def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
 
 
 def _run(experiment: Path, folder: Path, engine: Any) -> Any:
-    """On the engine that is there, or on one that is built with the experiment's "ceiling": arguments that a kept
-    engine is made for, of which the configuration uses a part. Returns the engine."""
+    """Runs on the existing engine, or on one built with the experiment's "ceiling": larger limits for a kept engine, of
+    which the configuration uses a part. Returns the engine."""
     given = json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
@@ -102,7 +101,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
     def made(arguments: dict[str, Any]) -> Any:
         wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
-        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # the defaults of a server
+        return wanted.create_engine_config(UsageContext.OPENAI_API_SERVER)  # a server's defaults
 
     config = made(given["arguments"])
     found = effective.of_config(config)
@@ -132,8 +131,8 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
 
 
 def _set(engine: Any, config: Any) -> None:
-    """The scheduler's limits of another configuration, as its own __init__ takes them (vLLM 0.32.0,
-    v1/core/sched/scheduler.py:129), and an empty prefix cache."""
+    """Sets the scheduler's limits to another configuration's, as its own __init__ does (vLLM 0.32.0,
+    v1/core/sched/scheduler.py:129), and empties the prefix cache."""
     scheduler, wanted = engine.engine_core.engine_core.scheduler, config.scheduler_config
     scheduler.max_num_running_reqs = wanted.max_num_seqs
     scheduler.max_num_active_reqs = wanted.max_num_active_seqs or wanted.max_num_seqs
@@ -156,8 +155,8 @@ def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:
 def answered(
     engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Any
 ) -> tuple[float, list[driving.Record]]:
-    """Steps the engine until all are answered. `clock`: as driving.Busy. A request that comes while a step runs waits
-    for its end, as it does in a server; its time counts from when it came."""
+    """Steps the engine until all requests are answered. `clock`: as driving.Busy. A request that arrives during a step
+    waits for its end, as in a server; its time counts from its arrival."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind

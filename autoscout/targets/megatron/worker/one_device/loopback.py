@@ -1,8 +1,8 @@
-"""Collectives of a rank that has no others: torch's `fake` process group, which sends nothing, and beside each call the
-local write that its real kernel ends with, so that what is computed with stays finite and of a usual size.
+"""Collectives for a rank without peers: torch's `fake` process group, which sends nothing, plus for each call a local
+write of the output that the real kernel would make, so that values stay finite and of normal size.
 
-What a gather returns is this rank's own tensor, once for each rank (the fake group does that itself); a reduction's
-result is its own share; what would be received from a neighbour is drawn once for each shape.
+A gather returns this rank's own tensor once per rank (done by the fake group itself); a reduction returns its own
+share; a tensor received from a neighbour is drawn at random once per shape.
 """
 
 import functools
@@ -15,11 +15,11 @@ import torch.distributed.distributed_c10d as c10d
 
 _drawn: dict[Any, torch.Tensor] = {}
 _STD = 0.02
-_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # where each goes first
+_TENSORS = ("output_tensor", "output", "input_tensor", "input", "tensor")  # the output comes first
 
 
 def _repeated(out: torch.Tensor, value: torch.Tensor, *args: Any) -> None:
-    """Fills `out` with `value`, again and again."""
+    """Fills `out` with repetitions of `value`."""
     into, of = out.detach().reshape(-1), value.detach().reshape(-1)
     if of.numel() == 0:
         into.zero_()
@@ -55,7 +55,7 @@ _WRITES = {
 
 
 def install() -> None:
-    """Before Megatron-core is imported, which keeps some of these functions under names of its own."""
+    """Call before Megatron-core is imported, which keeps its own references to some of these functions."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend
 
     for name, write in _WRITES.items():
@@ -71,7 +71,7 @@ def install() -> None:
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        """Not the fake group's own, which refuses what a rank without any token of its own sends back."""
+        """Replaces the fake group's version, which refuses a rank that has no tokens of its own."""
         _repeated(output, input)
         return dist.barrier(group=group, async_op=async_op)
 

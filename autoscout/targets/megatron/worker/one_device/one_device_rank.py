@@ -1,11 +1,11 @@
-"""One rank of a Megatron job of any world size on one device: its real kernels, timed, without the other ranks.
+"""Times one rank of a Megatron job of any world size on one device: real kernels, without the other ranks.
 
     python one_device_rank.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
-A question is what worker/train.py gets (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`, `few` and
-`many`: two numbers of micro batches, from whose times follow the seconds of one more and of what a step does once.
-Nothing is sent (loopback.py), so communication is in no time here. `repeats` of each number, after one to warm up.
-An answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
+A question has the input of worker/train.py (`arguments`: Megatron-LM's flags, `device`) and `world`, `rank`, `few` and
+`many`: two numbers of micro batches, whose times give the seconds per micro batch and the fixed cost of a step. Nothing
+is sent (loopback.py), so no time includes communication. Each number is timed `repeats` times after one warm-up. An
+answer is {"verdict": "starts" | "refused", …}, seconds and bytes.
 """
 
 import os
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# As train.py, whose modules it uses; this script runs under the target's interpreter, without our packages.
+# As in train.py, whose modules it uses: this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[4] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,7 +48,7 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
     rank, world = question["rank"], question["world"]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0")
     device = building.device_of(config)
-    store: Any = vars(torch.distributed)["HashStore"]  # not in its list of names
+    store: Any = vars(torch.distributed)["HashStore"]  # not exported by torch.distributed
     torch.distributed.init_process_group("fake", rank=rank, world_size=world, store=store())
     parallel_state.initialize_model_parallel(**configs.groups(config["given"]), create_gloo_process_groups=False)
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
@@ -64,7 +64,7 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
     data = [_of_this_shard(batch, config["vocab"]) for batch in batches.micro_batches(config, 0, device)]
     few, many = question["few"], question["many"]
     seen: dict[int, list[tuple[float, float]]] = {few: [], many: []}
-    for number in (few, many, *[few, many] * question["repeats"]):  # in turns: clocks that fall are in both
+    for number in (few, many, *[few, many] * question["repeats"]):  # alternating, so that falling clocks affect both
         seen[number].append(_step(config, data[:number], chunks, optimizer, device))
     measured = {number: [there for there, _ in times[1:]] for number, times in seen.items()}
     middle = {number: statistics.median(times) for number, times in measured.items()}
@@ -83,8 +83,8 @@ def _timed(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_this_shard(batch: Any, vocab: int) -> Any:
-    """With tokens of this rank's part of the vocabulary only: those of others, which nobody sends, would be zeros, and
-    a norm multiplies the gradient of zeros by hundreds."""
+    """The batch with only tokens of this rank's part of the vocabulary: embeddings of other tokens, which nobody sends,
+    would be zeros, and a norm multiplies the gradient of zeros by hundreds."""
     from megatron.core import parallel_state
 
     ranks = parallel_state.get_tensor_model_parallel_world_size()
@@ -95,7 +95,7 @@ def _of_this_shard(batch: Any, vocab: int) -> Any:
 def _step(
     config: dict[str, Any], data: list[Any], chunks: list[Any], optimizer: Any, device: Any
 ) -> tuple[float, float]:
-    """(seconds of the forward and backward passes, of the optimizer's step)."""
+    """(seconds of the forward and backward passes, seconds of the optimizer's step)."""
     import train
 
     train._finish(device)
@@ -109,7 +109,7 @@ def _step(
 
 
 def _memory(device: Any) -> dict[str, int]:
-    """Bytes; {} on a CPU, whose process holds more than the rank does."""
+    """Peak bytes; {} on a CPU, where the process holds more than the rank."""
     if device.type == "cpu":
         return {}
     import torch
@@ -130,7 +130,7 @@ def _load(device: str) -> None:
 
 def main(folder: Path) -> int:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    if rank_questions.of(folder)[0]["device"] == "cpu":  # else each fork imports by itself: imports may open the driver
+    if rank_questions.of(folder)[0]["device"] == "cpu":  # on GPUs each fork imports: that may initialize CUDA
         _load("cpu")
     return rank_questions.answer_all(folder, _answer)
 

@@ -1,7 +1,6 @@
-"""The platform that vLLM asks about its devices, as it is on a machine with GPUs.
-
-vLLM's modules are imported as on this CPU, since they would look for kernels; then the platform's object, which all of
-them hold, becomes one of vLLM's own class for CUDA. Defaults and overrides are those of GPUs from there on.
+"""Makes vLLM's platform object answer as on a machine with GPUs. vLLM's modules are imported as on this CPU, since they
+would otherwise look for kernels; then the platform object, which all of them hold, becomes an instance of vLLM's own
+CUDA class. From then on defaults and overrides are those of GPUs.
 """
 
 import sys
@@ -12,7 +11,7 @@ _KERNELS = "vllm._C_stable_libtorch"
 
 
 def become(name: str, capability: float, memory: int, count: int) -> None:
-    """`memory`: bytes of a device; `count`: devices that the engine sees."""
+    """`memory`: bytes per device; `count`: visible devices."""
     sys.modules.setdefault(_KERNELS, types.ModuleType(_KERNELS))
     import vllm.config.vllm
     from vllm.platforms import current_platform
@@ -41,4 +40,4 @@ def become(name: str, capability: float, memory: int, count: int) -> None:
             return count
 
     current_platform.__class__ = ForeignGpu
-    vllm.config.vllm.HAS_TRITON = True  # which decides between vLLM's two model runners, and so how steps are queued
+    vllm.config.vllm.HAS_TRITON = True  # selects between vLLM's two model runners, and so how steps are queued

@@ -1,10 +1,10 @@
-"""A clock that nobody waits for."""
+"""A simulated clock: waiting only advances it."""
 
 import math
 
 
 class VirtualClock:
-    """Seconds, as driving.Busy; `total` over all loads."""
+    """Seconds since the load began, as driving.Busy; `total` over all loads."""
 
     def __init__(self) -> None:
         self.total = self._origin = 0.0
@@ -13,10 +13,11 @@ class VirtualClock:
         return self.total - self._origin
 
     def skip(self, seconds: float) -> None:
-        """It goes on at all: else who waits for a moment that is nearer than a float can say would wait for ever."""
+        """Advances by at least one float step: otherwise waiting for a time closer than float precision would never
+        end."""
         if seconds > 0:
             self.total = max(self.total + seconds, math.nextafter(self.total, math.inf))
 
     def begin(self, total: float) -> None:
-        """A new load, once all before it has ended."""
+        """Starts a new load, once all earlier work has ended."""
         self.total = self._origin = max(self.total, total)

@@ -1,5 +1,5 @@
-"""vLLM's engine with nothing behind it: the executor says how long a step would have taken, and a clock that nobody
-waits for shows it. Scheduler, KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
+"""vLLM's engine with a simulated executor: it predicts each step's duration and advances a simulated clock. Scheduler,
+KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
 """
 
 import importlib.util
@@ -15,15 +15,15 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
-_TOKEN = 11  # of every answer: no tokenizer's own
+_TOKEN = 11  # the token of every answer: not a special one
 
 
 class Untraceable(Exception):
-    """What the tables or the stand-ins do not know."""
+    """Raised for what the tables or the stand-ins do not cover."""
 
 
 class Counts:
-    """Of one load. `waited`: seconds from arrival to the first step, by request; `busy`: of the first stage."""
+    """Counters of one load. `scheduled`: time of the first step, by request; `busy`: seconds of the first stage."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
@@ -32,7 +32,7 @@ class Counts:
 
 
 def tables(given: dict[str, Any]) -> Any:
-    """The file that the event simulation has them from."""
+    """Step times from the same file as the event simulation's."""
     spec = importlib.util.spec_from_file_location("step_times", _TIMES)
     assert spec is not None
     assert spec.loader is not None
@@ -42,7 +42,7 @@ def tables(given: dict[str, Any]) -> Any:
 
 
 class _Later(Future):
-    """Done when the clock's total is `moment`; who asks for its result waits until then."""
+    """Done when the clock's total reaches `moment`; asking for its result advances the clock to it."""
 
     def __init__(self, clock: VirtualClock, moment: float, output: Any) -> None:
         super().__init__()
@@ -57,28 +57,28 @@ class _Later(Future):
 
 
 class VirtualExecutor(Executor):
-    """`times`: what tells how long a batch takes (StepTimes, or what has its `host` and `on_device`); `memory`: bytes
-    that a rank has for the KV cache. Stages of a pipeline take a batch one after the other, each an equal share."""
+    """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`); `memory`: a
+    rank's bytes for the KV cache. Pipeline stages process a batch one after the other, each an equal share."""
 
     supports_pp = True
     times: Any
     memory: int
     clock: VirtualClock
-    scheduler: Any = None  # set when the engine has made it
+    scheduler: Any = None  # set once the engine has made it
 
     def _init_executor(self) -> None:
-        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is, by the clock's total
-        self._token_at: dict[str, float] = {}  # when a sequence's last token is there
+        self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is free, in clock total
+        self._token_at: dict[str, float] = {}  # when a sequence's last token is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
         self.begin()
 
     @classmethod
     def prepared(cls, times: Any, memory: int) -> type["VirtualExecutor"]:
-        """vLLM makes its executor itself, from a class."""
+        """The executor class with its settings: vLLM instantiates it itself."""
         return type("Prepared", (cls,), {"times": times, "memory": memory, "clock": VirtualClock()})
 
     def begin(self) -> None:
-        """A new load. Of the last one a step may still be under way, for requests that have ended."""
+        """Starts a new load. A step of the last one may still be running, for requests that have ended."""
         self.counts = Counts()
         self.clock.begin(max(self._free))
 
@@ -87,7 +87,7 @@ class VirtualExecutor(Executor):
         return [memory] * self.parallel_config.pipeline_parallel_size
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
-        """Of a rank of each stage; those of tensor parallelism are alike."""
+        """Specs of one rank per stage; tensor parallel ranks are alike."""
         model, stages = self.model_config, self.parallel_config.pipeline_parallel_size
         if model.use_mla or model.is_hybrid or model.get_sliding_window():
             raise Untraceable("layers that are not all of full attention (MLA, windows, state spaces)")
@@ -116,7 +116,7 @@ class VirtualExecutor(Executor):
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
         names = scheduler_output.num_scheduled_tokens
-        # A token goes through all stages before the next one of its sequence begins.
+        # A token passes through all stages before its sequence's next one begins.
         moment = max([self.clock.total, *(self._token_at.get(name, 0.0) for name in names)])
         for stage, free in enumerate(self._free):
             moment = self._free[stage] = max(moment, free) + share
@@ -138,8 +138,8 @@ class VirtualExecutor(Executor):
         return later if non_block else later.result()
 
     def _composition(self, scheduled: Any) -> tuple[int, int, float, int, int]:
-        """(prompts, their tokens, pairs of queries and keys, sequences that decode, tokens of their contexts); counts
-        what it sees."""
+        """(prompts, their tokens, query-key pairs, decoding sequences, tokens of their contexts); updates the
+        counters."""
         counts, requests = self.counts, self.scheduler.requests
         seqs = tokens = decodes = context = 0
         pairs = 0.0
@@ -163,7 +163,7 @@ class VirtualExecutor(Executor):
         return seqs, tokens, pairs, decodes, context
 
     def _sampled(self, scheduled: Any) -> ModelRunnerOutput:
-        """A token for each sequence whose prompt is computed, at the end of this step."""
+        """A token for each sequence whose prompt is complete after this step."""
         names = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
         tokens = [[] if requests[name].is_prefill_chunk else [_TOKEN] for name in names]
