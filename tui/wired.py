@@ -130,6 +130,5 @@ class Wired(App[Outcome]):
             self._pace.sent(len(frame.encode(errors="replace")))
 
     def _send_late(self) -> None:
-        self.sheets = Sheets(self)
         self._late = False
         self._send()
