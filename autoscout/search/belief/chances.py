@@ -22,7 +22,7 @@ from autoscout.search.belief.prior_means import Mean
 _DARING, _CAREFUL = 2, 6  # exponents on the probability of running: within the failure budget, and beyond it
 _LIKELY, _LAST = 0.8, 1e-3  # beyond the budget: minimum probability of running; weight of candidates below it
 _SURER = 0.95  # the same minimum where runs report how close they are to a bound
-_LITTLE = 1e-5  # there, minimum weight of likely rows, so that unlikely ones stay last when all promise less. Not where
+_LITTLE = 1e-5  # there, added to the gain of likely rows: unlikely ones stay last even if those promise less. Not where
 # only failures reveal a bound: the best may lie behind it
 _REPORTED = 0.1  # largest share of failures where runs report how close they are to a bound
 _FREE = 1.0  # failures allowed before the share applies

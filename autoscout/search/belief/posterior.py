@@ -172,7 +172,7 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Covariance of f between two sets of features: (|a|, |b|). A set with itself, in double precision: distances
+        """Covariance of f between two sets of features: (|a|, |b|). A set with itself in double precision: distances
         of 0 must come out as 0 for the rough part."""
         if a is b:
             a = b = _double(a)

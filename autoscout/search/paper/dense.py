@@ -19,8 +19,7 @@ class DenseOptimizer:
         self.step = dict.fromkeys(self.names, 1)
 
     def propose(self, s: Structure, x: Point, tried: Callable[[Point], bool]) -> Point | None:
-        """x projected onto X(s) and moved along one coordinate to an untried point; None if no move leads to
-        one."""
+        """x projected onto X(s) and moved along one coordinate to an untried point; None if no move leads to one."""
         mask = self.space.mask(s)
         base = self.space.project(s, x)
         for turn in range(len(self.names)):
