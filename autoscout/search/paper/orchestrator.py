@@ -214,7 +214,7 @@ class Algorithm1:
         self, grid: list[tuple[Structure, Point]], costs: Costs
     ) -> tuple[tuple[Structure, Point], tuple[Structure, Point]]:
         """The best cell becomes the base; the other structure and the other point stay as controls, unless
-        they failed or are hopeless: then the base is its own control and costs no experiment."""
+        they failed or are far too slow: then the base is its own control and costs no experiment."""
         finite = [(c, i) for i, c in enumerate(costs) if c is not None]
         least, at = min(finite, default=(None, 0))
         s, x = grid[at]

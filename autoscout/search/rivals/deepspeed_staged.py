@@ -1,4 +1,4 @@
-"""DeepSpeed's autotuner as it works by itself: ZeRO stage by stage, first the micro batch, then everything else.
+"""DeepSpeed's autotuner with its own procedure: ZeRO stage by stage, first the micro batch, then everything else.
 
 From its source (autotuning/autotuner.py): stages from the least sharded on. Within one, the micro batch: the smallest,
 then the largest; where that does not run a binary search for the largest that does, which ends early when a larger one
