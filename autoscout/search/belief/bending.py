@@ -1,10 +1,10 @@
-"""Log-costs above the best, bent so that all hopeless ones count nearly alike: u ↦ b (1 − e^(−u/b)), and u
-itself below the best. Predictions are bent like measurements: a simulator that is right about an overflowing queue must
-not seem wrong because it says ×600 and the bent measurement ×2."""
+"""Log-costs above the best, bent so that what is hopeless counts alike, however hopeless: u ↦ b (1 − e^(−u/b)), and u
+itself below the best. What is predicted is bent as what is measured is: a simulator that is right about a queue that
+runs over must not seem wrong because the one says ×600 and the other, bent, ×2."""
 
 import numpy as np
 
-BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop mattering
+BEND = 0.8  # b: e^0.8 = 2.2 times the best cost is about where differences stop to matter
 
 
 def bent(u: np.ndarray) -> np.ndarray:
@@ -12,5 +12,5 @@ def bent(u: np.ndarray) -> np.ndarray:
 
 
 def unbent(v: np.ndarray) -> np.ndarray:
-    """The log-cost; capped far above the best, where bending has lost it."""
+    """Far above the best the log-cost is not known any more."""
     return np.where(v < 0, v, -BEND * np.log1p(-np.clip(v, 0, 0.95 * BEND) / BEND))

@@ -4,9 +4,9 @@ what simulators foresee.
     P(x runs) = P(x fits its memory) · Π_c P(x keeps constraint c)
               · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 
-An experiment's expected gain is multiplied by P(x runs)², because a failure gains nothing and tells little, and
-because gains are overestimated where nothing ever ran. Once failures exceed their budget the exponent is larger, and
-configurations that are unlikely to run come last.
+What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
+is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
+allows, by more, and what is not likely to run comes last.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from autoscout.search.belief.prior_means import Mean
 _DARING, _CAREFUL = 2, 6  # exponents on the probability of running: within the failure budget, and beyond it
 _LIKELY, _LAST = 0.8, 1e-3  # beyond the budget: minimum probability of running; weight of candidates below it
 _SURER = 0.95  # the same minimum where runs report how close they are to a bound
-_LITTLE = 1e-5  # there, added to the gain of likely rows: unlikely ones stay last even if those promise less. Not where
-# only failures reveal a bound: the best may lie behind it
+_LITTLE = 1e-5  # there, what those are worth at least: what is unlikely to run stays last when all promise less. Where
+# failures alone tell of a bound, the best may lie behind it
 _REPORTED = 0.1  # largest share of failures where runs report how close they are to a bound
 _FREE = 1.0  # failures allowed before the share applies
 _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
@@ -31,8 +31,7 @@ _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its wei
 
 class Chances:
     def __init__(self, encoding: Encoding, means: list[Mean], allowed: float) -> None:
-        """`allowed`: share of the experiments that may fail; 0: half the share of the space believed to fail, at most
-        _REPORTED where runs report how close they are to a bound."""
+        """`allowed`: share of the experiments that may fail; 0: half of what is believed to fail of the space."""
         self.feasibility, self.memory, self.limits = Feasibility(encoding), Memory(encoding), Limits(encoding)
         self._hinting = means
         self._allowed = allowed

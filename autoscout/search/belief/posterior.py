@@ -239,8 +239,8 @@ class Belief:
         )
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
-        """The next row of the Cholesky factor, and the remaining variance of y there."""
-        across = self.posterior.kernel(_double(row), _double(self.measured))[0]  # nearly known rows need every digit
+        """The next row of the Cholesky factor, and the variance of y that is left at it."""
+        across = self.posterior.kernel(_double(row), _double(self.measured))[0]  # what is nearly known needs each digit
         edge = solve_triangular(self.low, across, lower=True, check_finite=False)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
         return edge, max(left, 1e-6)
@@ -267,7 +267,7 @@ class Belief:
         return np.concatenate([y, self.low[k:, :k] @ weights])
 
     def mean(self, y: np.ndarray) -> np.ndarray:
-        """(m,): posterior mean of the candidates, given y (n,) at the measured rows."""
+        """(m,): what is expected of the candidates given y (n,) at the measured rows."""
         weights = solve_triangular(self.low, y, lower=True, check_finite=False)
         return weights.astype(np.float32) @ self._rows[: len(y)]
 

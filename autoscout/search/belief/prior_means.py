@@ -48,8 +48,8 @@ class Mean:
     fails: np.ndarray | None = None
     said: "Callable[[np.ndarray], Said] | None" = None
     foresees: bool = False
-    close: bool = False  # whether it assumes that a simulator is right without correction
-    doubt: float = 0.2  # prior standard deviation of its residuals
+    close: bool = False  # whether it says that a simulator is right as it is
+    doubt: float = 0.2  # standard deviation of what it leaves over, before anything is measured
     prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: Pool) -> None:

@@ -2,9 +2,9 @@
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
-`gain` is the expected relative improvement over the best row's believed, denoised cost. The variance that no knob
-explains is partly noise and partly a configuration's own: a new near-tie may be better by its own part. The cost
-enters as its logarithm above the best one, bent so that all hopeless configurations count nearly alike:
+`gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
+explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
+enters as its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless:
 u ↦ b (1 − e^(−u/b)).
 """
 
@@ -132,7 +132,7 @@ class Model:
         self._average()
 
     def bent(self) -> np.ndarray:
-        """(n,) bent log-costs above the best of `rows`."""
+        """(n,)"""
         return bent(self.logs - self.logs.min())
 
     # ---- belief -----------------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ class Model:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """Computes `gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `times` scales the
-        deviations behind `gain`, as a single fit of the hyper-parameters is overconfident."""
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
+        were so many `times` as large, as one fit of the hyper-parameters is too sure."""
         bent, (own, added) = self.bent(), self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
