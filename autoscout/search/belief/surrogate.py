@@ -348,9 +348,9 @@ class Model:
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
     def worth(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) believed bent log-cost of each measured row without noise, and its standard deviation: f and the row's
-        own part; the mean of c measurements has 1/c of the noise variance. Rows that failed on a repeat are worth
-        nothing (inf)."""
+        """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
+        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
+        failed when it was measured again is worth nothing (inf)."""
         bent, (own, added) = self.bent(), self.unexplained()
         value, second = np.zeros(len(bent)), np.zeros(len(bent))
         for member in self._active():
@@ -368,7 +368,7 @@ class Model:
         return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
 
     def believed_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(k,) bent log-cost above the best of any rows, by the last `update`, and its standard deviation."""
+        """(k,) bent log-cost above the best of any rows as the last `update` believes, and its standard deviation."""
         bent, mean, second = self.bent(), np.zeros(len(rows)), np.zeros(len(rows))
         for member in self._active():
             y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
